@@ -1,9 +1,10 @@
-"""One broker process: the order of starting and stopping, and the only place that knows all parts.
+"""One broker process: it composes all parts and runs them in order of start and stop.
 
-Start: port, data directory (lock, identity, recovery), registry (cluster id, registration),
-listener, ready line. Stop (SIGTERM): no more connections, what is under way is finished, every log
-flushed, the clean marker written, the registration taken back. Errors that a person can cure end
-the process with one line on stderr. Loop thread, but for recovery and closing, which run in others.
+Start: bind the port, open the data directory (lock, identity, recovery), start the registry
+(cluster id, registration), listen, print the ready line. Stop (SIGTERM): close the listener, finish
+requests in flight, flush every log, write the clean-shutdown marker, remove the registration.
+Errors that an operator can fix end the process with one line on stderr. Loop thread, except
+recovery and closing, which run in other threads.
 """
 
 from __future__ import annotations
@@ -45,28 +46,29 @@ from broker_lite.storage.manager import LogManager
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
     from uvloop import new_event_loop
-except ImportError:  # the standard loop serves too, at twice the cost per request
+except ImportError:  # The standard loop works too, at twice the cost per request.
     from asyncio import new_event_loop
 
 logger = logging.getLogger("logbus.broker")
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a disk thread may keep the interpreter when the loop wants it; 5 ms is the default."""
+"""Seconds after which a disk thread must yield the interpreter to the loop; Python's default is
+5 ms."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 HOUSEKEEPING_MS = 1000
-"""How often deleted files and idle producers are looked for."""
+"""Milliseconds between runs that remove deleted files and idle producers."""
 FINISH_S = 0.7
-"""What requests under way get to end before a stop goes on."""
+"""Maximum seconds for requests in flight during a stop."""
 DRAIN_S = 10.0
-"""What moving leadership away may take before a stop goes on without."""
+"""Maximum seconds for moving leadership away during a stop."""
 DEREGISTER_S = 0.5
-"""A ZooKeeper that does not answer cannot hold up a stop; the session then ends by itself."""
+"""Maximum seconds for ZooKeeper during a stop; otherwise the session expires by itself."""
 
 Ready = Callable[[dict[str, Any]], None]
 
 
 class Broker:
-    """One broker from start to stop, inside a running loop."""
+    """One broker from start to stop, in a running event loop."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -80,8 +82,11 @@ class Broker:
         self._clean = False
 
     async def start(self) -> dict[str, Any]:
-        """Serve; returns what the ready line says. Raises LogbusError for what a person can cure,
-        after taking back what was started."""
+        """Start serving and return the fields of the ready line.
+
+        Raise LogbusError for errors that an operator can fix, after stopping the parts already
+        started.
+        """
         try:
             return await self._start()
         except BaseException:
@@ -144,7 +149,8 @@ class Broker:
     def _compose(
         self, endpoint: Endpoint, logs: LogManager, disk: Disk, registry: Registry
     ) -> Parts:
-        """What handlers use: partitions and groups, which follow the registry's snapshots."""
+        """Create the partitions and groups, which follow the registry's snapshots, and the
+        handlers' context."""
         config, clock, metrics = self._config, self._clock, self._metrics
         peers = Peers(self._loop, config, clock=clock, judge=registry, metrics=metrics)
         self._stack.callback(peers.close)
@@ -174,18 +180,19 @@ class Broker:
         return parts
 
     def watch_loop(self) -> None:
-        """Record what keeps the loop from now on; what starting took of it is no request's."""
+        """Start to record loop delays; delays during the start belong to no request."""
         self._watch.start()
 
     async def stop(self) -> None:
-        """Stop gracefully; under 2 s unless a disk hangs, or leadership finds nowhere to go."""
+        """Stop gracefully, within 2 s unless a disk hangs or leadership cannot move."""
         self._clean = True
         for task in self._timers:
             task.cancel()
         await self._stack.aclose()
 
     async def _open_logs(self) -> LogManager:
-        """Lock, identity and recovery, off the loop so that signals are heard meanwhile."""
+        """Lock, identify and recover the data directory in another thread, so that the loop
+        handles signals."""
         config, clock = self._config, self._clock
         if not config.log_dir:
             raise InvalidConfigError("log.dir is not set; give the broker's data directory")
@@ -221,8 +228,8 @@ class Broker:
             logs.close()
 
     async def _drain(self, registry: Registry) -> None:
-        """Let others lead while this broker still answers, so that no client meets a closed port
-        before it can learn of the new leader."""
+        """Move leadership while this broker still answers, so that clients can learn of the new
+        leaders."""
         if not self._clean or not registry.connected:
             return
         began_ms = self._clock.monotonic_ms()
@@ -242,12 +249,12 @@ class Broker:
     async def _finish(
         self, listener: Listener, dispatcher: Dispatcher, replicas: ReplicaManager
     ) -> None:
-        """Let what is under way end, answer what waits, and send the answers."""
+        """Finish requests in flight, fail waiting ones, and send the answers."""
         listener.stop()
         until_ms = self._clock.monotonic_ms() + int(FINISH_S * 1000)
         while replicas.in_flight_count and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)
-        # Retriable for every client: another broker leads soon, or this one is started again.
+        # All clients retry after this error: another broker leads soon, or this one restarts.
         replicas.close(NotLeaderError(f"broker {self._config.broker_id} is stopping"))
         while not listener.is_idle and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)
@@ -325,7 +332,7 @@ def _say_what_was_found(logs: LogManager) -> None:
 
 
 async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
-    """Again and again; an error of one time is logged and the next one tries again."""
+    """Run ``work`` periodically; log an error and continue."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
@@ -335,13 +342,13 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
 
 
 async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set. ``ready`` is called once, registered and listening.
+    """Serve until ``stop`` is set. ``ready`` is called once, after registration.
 
-    Raises LogbusError where the broker cannot start, or must stop because another took its place.
+    Raise LogbusError if the broker cannot start, or if another process takes its id or directory.
     """
     broker = Broker(config)
     ready(await broker.start())
-    # What was made so far lives as long as the process: collections need not look at it.
+    # The objects made so far live as long as the process, so garbage collections can skip them.
     gc.collect()
     gc.freeze()
     broker.watch_loop()
@@ -354,10 +361,10 @@ async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> Non
 
 
 def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | None = None) -> int:
-    """Run a broker until SIGTERM or SIGINT; the process's exit code.
+    """Run a broker until SIGTERM or SIGINT and return the process's exit code.
 
-    Writes one JSON line ``{"id", "host", "port", "pid"}`` to ``ready_fd`` (stdout if None).
-    ``output_path`` names the file that stdout and stderr are: it is rotated.
+    Write one JSON line ``{"id", "host", "port", "pid"}`` to ``ready_fd`` (None: stdout).
+    ``output_path`` names the file of stdout and stderr, which is rotated.
     """
     if sys.flags.optimize:
         sys.stderr.write("logbus broker: python -O removes checks that it relies on\n")

@@ -1,7 +1,8 @@
-"""What a handler may use, in one frozen record: made once by ``broker``, passed to every handler.
+"""The parts of the broker that handlers use, in one frozen record.
 
-Handlers run on the loop thread and block it for no longer than 5 ms; what may take longer goes
-through ``disk``. Nothing here imports a handler or the listener.
+``broker`` creates it once and passes it to every handler. Handlers run on the loop thread and may
+block it for at most 5 ms; longer work goes through ``disk``. This module imports neither handlers
+nor the listener.
 """
 
 from __future__ import annotations
@@ -21,10 +22,7 @@ from broker_lite.storage.manager import LogManager
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The broker's parts, as handlers see them.
-
-    ``endpoint`` is where clients are told to find this broker.
-    """
+    """The broker's parts that handlers use. ``endpoint`` is the address advertised to clients."""
 
     config: BrokerConfig
     clock: Clock
@@ -41,5 +39,5 @@ class Parts:
         return self.config.broker_id
 
     def cluster_id(self) -> str:
-        """The cluster's id, as the registry read it at start."""
+        """Return the cluster's id, which the registry read at start."""
         return self.registry.snapshot.cluster_id

@@ -1,7 +1,7 @@
-"""The only reader of time in the broker. Called on every thread; holds no state.
+"""The broker's only source of time. Stateless; any thread may call it.
 
-Wall time stamps records and expires segments; monotonic time measures waits, so that a clock that
-is set back never stalls a fetch.
+Wall time stamps records and expires segments. Monotonic time measures waits, so that setting the
+clock back never delays a fetch.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import time
 
 
 class Clock:
-    """Milliseconds since 1970 and milliseconds that only grow."""
+    """A clock of wall time and monotonic time."""
 
     __slots__ = ()
 
     def now_ms(self) -> int:
-        """Wall time in milliseconds since 1970."""
+        """Return wall time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Milliseconds from some point in the past; never goes back."""
+        """Return monotonic time in milliseconds since an arbitrary start."""
         return time.monotonic_ns() // 1_000_000
 
     def monotonic_us(self) -> int:
-        """The same in microseconds."""
+        """Return monotonic time in microseconds."""
         return time.monotonic_ns() // 1_000

@@ -1,10 +1,10 @@
-"""Which handler answers which request: one explicit table, one place for what goes wrong.
+"""Route each request to its handler, and turn failures into error answers.
 
-Loop thread. Produce and fetch are called directly and answer by callback; the other APIs are
-coroutines over table messages, one task each. An API or version that is not served is refused with
-UNSUPPORTED_VERSION in its own shape; ApiVersions is answered in version 0 so that a newer client
-can step down. A request that cannot be understood, or whose shape is not known, ends its connection
-with a log line, since no answer to it could be.
+Loop thread. Produce and fetch are called directly and answer by callback. The other APIs are
+coroutines over generated messages, one task each. A request for an unsupported API version receives
+UNSUPPORTED_VERSION in that version's format. ApiVersions is answered in version 0, so that newer
+clients can downgrade. A request that cannot be parsed has no answer format; the broker logs it and
+closes the connection.
 """
 
 from __future__ import annotations
@@ -114,18 +114,18 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,
     ApiKey.RECORD_TIMES: record_times.handle,
 }
-"""Everything but Produce and Fetch, which ``Dispatcher.begin`` calls by themselves."""
+"""Handlers of all APIs except Produce and Fetch, which ``Dispatcher.begin`` calls directly."""
 
 
 LABELS: dict[int, str] = {key: key.name.lower() for key in ApiKey}
-"""What metrics call a request: looking it up costs a tenth of making it."""
+"""Metric names by API key; a lookup costs a tenth of building the name."""
 
 TOLD_MAX = 1000
-"""How many kinds of requests that are not served get a log line, one each."""
+"""Maximum number of unsupported request kinds that are logged, one line each."""
 
 
 class Dispatcher:
-    """``begin`` is what connections call with each frame."""
+    """The dispatcher of one broker; connections call ``begin`` with each frame."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, parts: Parts) -> None:
         self._loop = loop
@@ -135,7 +135,7 @@ class Dispatcher:
         parts.metrics.gauge("requests_in_tasks", lambda: len(self._tasks))
 
     def begin(self, frame: memoryview, reply: Reply) -> None:
-        """Start answering. Raises ProtocolError for a frame that is not a request."""
+        """Start answering a request. Raise ProtocolError if the frame is not a request."""
         request = RequestContext.read(frame, reply.session, reply.arrived_ms)
         key = request.api_key
         if not is_served(key, request.api_version) and key != ApiKey.API_VERSIONS:
@@ -164,7 +164,7 @@ class Dispatcher:
     def _refuse(
         self, request: RequestContext, frame: memoryview, reply: Reply, error: LogbusError
     ) -> None:
-        """What is not served, or not so long: a client that asks for it is told so."""
+        """Refuse a request of an unsupported version or excessive size."""
         self._parts.metrics.count("requests_refused")
         reason = error.message
         refusal = _refusal(request, frame, wire_code(error), reason)
@@ -180,7 +180,7 @@ class Dispatcher:
     def _fail(
         self, request: RequestContext, frame: memoryview, reply: Reply, error: LogbusError
     ) -> None:
-        """Its handler has no answer: the error, in the answer's shape."""
+        """Answer with an error in the response's format after the handler failed."""
         refusal = _refusal(request, frame, wire_code(error), error.message)
         if refusal is None:
             reply.refuse(f"{_name(request)}: {wire_code(error)} {error.message}")
@@ -204,7 +204,7 @@ class Dispatcher:
             reply.answer((data,))
 
     def close(self) -> None:
-        """The broker stops: what still waits is given up."""
+        """Cancel all waiting requests; the broker stops."""
         for task in self._tasks:
             task.cancel()
 
@@ -218,7 +218,7 @@ def _name(request: RequestContext) -> str:
 
 
 def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """None where there is no answer that the client would understand."""
+    """Return an error answer, or None if no format exists that the client can parse."""
     try:
         return refusals.refused(request.header, frame, code, reason)
     except ProtocolError:

@@ -1,8 +1,8 @@
-"""Bounds of a broker's log: how often a warning is repeated, and how large the log file becomes.
+"""Limits of a broker's log: the rate of repeated warnings and the size of the log file.
 
-Clients can cause a warning with every request. ``RepeatLimit`` passes a line once a minute and
-counts the others. ``OutputFile`` begins another file when the one behind stdout and stderr is full.
-Any thread.
+Clients can cause a warning with every request. ``RepeatLimit`` passes a repeated line once a minute
+and counts the others. ``OutputFile`` rotates the file behind stdout and stderr when it is full. Any
+thread.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from pathlib import Path
 
 WINDOW_S = 60.0
 LINES_MAX = 100
-"""Different lines of one log statement in a window."""
+"""Maximum different lines of one log statement in a window."""
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 3
-"""Besides the one that is written: broker.log.1 is the newest of them."""
+"""Number of rotated files besides the current one; broker.log.1 is the newest."""
 
 
 class RepeatLimit(logging.Filter):
-    """Passes warnings and errors that say the same once a minute, at most ``LINES_MAX`` different
-    ones of a log statement. The first line of the next minute gives the number left out.
+    """A filter that passes equal warnings and errors once a minute.
 
-    Lines say the same if their text is the same, or the ``about`` that the statement gave
-    (``extra={"about": …}``) where the text holds a number of the connection or request.
+    It passes at most ``LINES_MAX`` different lines of one log statement. The first line of the next
+    minute gives the number of suppressed lines. Lines are equal if their text is equal. If the text
+    contains a connection or request number, the statement's ``about`` (``extra={"about": …}``) is
+    compared instead.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class RepeatLimit(logging.Filter):
 
 
 class _Window:
-    """What one log statement said since ``began_s``, seconds of the wall clock."""
+    """The lines of one log statement since ``began_s``, seconds of wall time."""
 
     __slots__ = ("began_s", "left_out", "said")
 
@@ -67,10 +68,10 @@ class _Window:
 
 
 class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
-    """Logs to stderr, which the parent has opened as the file at ``path``, like stdout.
+    """A log handler for stderr, which like stdout is the file at ``path``, opened by the parent.
 
-    A full file is renamed to ``path``.1, and stdout and stderr go on in a new one, so what Python
-    itself writes there when it crashes is in the newest file.
+    A full file is renamed to ``path``.1, and stdout and stderr continue in a new file. Python's own
+    crash output therefore appears in the newest file.
     """
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
@@ -81,7 +82,7 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
         if os.fstat(2).st_size > self._bytes_max:
-            # On a full disk the file is written further; the next line tries again.
+            # On a full disk, keep writing to the old file; the next line retries the rotation.
             with contextlib.suppress(OSError):
                 self._rotate()
 

@@ -1,11 +1,11 @@
-"""Records how long the loop was kept from turning: the rule is that nothing keeps it over 5 ms.
+"""Measure how long the event loop is blocked; nothing may block it for more than 5 ms.
 
-A timer that is due every 20 ms while requests come looks how late it comes. Without requests each
-interval is twice the one before, up to half a second: 50 wake-ups a second were most of what an
-idle broker cost. That covers whatever runs on the loop thread, the library's callbacks, collections
-and waits for the interpreter included; of a single stop it sees the part after the timer was due,
-so what is shorter than the interval is seen as often as its share of it. On a machine whose cores
-are all busy, the wait for a core counts too. Loop thread.
+While requests arrive, a timer runs every 20 ms and measures its delay. Without requests the
+interval doubles up to half a second, because 50 wake-ups a second were most of an idle broker's
+cost. The delay includes all work on the loop thread: callbacks of libraries, garbage collections
+and waits for the interpreter lock. It covers only the part of a block after the timer was due.
+Blocks shorter than the interval are therefore detected in proportion to their length. On a machine
+with all cores busy, waiting for a core counts as well. Loop thread.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from broker_lite.server.metrics import Metrics
 
 INTERVAL_MS = 20
 INTERVAL_MAX_MS = 500
-"""Where nothing is asked. The first request after it is followed by a look within that time."""
+"""Maximum milliseconds between measurements on an idle broker, also after its next request."""
 RULE_MS = 5
 
 
 class LoopWatch:
-    """``loop_blocked`` (histogram, ms), ``loop_blocked_max_ms`` since the start, and a count of
-    ``loop_rule_broken``."""
+    """A timer that records ``loop_blocked`` (histogram, ms), ``loop_blocked_max_ms`` since the
+    start, and the count ``loop_rule_broken``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Clock, metrics: Metrics) -> None:
         self._loop = loop
@@ -37,12 +37,12 @@ class LoopWatch:
         metrics.gauge("loop_blocked_max_ms", lambda: self.max_ms)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start measuring."""
         self._due_ms = self._clock.monotonic_ms() + self._interval_ms
         self._handle = self._loop.call_later(self._interval_ms / 1000, self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._handle is not None:
             self._handle.cancel()
 

@@ -1,8 +1,7 @@
-"""Counters and gauges of one broker, and their text on /metrics where a port is set.
+"""Counters, gauges and histograms of one broker, served as text on /metrics if a port is set.
 
-Counting is a dictionary update; gauges are read when somebody asks. Loop thread, but for
-``observe_ms``, which disk threads call too, each with a label of its own. Without ``metrics.port``
-nothing listens.
+Counting is a dictionary update; gauges are read on request. Loop thread, except ``observe_ms``,
+which disk threads call too, each with its own label. Without ``metrics.port`` no port is opened.
 """
 
 from __future__ import annotations
@@ -12,14 +11,16 @@ import bisect
 from collections.abc import Callable
 
 BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000)
-"""Upper bounds of the histograms' buckets; the last bucket is what took longer."""
+"""Upper bounds of the histogram buckets in milliseconds; a further bucket counts longer
+durations."""
 PREFIX = "logbus_"
 REQUEST_BYTES_MAX = 8192
-"""A longer HTTP request is no scraper's."""
+"""Maximum bytes of an HTTP request head; scrapers send less."""
 
 
 class Metrics:
-    """Names are words with underscores; ``label`` is the one label that a name may have."""
+    """The metrics of one broker. Names are words with underscores; ``label`` is a name's only
+    label."""
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, str], int] = {}
@@ -28,12 +29,12 @@ class Metrics:
         self._server: asyncio.Server | None = None
 
     def count(self, name: str, amount: int = 1, label: str = "") -> None:
-        """Add to a counter."""
+        """Add ``amount`` to a counter."""
         key = (name, label)
         self._counters[key] = self._counters.get(key, 0) + amount
 
     def observe_ms(self, name: str, value: float, label: str = "") -> None:
-        """Add one duration to a histogram: a row of bucket counts, then the sum."""
+        """Add one duration in milliseconds to a histogram."""
         row = self._histograms.get((name, label))
         if row is None:
             row = self._histograms[name, label] = [0.0] * (len(BUCKETS_MS) + 2)
@@ -41,19 +42,19 @@ class Metrics:
         row[-1] += value
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Register something to be read when the metrics are asked for."""
+        """Register a gauge; ``read`` is called when the metrics are requested."""
         self._gauges[name] = read
 
     def value(self, name: str, label: str = "") -> int:
-        """A counter's value; 0 if it never counted."""
+        """Return a counter's value; 0 if it was never counted."""
         return self._counters.get((name, label), 0)
 
     def total(self, name: str) -> int:
-        """A counter's values under all its labels."""
+        """Return the sum of a counter over all its labels."""
         return sum(amount for (known, _), amount in self._counters.items() if known == name)
 
     def text(self) -> str:
-        """All of them in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         lines: list[str] = []
         typed: set[str] = set()
         for (name, label), amount in sorted(self._counters.items()):
@@ -73,7 +74,7 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
     async def serve(self, host: str, port: int) -> int:
-        """Answer GET /metrics on ``port`` (0: a free one); returns the bound port."""
+        """Serve GET /metrics on ``port`` (0 selects a free port); return the bound port."""
         self._server = await asyncio.start_server(self._answer, host, port)
         return int(self._server.sockets[0].getsockname()[1])
 

@@ -1,1 +1,1 @@
-"""This broker in its cluster: registration, snapshot of ZooKeeper, controller, other brokers."""
+"""The broker in its cluster: registration, metadata snapshot, controller and peer connections."""

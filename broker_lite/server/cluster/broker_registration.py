@@ -1,8 +1,9 @@
-"""The broker's place in the cluster: its registration, the metadata snapshot, who is suspected.
+"""The broker's registration, its metadata snapshot and the list of suspected brokers.
 
-Loop thread only. One task, the keeper, does what watches, session events and suspicions make due,
-in one order: register, depose, read, publish the snapshot, stand for controller. A reconnection
-voids every watch, so it reads everything anew; so does a gap in the notices.
+Loop thread only. One task, the keeper, reacts to watches, session events and suspected brokers. It
+runs the due steps in a fixed order: register, depose, read, publish the snapshot, stand for
+controller. After a reconnection all watches are void, so the keeper reads everything again. It does
+the same after a gap in the change notices.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ from broker_lite.server.cluster.controller import ControllerShell
 _log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
-"""Before the keeper tries again what failed although there is a connection."""
+"""Seconds before the keeper retries a step that failed although ZooKeeper is connected."""
 HELD_DELAY_S = 0.2
-"""Changes of the partitions held are gathered so long before the registration names them."""
+"""Seconds for which changes of hosted partitions are batched into one registration update."""
 
 ELECTION_S = 1.0
-"""How long after a broker came or went a metadata answer may wait for the elections that follow.
-
-librdkafka asks once when a leader's connection ends, and then once a second."""
+"""Maximum seconds that a Metadata answer waits for elections after a broker joined or left.
+librdkafka requests metadata when a leader's connection closes, and then once a second."""
 
 
 class Membership:
-    """What ``Registry`` stands on. ``now_ms`` is the wall clock."""
+    """The base class of ``Registry``: session, registration and snapshot. ``now_ms`` returns
+    wall time."""
 
     def __init__(
         self, config: BrokerConfig, store: MetadataStore, *, now_ms: Callable[[], int]
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """What was read since; its version is 0."""
+        """The metadata read since the last published snapshot; its version is 0."""
         self._config = config
         self._store = store
         self._callbacks: list[Callable[[MetadataSnapshot], None]] = []
@@ -71,11 +72,11 @@ class Membership:
         self._broker_epoch = NO_EPOCH
         self._broker_epochs: frozenset[int] = frozenset()
         self._suspects: dict[int, int] = {}
-        """Broker id to the broker epoch of the process that seems to be dead."""
+        """Broker epochs of suspected processes, by broker id."""
         self._lost: dict[int, int] = {}
-        """Likewise, of the processes to which this broker's connection ended."""
+        """Broker epochs of processes whose peer connection ended, by broker id."""
         self._elected_by_s = 0.0
-        """The time on the loop's clock until which elections may be due."""
+        """Loop time until which elections may be due."""
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connected = asyncio.Event()
@@ -87,10 +88,10 @@ class Membership:
         self._held_timer: asyncio.TimerHandle | None = None
         self._sequence = -1
 
-    # Life.
+    # Lifecycle.
 
     async def _join(self, cluster_id: str, registration: znodes.Registration) -> None:
-        """Register, load the metadata, stand for controller, and keep doing what is due."""
+        """Register, load the metadata, stand for controller, and start the keeper task."""
         self._fresh = dataclasses.replace(self._fresh, cluster_id=cluster_id)
         self._registrar = Registrar(
             self._store,
@@ -102,7 +103,7 @@ class Membership:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Leave the cluster: the registration vanishes at once."""
+        """Leave the cluster; the registration is removed at once."""
         self._closed = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -114,10 +115,10 @@ class Membership:
         await self._store.close()
 
     async def drain(self) -> None:
-        """Before a graceful stop: have leadership moved away and leave the ISRs.
+        """Move leadership away and leave the ISRs before a controlled stop.
 
-        Returns when this broker leads nothing that another could lead and is in no ISR that it
-        can leave; at once where ZooKeeper does not answer. The caller bounds the time.
+        Return once this broker leads no partition that another broker could lead, and is in no ISR
+        that it can leave. Return at once if ZooKeeper is unavailable. The caller bounds the time.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
@@ -129,8 +130,11 @@ class Membership:
             await self._published.wait()
 
     async def set_full(self, is_full: bool) -> None:
-        """Say whether this broker's disk is full; until it has room, others lead and its replicas
-        leave the ISRs. Raises CoordinationUnavailableError."""
+        """Set whether this broker's registration reports a full disk.
+
+        While it does, other brokers lead and this broker's replicas leave the ISRs. Raise
+        CoordinationUnavailableError if ZooKeeper is unavailable.
+        """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
         await self._registrar.set_full(is_full)
@@ -147,27 +151,30 @@ class Membership:
         )
 
     def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
-        """Call ``callback`` after every swap, on the loop, now with the present one if any."""
+        """Call ``callback`` on the loop with every new snapshot, and at once with the present
+        one if any."""
         self._callbacks.append(callback)
         if self.snapshot.version:
             callback(self.snapshot)
 
     def on_watch(self, callback: Callable[[str | None], None]) -> None:
-        """Called with the path of a watch that fired, and with None where all of them are void."""
+        """Call ``callback`` with the path of each fired watch, and with None when all watches
+        are void."""
         self._watch_callbacks.append(callback)
 
     def on_fatal(self, callback: Callable[[LogbusError], None]) -> None:
-        """Called when the broker must stop: its id or directory was taken over by another."""
+        """Call ``callback`` when the broker must stop because another process took its id or
+        directory."""
         self._fatal_callbacks.append(callback)
 
     @property
     def broker_epoch(self) -> int:
-        """Of the present registration; -1 while there is none."""
+        """The epoch of the present registration; -1 while the broker is not registered."""
         return self._broker_epoch
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """Every registration of this process; for ``LeaderAndIsrChanged``."""
+        """The epochs of all registrations of this process, for ``LeaderAndIsrChanged``."""
         return self._broker_epochs
 
     @property
@@ -176,28 +183,28 @@ class Membership:
 
     @property
     def connected(self) -> bool:
-        """Whether ZooKeeper answers."""
+        """Whether the ZooKeeper connection is up."""
         return self._store.connected
 
     def leaderless_reason(self, topic: str, partition: int) -> str | None:
-        """Why a partition has no leader, for people; None if it has one."""
+        """Return why a partition has no leader, as readable text; None if it has one."""
         view = self.snapshot.partition(topic, partition)
         if view is None:
             return None
         return leaderless_reason(view.state, view.replicas, self.snapshot.brokers)
 
-    # Suspicions.
+    # Suspected brokers.
 
     def lost(self, broker_id: int, broker_epoch: int) -> None:
-        """Expect an election: the connection to a peer ended, and its process may be dead."""
+        """Expect an election after the connection to a peer ended; its process may be dead."""
         self._lost[broker_id] = broker_epoch
         self._expect_elections()
 
     def suspect(self, broker_id: int, broker_epoch: int) -> None:
-        """A peer's connection ended and it refuses another: its process seems to be dead.
+        """Suspect a peer whose connection ended and whose port refuses a new one.
 
-        The controller acts at once as if its session had ended; where it was the controller itself,
-        it is deposed. A wrong guess costs availability only. Never raises.
+        The controller treats a suspected broker as if its session had ended. A suspected controller
+        is deposed. A wrong suspicion costs availability only. Never raises.
         """
         known = self._fresh.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
@@ -213,7 +220,7 @@ class Membership:
             self._due.set()
 
     def trust(self, broker_id: int, broker_epoch: int) -> None:
-        """The same process is reachable again."""
+        """Clear the suspicion of a peer process that is reachable again."""
         if self._lost.get(broker_id) == broker_epoch:
             del self._lost[broker_id]
             self._wake_waiting()
@@ -225,10 +232,10 @@ class Membership:
     async def wait_elections(
         self, topics: Callable[[MetadataSnapshot], Iterable[TopicView]]
     ) -> None:
-        """Wait until the snapshot shows who leads these topics after brokers came or went.
+        """Wait until the snapshot has leaders for the topics, after brokers joined or left.
 
-        Returns at once where no election is due, or where ZooKeeper does not answer. Waits no
-        longer than ``ELECTION_S`` after the last of these brokers came or went.
+        Return at once if no election is due or ZooKeeper is unavailable. Wait at most
+        ``ELECTION_S`` after the last such change.
         """
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
@@ -250,27 +257,28 @@ class Membership:
         self._elected_by_s = asyncio.get_running_loop().time() + ELECTION_S
 
     def live_brokers(self) -> Mapping[int, BrokerView]:
-        """The registered ones that are not suspected."""
+        """Return the registered brokers that are not suspected."""
         return {
             broker_id: broker
             for broker_id, broker in self._fresh.brokers.items()
             if self._suspects.get(broker_id) != broker.broker_epoch
         }
 
-    # What ZooKeeper tells.
+    # ZooKeeper events.
 
     def _on_event(self, event: StoreEvent) -> None:
         match event:
             case Connected():
                 self._register_due = self._register_due or event.new_session
-                # Watches are void. What was missed is in the notices, unless there were too many.
+                # All watches are void. The notices hold the missed changes, unless too many were
+                # written.
                 self._changes_due = self._brokers_due = self._controller_due = True
                 self._connected.set()
                 self._tell_watchers(None)
             case Suspended():
                 self._connected.clear()
                 _log.warning("ZooKeeper does not answer; leaders go on, administration waits")
-                # Who waits for what it cannot see any more goes on.
+                # Wake waiters, which can no longer observe the change that they wait for.
                 self._wake_waiting()
                 return
             case SessionLost():
@@ -326,7 +334,7 @@ class Membership:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Do what is due. What fails stays due; the snapshot is swapped when nothing failed."""
+        """Run all due steps. A failed step stays due; publish the snapshot when none failed."""
         if self._register_due:
             await self._register()
         if self._depose_due:
@@ -355,7 +363,7 @@ class Membership:
         _log.info("broker %d is registered in broker epoch %d", self._config.broker_id, epoch)
 
     async def _depose(self) -> None:
-        """The controller seems to be dead: delete what says that it is there, and stand."""
+        """Delete the suspected controller's znode and stand for controller."""
         suspects = dict(self._suspects)
         await self._controller.depose(suspects)
         self._depose_due = False
@@ -389,7 +397,7 @@ class Membership:
             topics = await loader.refresh_topics(self._store, self._fresh.topics, merged.topics)
             features = self._fresh.features
             if merged.cluster:
-                # The features changed, or a broker is draining, full, or has room again.
+                # The features changed, or a broker started draining or changed its disk-full flag.
                 self._brokers_due = True
                 features = await self._load_features()
         except BaseException:
@@ -413,7 +421,8 @@ class Membership:
             brokers = await loader.load_brokers(self._store, watch=True)
             own = brokers.get(self._config.broker_id)
             if own is None or own.broker_epoch != self._broker_epoch:
-                # Somebody deleted it: a later start of a copy of our directory, or a person.
+                # The registration was deleted by a broker that runs on a copy of our directory, or
+                # by an operator.
                 assert self._registrar is not None
                 await self._registrar.check_not_replaced()
                 self._register_due = True
@@ -492,7 +501,7 @@ def _held(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[int]]:
 def _changed_states(
     before: Mapping[str, TopicView], now: Mapping[str, TopicView]
 ) -> list[StateChange]:
-    """The states that are other than they were, of topics that are still the same ones."""
+    """Return the changed partition states of topics that exist with the same id in both maps."""
     changes = []
     for name, topic in now.items():
         known = before.get(name)

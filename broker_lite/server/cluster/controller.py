@@ -1,10 +1,13 @@
-"""Stands for controller, and carries out what ``replication.controller`` decides. Loop thread.
+"""Stand for controller, and carry out the decisions of ``replication.controller``.
 
-Elected by one write that creates the ephemeral /controller and raises /controller_epoch; every
-write afterwards checks that epoch's version, so a deposed controller writes nothing. Events are
-taken one at a time, the next when every write of the one before is done. A write whose answer was
-lost is decided by reading; one refused for another reason than the fence means that ZooKeeper holds
-something else than we know: everything is read again. Nothing survives the loss of the session.
+Loop thread only. One write elects the controller: it creates the ephemeral znode /controller and
+raises /controller_epoch. Each later write checks the epoch's version, so a deposed controller
+cannot write. The controller handles one event at a time and starts the next after all writes of the
+previous one.
+
+After a write with a lost answer, the controller reads whether the write took effect. A write
+refused for another reason than the fence means that the known metadata are stale; the controller
+then reads everything again. The controller keeps no state over a session loss.
 """
 
 from __future__ import annotations
@@ -63,21 +66,23 @@ from broker_lite.server.cluster.controller_writes import news_of, operations_of
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""How often a request is decided anew because leaders' writes came before its own."""
+"""Maximum attempts at a request whose writes conflict with leaders' writes."""
 DEPOSED_PAUSE_S = 0.5
-"""Who was deposed although it lives lets others stand first: they do not reach it."""
+"""Seconds that a deposed but live controller lets other brokers stand first, since they cannot
+reach it."""
 GIVE_UP_AFTER_S = 1.0
-"""A pause, so that brokers that all fail do not elect each other without end."""
+"""Seconds between candidacies, so that failing brokers do not elect each other in a tight loop."""
 
 
 class _Deposed(Exception):
-    """Another broker is controller, or our session ended."""
+    """Another broker is controller, or this broker's session ended."""
 
 
 class ControllerShell:
-    """One broker's candidacy. ``wait_connected`` returns on the next connection of any session.
+    """One broker's candidacy and term as controller.
 
-    ``seen``: what the broker's snapshot shows; ``now_ms`` is the wall clock.
+    ``wait_connected`` returns on the next connection of any session. ``seen`` returns the broker's
+    snapshot; ``now_ms`` returns wall time.
     """
 
     def __init__(
@@ -116,16 +121,16 @@ class ControllerShell:
 
     @property
     def written_sequence(self) -> int:
-        """Of the last notice that this controller wrote or read."""
+        """Sequence number of the last notice that this controller wrote or read."""
         return self._notices.sequence
 
     # Candidacy.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
-        """Become controller if there is none; set a watch on /controller in any case.
+        """Become controller if none exists, and watch /controller in any case.
 
-        A controller of this broker from before its present process is dead: it is removed. Returns
-        after how many seconds to stand again: who was deposed lets others come first. Else 0.
+        Remove a controller znode of a previous process of this broker. Return the seconds until the
+        next candidacy: positive after a deposition, else 0.
         """
         while True:
             present = await self._store.get(znodes.CONTROLLER, watch=True)
@@ -141,8 +146,8 @@ class ControllerShell:
             if present.session_id == self._store.session_id:
                 if self._fence is not None:
                     return 0
-                # Made by a write whose answer was lost. Nobody else was elected if it is there
-                # still, so the epoch that was read is ours.
+                # A write with a lost answer created it. As the znode still exists, no other broker
+                # was elected since, and the epoch just read is ours.
                 if await self._store.get(znodes.CONTROLLER) == present:
                     number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
                     self._begin(present.session_id, number, epoch.version)
@@ -156,7 +161,7 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def depose(self, suspects: Mapping[int, int]) -> None:
-        """Delete the /controller of a process that seems to be dead, and only that very one."""
+        """Delete the /controller znode of a suspected process, and only that process's znode."""
         present, epoch = await asyncio.gather(
             self._store.get(znodes.CONTROLLER), self._store.get(znodes.CONTROLLER_EPOCH)
         )
@@ -168,7 +173,7 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def _remove(self, present: Znode, epoch: Znode) -> None:
-        """Who is elected raises the epoch: while that is as it was, so is /controller."""
+        """Delete /controller if its epoch is unchanged; every election raises the epoch."""
         if await self._store.get(znodes.CONTROLLER) == present:
             check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
             await self._store.write([check, Delete(znodes.CONTROLLER, present.version)])
@@ -190,7 +195,7 @@ class ControllerShell:
         return True
 
     def resign(self, error: LogbusError | None = None) -> None:
-        """Stop at once; what is asked of us fails."""
+        """Resign at once and fail all pending requests."""
         if self._fence is not None:
             _log.info("broker %d is no longer controller", self._broker_id)
         self._fence = None
@@ -205,33 +210,34 @@ class ControllerShell:
                 answer.set_exception(error or NotControllerError())
                 answer.exception()
 
-    # What the registry tells; nothing of it waits.
+    # Notifications from the registry; none of them blocks.
 
     def brokers_changed(self, suspects: Mapping[int, int]) -> None:
-        """Brokers came or went; who lives is read when the decision is made."""
+        """Note that brokers joined or left; the decision reads the live brokers later."""
         self._suspects = dict(suspects)
         if self._fence is not None:
             self._brokers_changed = True
             self._awake.set()
 
     def suspects_changed(self, suspects: Mapping[int, int]) -> None:
-        """Peers seem to be dead, or are reachable again."""
+        """Note the new set of suspected brokers."""
         self._suspects = dict(suspects)
         if self._fence is not None:
             self._suspects_changed = True
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """States that the registry read after a notice, our own and leaders'."""
+        """Note partition states read after a notice, written by this broker or by leaders."""
         if self._fence is not None and states:
             self._states += states
             self._awake.set()
 
     async def request(self, make: Callable[[int], Request]) -> Answer:
-        """Have a request decided and done; ``make`` is given its token.
+        """Have the controller decide a request and write its result; ``make`` receives the
+        request's token.
 
-        Raises NotControllerError, CoordinationUnavailableError, WriteConflictError and whatever
-        the request's own error is.
+        Raise NotControllerError, CoordinationUnavailableError, WriteConflictError or the request's
+        own error.
         """
         if self._fence is None:
             raise NotControllerError()
@@ -244,7 +250,7 @@ class ControllerShell:
         self._awake.set()
         return await asyncio.shield(answer)
 
-    # Office.
+    # The controller's term.
 
     def _begin(self, session_id: int, epoch: int, version: int) -> None:
         _log.info("broker %d is controller in epoch %d", self._broker_id, epoch)
@@ -267,10 +273,10 @@ class ControllerShell:
         except _Deposed:
             self._task = None
             self.resign()
-            # Where /controller is ours although the epoch is not, let somebody be elected.
+            # /controller is ours but the epoch is not: resign so that a broker can be elected.
             await self._give_up()
         except Exception:
-            # A mistake of ours must not leave the cluster with a controller that does nothing.
+            # Resign after an unexpected error; otherwise the cluster keeps an inactive controller.
             _log.exception("the controller of broker %d failed; it gives up", self._broker_id)
             self._task = None
             self.resign()
@@ -285,7 +291,7 @@ class ControllerShell:
                 await self._awake.wait()
 
     async def _next_event(self) -> ControllerEvent | None:
-        """The most urgent first: who is dead, then who came or went."""
+        """Return the most urgent event: suspected brokers first, then broker changes."""
         if self._suspects_changed:
             self._suspects_changed = False
             return SuspectsChanged(self._suspects)
@@ -312,11 +318,12 @@ class ControllerShell:
             _log.info("ZooKeeper will end the session instead")
 
     async def _load(self, *, anew: bool = False) -> Loaded:
-        """Everything, as ZooKeeper holds it now; ``anew``: whatever the snapshot shows."""
+        """Read the complete metadata from ZooKeeper; ``anew`` ignores the snapshot."""
         while True:
             try:
                 await self._store.sync("/")
-                # Before the rest: a change that comes meanwhile is refused by the notices' version.
+                # Read the notices first: their version then refuses writes over changes made
+                # meanwhile.
                 self._notices = await loader.load_notices(self._store)
                 features, brokers, disks, topics = await asyncio.gather(
                     self._store.get(znodes.FEATURES),
@@ -339,7 +346,8 @@ class ControllerShell:
             )
 
     async def _load_topics(self, anew: bool) -> dict[str, TopicView]:
-        """Brokers follow all topics: with the notices since, what this one saw is what there is."""
+        """Return all topics. Brokers track all topics, so the snapshot and later notices are
+        complete."""
         seen = self._seen()
         merged = None if anew else merge(self._notices, seen.sequence)
         if merged is None:
@@ -347,20 +355,20 @@ class ControllerShell:
         return await loader.refresh_topics(self._store, seen.topics, merged.topics)
 
     async def _settle(self, event: ControllerEvent) -> None:
-        """Have the machine decide, and what it decides done; anew where a write is refused."""
+        """Decide the event and write the decision; decide again after a refused write."""
         refusals = 0
         while True:
             try:
                 refused = await self._carry_out(self._machine.step(self._now_ms(), event))
             except InvalidRequestError as error:
-                # What nobody can write is no reason for another controller.
+                # A write that no broker can make is no reason to elect another controller.
                 token = getattr(event, "token", None)
                 if token is None:
                     raise
                 self._answer(Answer(token, error=error))
                 return
             if refused is None and refusals and isinstance(event, Request | Tick):
-                # What follows from its own writes may have been refused, and was not asked for.
+                # The refused write may follow from the controller's own writes, without a request.
                 event, refusals = SuspectsChanged(self._suspects), 0
                 continue
             if refused is None:
@@ -369,7 +377,7 @@ class ControllerShell:
             if isinstance(refused, WriteStates | WriteAssignment) and refusals < REFUSALS_MAX:
                 await self._reread(refused)
                 if not isinstance(event, Request | Tick):
-                    # It is taken in; what is due of it, and all else, is decided anew.
+                    # The state is recorded. Decide again which follow-up actions it needs.
                     event = SuspectsChanged(self._suspects)
                 continue
             token = getattr(event, "token", None)
@@ -378,7 +386,7 @@ class ControllerShell:
             event = await self._load(anew=True)
 
     async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
-        """Others wrote states since we knew them."""
+        """Read the states again that other brokers wrote."""
         changes = refused.changes if isinstance(refused, WriteStates) else refused.states
         while True:
             try:
@@ -390,7 +398,8 @@ class ControllerShell:
             return
 
     async def _carry_out(self, effects: list[ControllerEffect]) -> Write | None:
-        """Returns the write that was refused, since ZooKeeper holds something else than we know."""
+        """Carry out the effects. Return the refused write, if any: the known metadata are stale
+        then."""
         left = deque(effects)
         while left:
             effect = left.popleft()

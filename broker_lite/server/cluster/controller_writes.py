@@ -1,4 +1,4 @@
-"""The controller's writes as operations on znodes, and what their notices say. Pure."""
+"""Convert the controller's writes to znode operations and change notices. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from broker_lite.replication.holding import as_written
 
 
 def news_of(write: Write) -> News:
-    """What the notice of a write says."""
+    """Return the content of the notice of a write."""
     match write:
         case WriteFeatures() | RemoveDisks():
             return CLUSTER_CHANGED
@@ -40,7 +40,8 @@ def news_of(write: Write) -> News:
 def operations_of(
     write: Write, *, features_version: int, directories: dict[str, znodes.Disk]
 ) -> list[Operation]:
-    """``directories``: those that the cluster knows, for RemoveDisks."""
+    """Return the znode operations of a write. RemoveDisks uses ``directories``, all known
+    directory ids."""
     match write:
         case WriteTopic():
             return _create_topic(write.topic)
@@ -73,7 +74,7 @@ def operations_of(
 
 
 def set_state(change: StateChange) -> Set:
-    """The compare-and-set of a state."""
+    """Return the conditional update of a partition state."""
     return Set(
         znodes.state_path(change.topic, change.partition),
         znodes.encode_state(change.state),

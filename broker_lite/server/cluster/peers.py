@@ -1,12 +1,12 @@
-"""One connection to every other broker: it carries fetches, and its end is a hint.
+"""One connection to every other broker: it carries fetches, and its end hints at a failure.
 
-Loop thread only. The end of a connection is reported to the registry (``lost``). A connection that
-ends and whose renewal is refused says that the process behind it died: the kernel refuses for a
-port that nobody listens on, and does so at once. That is told to the registry as well
-(``suspect``). Both are taken back (``trust``) when a connection is there again. A time-out
-says nothing: the session with ZooKeeper decides about brokers that hang. Wrong guesses cost
-availability only. A connection is made anew, ever more slowly, for as long as its broker is
-registered.
+Loop thread only. The end of a connection is reported to the registry (``lost``). If the peer's port
+then refuses a new connection, its process has died: the kernel refuses at once when no process
+listens. The registry learns of that as well (``suspect``). A new connection clears both
+(``trust``). A timeout means nothing, because the ZooKeeper session decides about brokers that hang.
+
+Wrong hints cost availability only. While a broker is registered, its peers reconnect with growing
+backoff.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest
 logger = logging.getLogger("logbus.peers")
 
 RETRY_MS = (0, 5, 20, 50, 100, 200, 500)
-"""Before each further attempt to connect; the last one repeats."""
+"""Milliseconds before each reconnection attempt; the last value repeats."""
 SETTLED_MS = 1000
-"""A connection that held for so long begins anew with quick attempts when it ends."""
+"""Milliseconds after which a connection counts as stable; the backoff then starts from its first
+value."""
 ANSWER_MS = 5000
-"""How much later than it was asked for an answer may come."""
+"""Milliseconds after the requested wait at which an answer is overdue."""
 SWEEP_S = 1.0
-"""How late an overdue answer may be noticed."""
+"""Seconds between checks for overdue answers."""
 
 
 class Judge(Protocol):
-    """Who acts on hints: the registry."""
+    """The registry, which acts on connection hints."""
 
     def lost(self, broker_id: int, broker_epoch: int) -> None: ...
 
@@ -52,7 +53,7 @@ class Judge(Protocol):
 
 
 class Peers:
-    """The real ``PeerNet``. ``apply`` is called with every snapshot."""
+    """The ``PeerNet`` over TCP. Call ``apply`` with every snapshot."""
 
     def __init__(
         self,
@@ -71,13 +72,13 @@ class Peers:
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._idle_lanes: dict[int, _Peer] = {}
-        """Further connections, for fetches of idle partitions; their ends are no hints."""
+        """Additional connections for fetches of idle partitions; their end is no hint."""
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
         metrics.gauge("peers_connected", self._count_connected)
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Know exactly those brokers that are registered."""
+        """Connect to exactly the registered brokers."""
         if self._closed:
             return
         for broker_id, peer in list(self._peers.items()):
@@ -95,7 +96,7 @@ class Peers:
                 self._peers[broker.broker_id] = _Peer(self, broker)
 
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
-        """Ask a leader over its connection; partitions in which nothing happens have another."""
+        """Send a fetch to a leader; fetches of idle partitions use a connection of their own."""
         peer = self._peers.get(leader.broker_id)
         if peer is None or not peer.is_of(leader):
             error = NetworkError(f"broker {leader.broker_id} is not registered any more")
@@ -109,7 +110,7 @@ class Peers:
         peer.fetch(request, answered)
 
     def close(self) -> None:
-        """End every connection; what is under way fails."""
+        """Close every connection; requests in flight fail."""
         self._closed = True
         self._sweep.cancel()
         for peer in (*self._peers.values(), *self._idle_lanes.values()):
@@ -127,7 +128,7 @@ class Peers:
 
 
 class _Peer:
-    """One registration of one other broker, and the connection to it."""
+    """One registration of another broker, and the connection to it."""
 
     __slots__ = (
         "_attempt",
@@ -167,7 +168,7 @@ class _Peer:
         return self._open_since_ms >= 0
 
     def is_of(self, broker: BrokerView | None) -> bool:
-        """Whether this is the present registration's peer."""
+        """Return whether ``broker`` is the registration that this peer connects to."""
         mine = self._broker
         return (
             broker is not None
@@ -241,7 +242,7 @@ class _Peer:
             owner.judge.trust(broker.broker_id, broker.broker_epoch)
 
     def _ended(self, refused: bool) -> None:
-        """The connection is gone or could not be made."""
+        """Handle a connection that closed or could not be made."""
         broker, owner = self._broker, self._owner
         now_ms = owner.clock.monotonic_ms()
         if self.is_open:
@@ -273,7 +274,8 @@ class _Peer:
     # The socket.
 
     def _watch(self) -> None:
-        """Let the loop watch what the connection wants; called after anything that touches it."""
+        """Register the connection's wanted socket events; call it after every change of the
+        connection."""
         connection = self._connection
         if connection is None or self._closed:
             return
@@ -287,7 +289,7 @@ class _Peer:
             self._opened()
         descriptor, loop = connection.fileno(), self._owner.loop
         if descriptor != self._descriptor:
-            # One address refused, the next one is tried with another socket.
+            # After a refused address, the next one is tried with a new socket.
             self._unwatch()
             if descriptor < 0:
                 return
@@ -302,7 +304,8 @@ class _Peer:
 
     def _unwatch(self) -> None:
         if self._descriptor >= 0:
-            # It may be closed already, of which asyncio's own loop complains after forgetting it.
+            # The socket may be closed already; asyncio's own loop then removes the reader and
+            # raises.
             with contextlib.suppress(OSError):
                 self._owner.loop.remove_reader(self._descriptor)
             with contextlib.suppress(OSError):

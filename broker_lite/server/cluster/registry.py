@@ -1,7 +1,7 @@
-"""The broker's part in the cluster: topics, states of partitions, offsets, ids.
+"""The broker's access to cluster state: topics, partition states, offsets and producer ids.
 
-Loop thread only. Everything that needs ZooKeeper raises CoordinationUnavailableError while it does
-not answer, and works again by itself afterwards. What keeps the snapshot is ``membership``.
+Loop thread only. All operations that need ZooKeeper raise CoordinationUnavailableError while it is
+unavailable, and recover without a restart. ``broker_registration`` maintains the snapshot.
 """
 
 from __future__ import annotations
@@ -54,18 +54,19 @@ from broker_lite.server.cluster.broker_registration import Membership
 from broker_lite.server.cluster.state_writes import StateWrites
 
 SUPPORTED_FEATURES: Mapping[str, int] = {"metadata": znodes.VERSION, "columns": 1}
-"""What this version of logbus can read and write, by the highest level of each."""
+"""The features of this version of logbus, with the highest supported level of each."""
 VISIBLE_WITHIN_S = 5.0
-"""How long an administration call waits until this broker's own snapshot shows what it did."""
+"""Maximum seconds that an admin request waits for this broker's snapshot to show its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """What a broker says of itself. ``start_counter`` must have been raised, durably, by this
-    process before it registers; ``cluster_id`` is the data directory's ("" if it has none yet).
+    """The registration data of a broker.
 
-    ``damaged``: the log misses what was flushed, so its replica leaves the ISR before it
-    registers, unless it is the only one there.
+    The process must have raised and stored ``start_counter`` before it registers. ``cluster_id`` is
+    the data directory's; "" for a new directory. ``damaged`` lists partitions whose log lost
+    flushed records. Their replicas leave the ISR before the registration, unless they are the only
+    member.
     """
 
     broker_id: int
@@ -77,12 +78,12 @@ class BrokerRegistration:
     features: Mapping[str, int] = field(default_factory=lambda: SUPPORTED_FEATURES)
     damaged: frozenset[PartitionKey] = frozenset()
     is_full: bool = False
-    """Whether the data directory has no room for records."""
+    """Whether the data directory has no space for records."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 takes the broker's defaults, ``assignment`` overrides both."""
+    """A topic to create. -1 selects the broker's default; ``assignment`` overrides both counts."""
 
     name: str
     partitions: int = -1
@@ -93,7 +94,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic of a request."""
+    """The result of one topic of a request."""
 
     name: str
     topic_id: str
@@ -105,14 +106,15 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group that has state in ZooKeeper; ``kind`` is "kafka" or "native"."""
+    """A group with state in ZooKeeper; ``kind`` is "kafka" or "native"."""
 
     group: str
     kind: str
 
 
 class Registry(Membership):
-    """``now_ms`` is the wall clock. ``store`` is ZooKeeper's as the config says, unless given."""
+    """The broker's registry. ``now_ms`` returns wall time; ``store`` defaults to the configured
+    ZooKeeper."""
 
     def __init__(
         self,
@@ -145,10 +147,10 @@ class Registry(Membership):
         )
 
     async def start(self, registration: BrokerRegistration) -> str:
-        """Register, load the metadata, stand for controller; returns the cluster id.
+        """Register, load the metadata, stand for controller, and return the cluster id.
 
-        Raises CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
-        InconsistentClusterIdError, InvalidConfigError, UnsupportedVersionError.
+        Raise CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
+        InconsistentClusterIdError, InvalidConfigError or UnsupportedVersionError.
         """
         try:
             await self._store.start(self._on_event)
@@ -175,39 +177,41 @@ class Registry(Membership):
         return cluster_id
 
     async def close(self) -> None:
-        """Leave the cluster: the registration vanishes at once."""
+        """Leave the cluster; the registration is removed at once."""
         self._groups.close()
         await super().close()
 
-    # States of partitions: on their leaders.
+    # Partition states, written by leaders.
 
     async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """Compare-and-set the states of partitions led here; the outcome of each, in their order.
+        """Write the states of partitions led here, conditionally, and return their outcomes in
+        order.
 
-        None: refused, since something else is there or a replica would join that does not live;
-        the snapshot is read anew by itself. Without ZooKeeper it waits, until the session ended.
+        An outcome is None if the write was refused: the stored state differs, or a joining
+        replica's broker is not live. The snapshot is then read again. Without ZooKeeper the call
+        waits until the session ends.
         """
         if self._closed:
             raise ClosedError("the broker stops")
         return await self._states.write(changes)
 
     async def withdraw(self, partitions: Collection[PartitionKey]) -> frozenset[PartitionKey]:
-        """Take this broker's replicas out of ISRs; where one leads, another that lives leads then.
+        """Remove this broker's replicas from ISRs, and return the partitions concerned.
 
-        Returns those that were left. One that is the only one in sync stays, and so does one that
-        leads while no other lives.
+        If the replica leads, another live ISR member takes over. A replica stays if it is the only
+        ISR member, or if it leads and no other member is live.
         """
         own = self.snapshot.brokers.get(self._config.broker_id)
         if own is None:
             return frozenset()
         return await self._states.withdraw(own.directory_id, partitions)
 
-    # Topics: NotControllerError unless this broker is the controller.
+    # Topics. Raise NotControllerError unless this broker is the controller.
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Create topics one after another; each has its own result."""
+        """Create the topics in order; each has its own result."""
         self._check_controller()
         times = Counter(topic.name for topic in topics)
         results = []
@@ -247,11 +251,11 @@ class Registry(Membership):
         return _result(view)
 
     async def wait_topics(self, names: Sequence[str]) -> None:
-        """Wait until our own snapshot shows these topics, for no longer than a few seconds."""
+        """Wait, for at most a few seconds, until this broker's snapshot has the topics."""
         await self._until(lambda now: all(name in now.topics for name in names))
 
     async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
-        """Delete topics with their records; a broker that is down deletes its part later."""
+        """Delete topics and their records; brokers that are down delete their replicas later."""
         self._check_controller()
         results = []
         for name in names_or_ids:
@@ -276,7 +280,7 @@ class Registry(Membership):
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicResult:
-        """Raise a topic's number of partitions to ``count``; the error is in the result."""
+        """Raise a topic's partition count to ``count``; the result holds any error."""
         self._check_controller()
         try:
             view = await self._asked_for_topic(
@@ -291,8 +295,11 @@ class Registry(Membership):
     async def alter_topic_config(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> TopicView:
-        """Set (text) or remove (None) settings. Raises InvalidConfigError,
-        UnknownTopicOrPartitionError, NotControllerError, CoordinationUnavailableError."""
+        """Set (text) or remove (None) topic settings.
+
+        Raise InvalidConfigError, UnknownTopicOrPartitionError, NotControllerError or
+        CoordinationUnavailableError.
+        """
         self._check_controller()
         view = await self._asked_for_topic(
             lambda token: ConfigChangeRequested(token, name, changes, validate_only)
@@ -306,7 +313,7 @@ class Registry(Membership):
         assert answer.topic is not None
         return answer.topic
 
-    # Replicas: NotControllerError unless this broker is the controller.
+    # Replicas. Raise NotControllerError unless this broker is the controller.
 
     async def reassign(
         self,
@@ -314,8 +321,11 @@ class Registry(Membership):
         *,
         may_change_factor: bool = True,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Begin to move partitions to these brokers, the preferred leader first; None: take a
-        reassignment back. Raises as ``alter_topic_config``; errors of partitions are returned."""
+        """Start the reassignment of partitions to the given brokers, the preferred leader first.
+
+        None cancels a partition's reassignment. Raise as ``alter_topic_config``; return the errors
+        of single partitions.
+        """
         self._check_controller()
         answer = await self._controller.request(
             lambda token: ReassignmentRequested(token, dict(targets), may_change_factor)
@@ -326,8 +336,11 @@ class Registry(Membership):
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Elect preferred leaders, or, ``unclean``, leaders that may miss records, where nobody
-        leads. None: everywhere; then only what was tried is returned."""
+        """Elect preferred leaders, or with ``unclean`` out-of-sync leaders for leaderless
+        partitions.
+
+        None selects all partitions and returns only those with an attempted election.
+        """
         self._check_controller()
         answer = await self._controller.request(
             lambda token: ElectionRequested(token, unclean, partitions)
@@ -336,23 +349,23 @@ class Registry(Membership):
         return dict(answer.outcomes)
 
     async def retire_broker(self, broker_id: int) -> None:
-        """Forget a broker that will not come back. Raises InvalidRequestError where it runs or
-        holds replicas, BrokerIdNotRegisteredError."""
+        """Remove a dead broker. Raise InvalidRequestError if the broker is live or assigned
+        replicas, or BrokerIdNotRegisteredError."""
         self._check_controller()
         await self._controller.request(lambda token: RetirementRequested(token, broker_id))
 
-    # Groups: who writes one claims it, wherever it was.
+    # Groups. A broker claims a group before it writes the group's state.
 
     async def claim_group(self, group: str) -> Claim:
-        """Be the broker that writes the group's offsets, from now until another claims it."""
+        """Claim the right to write the group's offsets, until another broker claims it."""
         return await self._groups.claim(group)
 
     def release_group(self, claim: Claim) -> None:
-        """Write nothing more by this claim."""
+        """Stop writing under this claim."""
         self._groups.release(claim)
 
     def release_other_groups(self, is_ours: Callable[[str], bool]) -> None:
-        """Write nothing more by the claims of groups that are another broker's by now."""
+        """Release the claims of all groups that another broker coordinates."""
         self._groups.release_others(is_ours)
 
     async def begin_generation(
@@ -364,8 +377,11 @@ class Registry(Membership):
         members: int = 0,
         session_timeout_ms: int = 0,
     ) -> None:
-        """Returns when ZooKeeper holds it, however long that takes. ``members`` and their longest
-        session timeout are for the group's next coordinator. Raises NotCoordinatorError."""
+        """Write a new generation and return once ZooKeeper has it, without a timeout.
+
+        The group's next coordinator uses ``members`` and their longest session timeout. Raise
+        NotCoordinatorError if the claim is lost.
+        """
         await self._groups.begin_generation(
             claim,
             generation,
@@ -375,7 +391,7 @@ class Registry(Membership):
         )
 
     def unwritten_commits(self, claim: Claim) -> asyncio.Future[None] | None:
-        """Done when all that was committed by this claim is written, or failed; None if it is."""
+        """Return a future of this claim's pending offset writes, or None if all are written."""
         return self._groups.unwritten(claim)
 
     async def commit_offsets(
@@ -384,9 +400,12 @@ class Registry(Membership):
         offsets: Mapping[TopicPartition, CommittedOffset],
         claim: Claim | None = None,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Answered when ZooKeeper has them. Fills in the topic id and the time where missing.
+        """Write offsets and return after ZooKeeper has them, with an error or None for each
+        partition.
 
-        Without a claim the group is claimed; NotCoordinatorError where the one given is lost."""
+        Fill in missing topic ids and commit times. Without a claim, claim the group first. Raise
+        NotCoordinatorError if the given claim is lost.
+        """
         return await self._groups.commit(group, offsets, claim)
 
     async def fetch_offsets(
@@ -396,60 +415,66 @@ class Registry(Membership):
         *,
         with_former: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Only those that there are, and that belong to the topic as it is now. None: all.
-        ``with_former``: of a former topic's, its id and no offset."""
+        """Return the committed offsets of the present topics; partitions None selects all.
+
+        With ``with_former``, include offsets of deleted topics of the same name: the topic id
+        without the offset.
+        """
         return await self._groups.fetch(group, partitions, with_former=with_former)
 
     async def delete_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> None:
-        """None: the whole group. Raises GroupIdNotFoundError."""
+        """Delete offsets; partitions None deletes the group. Raise GroupIdNotFoundError."""
         await self._groups.delete(group, partitions)
 
     async def list_groups(self) -> list[GroupListing]:
-        """Every group that has state in ZooKeeper."""
+        """Return all groups with state in ZooKeeper."""
         return [GroupListing(*row) for row in (await self._groups.kinds()).items()]
 
     async def members_left(self, group: str) -> int:
-        """Members of a Kafka group's last generation, whichever broker began it."""
+        """Return the member count of a Kafka group's last generation, whichever broker wrote it."""
         return await self._groups.members_left(group)
 
     async def native_members(self, group: str) -> list[str]:
-        """The consumers of a native group that are there."""
+        """Return the live consumers of a native group."""
         return await self._groups.native_members(group)
 
     async def describe_native_group(self, group: str) -> list[NativeMember]:
-        """The consumers of a native group, with what they own."""
+        """Return the live consumers of a native group, with the partitions that they own."""
         return await read_members(self._store, group)
 
     async def is_claim_held(self, claim: Claim) -> bool:
-        """Whether nobody claimed the group since; ``on_watch`` tells when that may have changed."""
+        """Return whether no other broker has claimed the group since; ``on_watch`` reports
+        possible changes."""
         return await self._groups.is_held(claim)
 
     async def note_members(self, group: str, *, is_empty: bool) -> None:
-        """Write that a native group has members, or since when it has none."""
+        """Record that a native group has members, or the time since which it has none."""
         await self._groups.note_members(group, is_empty=is_empty)
 
     async def expire_group(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if it is over, unless somebody comes meanwhile; whether it was."""
+        """Delete the group if ``is_over`` holds and no member joins meanwhile; return whether it
+        was deleted."""
         return await self._groups.expire(group, is_over)
 
     async def expire_former_offsets(self, group: str, before_ms: int) -> int:
-        """Delete a group's offsets of deleted topics that are older than that; how many."""
+        """Delete the group's offsets of deleted topics that are older than ``before_ms``; return
+        their number."""
         return await self._groups.expire_former(group, before_ms)
 
     async def group_kind(self, group: str) -> str | None:
-        """ "kafka", "native", or None if there is no such group."""
+        """Return "kafka", "native", or None if the group does not exist."""
         return await self._groups.kind(group)
 
     async def is_group_open(self, group: str, kind: str) -> bool:
-        """Whether a group of that kind has had no member yet: the first one decides which it is."""
+        """Return whether the group never had a member; its first member fixes the kind."""
         return await self._groups.is_open(group, kind)
 
-    # Producer ids: on any broker.
+    # Producer ids, available on every broker.
 
     async def next_producer_id(self) -> int:
-        """One that nobody in the cluster had."""
+        """Return a producer id that is unique in the cluster."""
         return await self._producer_ids.next()
 
     # Administration.
@@ -463,21 +488,21 @@ class Registry(Membership):
             raise NotControllerError()
 
     async def _until(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
-        """Until our own snapshot shows it, so that who asks us next sees what was done."""
+        """Wait until this broker's snapshot shows a change, so that later requests see it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(VISIBLE_WITHIN_S):
                 while not visible(self.snapshot):
                     await self._published.wait()
 
     async def _until_read(self) -> None:
-        """Until our own snapshot shows what the controller has written by now."""
+        """Wait until this broker's snapshot shows all changes that the controller has written."""
         written = self._controller.written_sequence
         await self._until(lambda now: self._sequence >= written)
 
     def _new_id(self) -> str:
         while True:
             text = topic_id_text(self._random_bytes(16))
-            # Names of folders and arguments of commands should not look like options.
+            # Folder names and command arguments must not look like options.
             if not text.startswith("-"):
                 return text
 

@@ -1,9 +1,10 @@
-"""Writes of partitions' states by the brokers that lead them. Loop thread only.
+"""Writes of partition states by their leaders.
 
-Each is a compare-and-set of the state's znode, fenced by ``/controller_epoch`` and in one write
-with its notice. The notices' version says that nothing else changed since they were read; so a
-topic of the same name that was made anew is never taken for the old one. A session that ended
-fences the broker: what it had not written by then is refused.
+Loop thread only. Each write is a compare-and-set of the state's znode, fenced by
+``/controller_epoch``, in one transaction with its change notice. The version of the notices proves
+that nothing else changed since the last read. A topic that was deleted and created again is
+therefore never mistaken for the old one. The end of a session fences the broker: all its unfinished
+writes are refused.
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ from broker_lite.server.cluster.controller_writes import set_state
 _log = logging.getLogger(__name__)
 
 WITHDRAWALS_MAX = 20
-"""How often a withdrawal is tried that others' writes come before."""
+"""Maximum attempts at an ISR withdrawal that conflicts with other writes."""
 
 
 class _SessionEnded(Exception):
-    """Never leaves this module."""
+    """The session ended during a write; internal to this module."""
 
 
 class StateWrites:
-    """``seen``: what the snapshot shows; ``live``: brokers registered and not suspected."""
+    """Conditional writes of partition states. ``seen`` returns the snapshot's states; ``live``
+    returns the brokers that are registered and not suspected."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class StateWrites:
         self._one_at_a_time = asyncio.Lock()
 
     async def write(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """The outcome of each change, in their order; None: refused."""
+        """Write the changes and return their outcomes in order; None means refused."""
         return await self._write(changes, self._seen, self._live())
 
     async def _write(
@@ -99,7 +101,8 @@ class StateWrites:
     async def _write_some(
         self, changes: dict[int, StateChange], seen: Callable[[], loader.Seen], session_id: int
     ) -> list[int]:
-        """One write, as often as it takes; which of the changes are done."""
+        """Write the changes in one transaction, with retries, and return the indexes of those
+        written."""
         left = dict(changes)
 
         async def reconnected() -> None:
@@ -132,7 +135,8 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """A state that is other than we know is not written; the fence and the notice are."""
+        """Remove changes whose stored state differs from the known one; the fence and the notice
+        stay."""
         at = refused.position - 1
         if 0 <= at < len(rows):
             number, change = rows[at]
@@ -145,8 +149,11 @@ class StateWrites:
     async def _still_meant(
         self, changes: dict[int, StateChange], seen: loader.Seen, notices: Notices
     ) -> dict[int, StateChange]:
-        """Without those of topics that are gone or other ones than ours, as of these notices, and
-        without those by which a replica joins that was moved away: it may have no log any more."""
+        """Return the changes that still apply to the current topics.
+
+        Omit changes of deleted or re-created topics. Omit changes that add a replica to an ISR
+        after its reassignment, since its log may be deleted.
+        """
         ids = {change.topic for change in changes.values()}
         merged = merge(notices, seen.sequence)
         doubtful = [
@@ -182,16 +189,14 @@ class StateWrites:
     async def withdraw(
         self, directory_id: str, partitions: Collection[PartitionKey]
     ) -> frozenset[PartitionKey]:
-        """Leave the ISRs of these partitions; returns those that were left.
-
-        Raises CoordinationUnavailableError.
-        """
+        """Leave the ISRs of the partitions and return those that were left. Raise
+        CoordinationUnavailableError."""
         return await self._withdraw(directory_id, partitions, self._seen, self._live())
 
     async def withdraw_before_start(
         self, directory_id: str, partitions: Collection[PartitionKey]
     ) -> frozenset[PartitionKey]:
-        """The same for a broker that is not registered: nobody can elect it meanwhile."""
+        """Withdraw as above before this broker registers, while it cannot be elected."""
         notices = await loader.load_notices(self._store)
         seen = loader.Seen(await loader.load_topics(self._store), notices.sequence)
         brokers = await loader.load_brokers(self._store)
@@ -236,7 +241,7 @@ class StateWrites:
 def _is_assigned(
     change: StateChange, seen: TopicView | None, found: znodes.Assignment | None
 ) -> bool:
-    """Whether this is the topic that is there, and whoever joins one of its replicas."""
+    """Return whether the topic is the same and every added ISR member is an assigned replica."""
     if found is None or found.topic_id != change.topic_id:
         return False
     if seen is None or change.partition >= min(len(seen.partitions), len(found.replicas)):
@@ -251,8 +256,8 @@ def _is_assigned(
 def _may_be_written(
     change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
 ) -> bool:
-    """No replica joins an ISR that is not assigned, or whose broker is not there, is about to go,
-    or seems dead."""
+    """Return whether every added ISR member is assigned, and its broker is live and not
+    draining, full or suspected."""
     topic = topics.get(change.topic)
     if topic is None or topic.topic_id != change.topic_id:
         return False

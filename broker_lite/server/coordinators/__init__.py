@@ -1,1 +1,1 @@
-"""Coordinators of consumer groups: the shell of the pure package ``coordinator``."""
+"""Group coordinators: I/O, timers and ZooKeeper writes around the pure package ``coordinator``."""

@@ -1,11 +1,11 @@
-"""Whether others take this broker for its groups' coordinator still, while ZooKeeper is silent.
+"""Fence this broker's groups while it has no ZooKeeper connection.
 
-A broker without ZooKeeper goes on telling the members of its groups that all is well: where nobody
-reaches it they are to read on, and only commits wait. But where one broker alone is cut off,
-another has its groups once its session has ended, and gives out what they read. So it asks the
-others whose a group is, and gives up what is another's: members hear of that by their next
-heartbeat (``coordinator/README.md``). Who reaches neither
-ZooKeeper nor the others goes on. Loop thread; ``broker.py`` calls it.
+A broker without ZooKeeper keeps answering heartbeats, so that members keep reading during a
+ZooKeeper outage; only commits wait. If this broker alone lost ZooKeeper, another broker coordinates
+its groups after the session has expired. This broker therefore asks its peers for the coordinator
+of each group, and gives up groups that moved. Members learn of it with their next heartbeat
+(``coordinator/README.md``). A broker that reaches neither ZooKeeper nor a peer keeps its groups.
+Loop thread; ``broker.py`` calls it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from broker_lite.wire.calls.groups import (
 
 LOOK_MS = 250
 ANSWER_S = 1.0
-"""A broker that says nothing for so long is asked again the next time."""
+"""Seconds to wait for a peer's answer; a silent peer is asked again in the next round."""
 GROUPS_PER_CALL = 500
-"""What a broker looks up at once: 2 ms of its loop."""
+"""Maximum groups in one FindCoordinator request, which costs the peer 2 ms of its loop."""
 PEERS_PER_LOOK = 3
-"""Others take their turns: a large cluster without ZooKeeper has more to do than to ask around."""
+"""Maximum peers asked at once; in a large cluster without ZooKeeper the peers take turns."""
 
 Ask = Callable[[Endpoint, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
 
 
 class SecondOpinion:
-    """``ask`` raises OSError, EOFError or LogbusError where there is no answer."""
+    """A periodic check with the peers. ``ask`` raises OSError, EOFError or LogbusError on
+    failure."""
 
     def __init__(
         self, broker_id: int, registry: Registry, groups: GroupCoordinator, ask: Ask
@@ -47,7 +48,7 @@ class SecondOpinion:
         self._asked = 0
 
     async def look(self) -> None:
-        """Ask, where there is a reason to; to be called every ``LOOK_MS``."""
+        """Ask the peers if ZooKeeper is unavailable; call this every ``LOOK_MS``."""
         names = self._groups.held
         if self._registry.connected or not names:
             return
@@ -66,7 +67,7 @@ class SecondOpinion:
         await asyncio.gather(*(self._heed(peer, call) for call in calls for peer in peers))
 
     async def _heed(self, peer: Endpoint, call: FindCoordinatorRequest) -> None:
-        """At once, whoever else is silent."""
+        """Ask one peer and give up moved groups at once, without waiting for the other peers."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

@@ -1,9 +1,10 @@
-"""This broker's Kafka groups: machines of ``broker_lite.coordinator``, timers, written generations.
+"""This broker's Kafka groups: their state machines, timers and generation writes.
 
-Which broker coordinates a group follows from the live brokers by a rule that every broker and every
-restart agrees on; when one comes or goes only its own groups move. A group is claimed in ZooKeeper
-when its first member asks, and dropped, with NOT_COORDINATOR for whoever waits, when the rule names
-another broker, the claim is lost or this broker's registration ended. Loop thread.
+A fixed rule maps each group to one of the live brokers, so every broker computes the same
+coordinator. When a broker joins or leaves, only its own groups move. The coordinator claims a group
+in ZooKeeper at the first member's request. It drops the group, with NOT_COORDINATOR for waiting
+requests, in three cases: the rule names another broker, the claim is lost, or this broker's
+registration ended. Loop thread.
 """
 
 from __future__ import annotations
@@ -41,15 +42,17 @@ from broker_lite.server.cluster.registry import Registry
 logger = logging.getLogger("logbus.groups")
 
 LOAD_WAIT_S = 3.0
-"""A claim that takes longer is answered with COORDINATOR_LOAD_IN_PROGRESS, and goes on."""
+"""Seconds after which a pending claim is answered with COORDINATOR_LOAD_IN_PROGRESS; the claim
+continues."""
 GROUPS_MAX = 10_000
-"""Groups with members on one broker."""
+"""Maximum number of groups with members on one broker."""
 GROUPS_PART = 4
-"""What the members of all groups say of themselves, with what their leaders say in return, may be a
-fourth of ``queued.max.bytes``: requests that wait while groups gather count there too, and whoever
-ends a rebalance is to be read."""
+"""The subscriptions and assignments of all groups may occupy ``queued.max.bytes`` divided by
+this number. Requests that wait for a rebalance also count towards ``queued.max.bytes``, and
+requests that end a rebalance must still be read."""
 HEARTBEATS = 3
-"""In a session timeout, at least: Kafka's rule for members. So whoever lives has asked by then."""
+"""Minimum heartbeats per session timeout, Kafka's rule for members. Every live member has sent a
+heartbeat by then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +64,11 @@ class Held:
     waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
     writing: asyncio.Task[None] | None = None
     bytes_kept: int = 0
-    """What of it counts towards what all groups may say."""
+    """The group's bytes that count towards the limit of all groups."""
 
 
 class GroupCoordinator:
-    """``clock`` measures sessions by its monotonic time."""
+    """The group coordinator of one broker. ``clock`` measures sessions in monotonic time."""
 
     def __init__(self, config: BrokerConfig, registry: Registry, *, clock: Clock) -> None:
         self._config = config
@@ -89,17 +92,18 @@ class GroupCoordinator:
         registry.on_change(self._snapshot_changed)
         registry.on_watch(self._watch_fired)
 
-    # Which broker.
+    # Coordinator selection.
 
     def coordinator_of(self, group: str) -> BrokerView | None:
-        """The broker that coordinates the group; None while none is live."""
+        """Return the live broker that coordinates the group; None if no broker is live."""
         brokers = self._registry.live_brokers()
         staying = [view for view in brokers.values() if not view.draining]
         name = group.encode("utf-8", "surrogatepass")
         return max(staying or brokers.values(), key=lambda view: _weight(view, name), default=None)
 
     def check_coordinator(self, group: str) -> None:
-        """Raises NotCoordinatorError where another broker is to be asked, InvalidGroupIdError."""
+        """Raise NotCoordinatorError if another broker coordinates the group, or
+        InvalidGroupIdError."""
         znodes.group_path(group)
         if not self._is_ours(group):
             raise NotCoordinatorError(
@@ -107,10 +111,11 @@ class GroupCoordinator:
                 "which one does"
             )
 
-    # What members ask.
+    # Requests of members.
 
     async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
-        """Answered when the group is gathered, which may take as long as a rebalance may."""
+        """Join a member and return once the rebalance completes, at most after the rebalance
+        timeout."""
         held = await self._held_now(group)
         probe = make(0)
         if held is None:
@@ -118,7 +123,7 @@ class GroupCoordinator:
                 return fx.JoinResult(error, probe.member_id)
             held = await self._load(group)
         machine = held.group
-        # Of who has an id too: that was all that its first request asked for.
+        # The member has an id now, which its first request asked for.
         if error := self._no_room(machine.growth(probe), GroupMaxSizeReachedError):
             return fx.JoinResult(error, probe.member_id)
         result = await self._ask(held, lambda token: self._counted(machine, make(token)))
@@ -126,7 +131,7 @@ class GroupCoordinator:
         return result
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Of a static leader that may come back: with the partitions that the topics have now."""
+        """Return a static leader's join with the current partition counts of its topics."""
         if join.instance_id is None or not group.is_led_by(join.instance_id):
             return join
         topics = self._registry.snapshot.topics
@@ -135,8 +140,10 @@ class GroupCoordinator:
         return join._replace(partition_counts=counts)
 
     async def sync(self, group: str, make: Callable[[int], ev.Sync]) -> fx.SyncResult:
-        """Answered when the leader has assigned. Where that does not fit into memory with what
-        all other groups say it may try again."""
+        """Return the member's assignment once the leader has assigned.
+
+        If the assignment exceeds the memory limit of all groups, the leader may retry.
+        """
         held = await self._held_now(group)
         if held is None:
             return fx.SyncResult(_no_member(group))
@@ -167,7 +174,7 @@ class GroupCoordinator:
         return result
 
     async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
-        """One error or None for each."""
+        """Remove members; the result has an error or None for each."""
         leavers = tuple(members)
         held = await self._held_or_taken(group)
         if held is None:
@@ -177,7 +184,8 @@ class GroupCoordinator:
         return result
 
     async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> Claim:
-        """The claim under which this commit is written, at once. Raises what it is refused with."""
+        """Check a commit and return the claim to write it under. Raise the error of a refused
+        commit."""
         held = await self._held_now(group)
         if held is None:
             probe = make(0)
@@ -197,61 +205,68 @@ class GroupCoordinator:
             raise result.error
         return held.claim
 
-    # What others ask.
+    # Requests of administrators and of other parts.
 
     def find(self, group: str) -> Group | None:
-        """The group's machine if it has, or had just now, members here."""
+        """Return the group's machine if the group has, or just had, members here."""
         held = self._held.get(group)
         return None if held is None else held.group
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The groups that have members here."""
+        """The names of groups with members on this broker."""
         return tuple(self._held)
 
     def give_up(self, group: str, broker_id: int) -> None:
-        """Another broker says that it is that one's."""
+        """Give up a group that another broker reports as its own."""
         held = self._held.get(group)
         if held is not None:
             error = NotCoordinatorError(f"broker {broker_id} coordinates group {group!r} by now")
             self._drop(held, error)
 
     async def check_empty(self, group: str) -> None:
-        """Return once ZooKeeper records the group as empty. Raises NonEmptyGroupError while it has
-        members, or may have: those of a former coordinator that have not heard of this one."""
+        """Return once ZooKeeper records the group as empty.
+
+        Raise NonEmptyGroupError while the group has members, or may have: members of a former
+        coordinator that have not yet contacted this one.
+        """
         while (held := await self._held_or_taken(group)) is not None:
             if count := held.group.size or held.group.awaited:
                 raise NonEmptyGroupError(f"group {group!r} has {count} members")
             if held.writing is None:
                 return
-            # Until the empty generation is written, ZooKeeper counts the members that just left.
+            # ZooKeeper counts members that just left until the empty generation is written.
             await asyncio.wait([held.writing])
 
     async def find_taken(self, group: str) -> Group | None:
-        """As ``find``; where another broker's members may be in the group it is taken over."""
+        """Return the group as ``find`` does; take it over first if a former coordinator's
+        members may be live."""
         held = await self._held_or_taken(group)
         return None if held is None else held.group
 
     async def find_described(self, group: str) -> Group | None:
-        """As ``find_taken``, but for writing nothing where no generation had members: whether those
-        of one that had live shows as soon as somebody waits for them."""
+        """Return the group as ``find_taken`` does, without a write if no generation had members.
+
+        Only a take-over shows whether the members of a former coordinator are still live.
+        """
         held = await self._held_now(group)
         if held is None and await self.has_left_members(group):
             held = await self._load(group)
         return None if held is None else held.group
 
     async def has_left_members(self, group: str) -> bool:
-        """Whether a group that is not held here has a generation with members, who may live."""
+        """Return whether a group that is not held here has a generation with possibly live
+        members."""
         return await self._registry.members_left(group) > 0
 
     def forget(self, group: str) -> None:
-        """The group is about to be deleted: it has no members."""
+        """Drop a group without members before its deletion."""
         held = self._held.get(group)
         if held is not None:
             self._drop(held, NotCoordinatorError(f"group {group!r} is being deleted; join again"))
 
     def _snapshot_changed(self, snapshot: MetadataSnapshot) -> None:
-        """Give up the groups that are another broker's by now."""
+        """Give up the groups that other brokers coordinate in the new snapshot."""
         if snapshot.brokers is self._brokers:
             return
         self._brokers = snapshot.brokers
@@ -263,7 +278,7 @@ class GroupCoordinator:
                 continue
             if held.claim.value.broker_epoch != self._registry.broker_epoch:
                 self._drop(held, NotCoordinatorError("this broker was registered anew; ask again"))
-        # Also those without members: whoever has the group next may delete it and make it again.
+        # Groups without members too: their next coordinator may delete and re-create them.
         self._registry.release_other_groups(self._is_ours)
 
     def _is_ours(self, group: str) -> bool:
@@ -271,14 +286,14 @@ class GroupCoordinator:
         return chosen is not None and chosen.broker_id == self._config.broker_id
 
     def _watch_fired(self, path: str | None) -> None:
-        """Another broker may have claimed a group of ours; None: look after all of them."""
+        """Check the claim of the group at ``path``, or of all groups for None; it may be lost."""
         for held in list(self._held.values()):
             if path in (None, znodes.coordinator_path(held.group.name)):
                 self._look_after(held)
 
     async def expire(self) -> None:
-        """Of those coordinated here, delete the groups that were empty for the retention time, and
-        of the others the offsets of deleted topics that are as old."""
+        """Delete expired groups, and expired offsets of deleted topics, among the groups
+        coordinated here."""
         kept_ms = self._config.offsets_retention_minutes * MINUTE
         for row in await self._registry.list_groups():
             try:
@@ -287,7 +302,8 @@ class GroupCoordinator:
                     members = await self._registry.native_members(row.group)
                     await self._registry.note_members(row.group, is_empty=not members)
                 elif self.find(row.group) is None and await self.has_left_members(row.group):
-                    # Else one whose members died with its coordinator would be gathering for ever.
+                    # Otherwise a group whose members died with its coordinator would rebalance for
+                    # ever.
                     await self._load(row.group)
                 if await self._registry.expire_group(row.group, partial(self._is_over, row.group)):
                     logger.info("group %r was empty for long enough and is deleted", row.group)
@@ -299,12 +315,15 @@ class GroupCoordinator:
             except (NotCoordinatorError, CoordinatorLoadInProgressError):
                 continue
             except (WriteConflictError, InconsistentGroupProtocolError) as error:
-                # It lives, or was made again meanwhile: the others are looked at all the same.
+                # The group got members or was re-created meanwhile; continue with the others.
                 logger.info("group %r is not looked through now: %s", row.group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
-        """A group without offsets has nothing to keep. What a mirror noted is kept until somebody
-        deletes it: without it a mirror that rested for long may copy again what is there."""
+        """Return whether the group has exceeded its retention.
+
+        A group without offsets has nothing to retain. A mirror's progress never expires: without
+        it, the mirror could copy records twice.
+        """
         if group in self._held or group.startswith(MIRROR_PREFIX):
             return False
         since_ms, newest_ms = age.empty_since_ms, age.newest_commit_ms
@@ -312,11 +331,12 @@ class GroupCoordinator:
         if newest_ms is not None:
             kept_ms = self._config.offsets_retention_minutes * MINUTE
             since_ms = max(since_ms or 0, newest_ms)
-        # A group that nobody claimed since its coordinator died is claimed, and is empty from then.
+        # A group that no broker claimed since its coordinator died is claimed now; its empty time
+        # starts here.
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:
-        """Whoever waits is told to look for another broker."""
+        """Fail all waiting requests with an error that makes clients find another coordinator."""
         for held in list(self._held.values()):
             self._drop(held, NotCoordinatorError("this broker stops; another one coordinates"))
         for task in (*self._loading.values(), *self._checking):
@@ -327,7 +347,7 @@ class GroupCoordinator:
     # Taking groups over.
 
     async def _held_now(self, group: str) -> Held | None:
-        """The group if it is, or is about to be, held here."""
+        """Return the group if it is held here or its claim is in progress."""
         self.check_coordinator(group)
         if group in self._loading:
             return await self._load(group)
@@ -338,8 +358,8 @@ class GroupCoordinator:
         return held
 
     async def _held_or_taken(self, group: str) -> Held | None:
-        """The group if it is held here; taken over where a former coordinator's members may be in
-        it."""
+        """Return the group if it is held here; take it over if a former coordinator's members
+        may be live."""
         held = await self._held_now(group)
         if held is None and await self._registry.group_kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.claim_group(group)
@@ -348,7 +368,7 @@ class GroupCoordinator:
         return held
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
-        """Why a group that is not held need not be claimed for this join: it would be refused."""
+        """Return the error of a join that needs no claim because it would be refused; else None."""
         if join.member_id:
             return _no_member(group)
         if len(self._held) >= GROUPS_MAX:
@@ -372,7 +392,7 @@ class GroupCoordinator:
     def _loaded(self, group: str, task: asyncio.Task[Held]) -> None:
         del self._loading[group]
         if not task.cancelled():
-            task.exception()  # whoever waited has it
+            task.exception()  # retrieved here; the waiting requests have it
 
     async def _take_over(self, group: str) -> Held:
         claim = await self._registry.claim_group(group)
@@ -390,7 +410,7 @@ class GroupCoordinator:
         self.check_coordinator(group)
         known = self._held.get(group)
         if known is not None and known.claim is claim:
-            # Others came in between, while it was looked at whether there was a reason to.
+            # Other requests may have created it during the check.
             return known
         if known is not None:
             self._drop(known, NotCoordinatorError(f"another broker had claimed group {group!r}"))
@@ -416,7 +436,7 @@ class GroupCoordinator:
         logger.info("group %r is not coordinated here any more: %s", name, error.message)
 
     def _look_after(self, held: Held) -> None:
-        """See whether the claim is still held, and hear when that changes."""
+        """Check whether the claim is still held, and watch it."""
         if held.writing is None and self._held.get(held.group.name) is held:
             task = asyncio.get_running_loop().create_task(self._check_claim(held))
             self._checking.add(task)
@@ -428,7 +448,7 @@ class GroupCoordinator:
                 name = held.group.name
                 self._drop(held, NotCoordinatorError(f"another broker claimed group {name!r}"))
         except LogbusError as error:
-            # A new connection looks after all groups.
+            # A new connection checks all groups.
             logger.debug("group %r cannot be looked after: %s", held.group.name, error.message)
 
     # Running the machines.
@@ -459,15 +479,18 @@ class GroupCoordinator:
         self._set_alarm(held.group.deadline_ms)
         is_kept = self._held.get(held.group.name) is held
         if held.group.is_idle and is_kept:
-            # All that is known of it is in ZooKeeper; the claim stays.
+            # ZooKeeper holds the complete state of an empty group; the claim stays.
             del self._held[held.group.name]
         size = held.group.held_bytes if is_kept else 0
         self._bytes_kept += size - held.bytes_kept
         held.bytes_kept = size
 
     def _answer(self, held: Held, future: asyncio.Future[fx.Result], result: fx.Result) -> None:
-        """A member that joins reads where others left off: what they were allowed to commit is
-        written first, also where it takes a place without a new generation."""
+        """Answer a request after pending commits are written.
+
+        A member that joins starts reading at the committed offsets. The commits of previous owners
+        must be written first, even if the member joins without a new generation.
+        """
 
         def answer(_: object = None) -> None:
             if not future.done():
@@ -524,7 +547,8 @@ class GroupCoordinator:
 
 
 def _weight(view: BrokerView, group: bytes) -> bytes:
-    """Each broker has a weight for each group, whoever else lives; the heaviest coordinates."""
+    """Return the broker's weight for the group; the live broker with the highest weight
+    coordinates it."""
     return blake2b(b"%d/" % view.broker_id + group, digest_size=8).digest()
 
 

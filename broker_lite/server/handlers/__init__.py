@@ -1,5 +1,5 @@
-"""One module per API; ``server/dispatch.py`` is the table that names them all.
+"""One module per API; ``server/dispatch.py`` maps API keys to them.
 
-Administrative handlers are ``async def handle(parts, request, message) -> response`` over table
-messages. Produce and fetch are plain functions that answer by callback: no task per request.
+Most handlers are ``async def handle(parts, request, message) -> response`` over generated messages.
+Produce and fetch are plain functions that answer by callback, without a task per request.
 """

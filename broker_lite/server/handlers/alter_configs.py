@@ -1,8 +1,8 @@
-"""IncrementalAlterConfigs 0-1: set, delete, append to and subtract from topics' settings.
+"""IncrementalAlterConfigs 0-1: set, delete, append to and subtract from topic settings.
 
-Made by the controller; another broker passes the request on, since clients ask any. All changes of
-one topic are made, or none. Brokers' settings are read from their files and refused here with that
-cure.
+The controller makes the changes; other brokers forward the request, since clients send it to any
+broker. All changes of one topic succeed or fail together. Broker settings come from configuration
+files, so the handler refuses to change them.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ THROTTLES = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     )
 )
-"""Settings of Kafka that no broker has here, so that taking them away is done already."""
+"""Kafka settings that no broker has here; deleting them succeeds without effect."""
 
 WAIT_MS = 30_000
-"""The request itself has no field for it."""
+"""Milliseconds that the request may take; the request has no timeout field."""
 
 Outcome = tuple[int, str | None]
-"""An error code and what it says."""
+"""An error code and its message."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each resource has its own error."""
+    """Alter each resource; each has its own error in the answer."""
     if parts.registry.is_controller or request.is_broker:
         outcomes = await _alter_all(parts, message)
     else:
@@ -150,12 +150,13 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
 
 
 def _is_of_a_throttle(change: Any) -> bool:
-    """Kafka's tools take throttles away after every move, whether or not there were any."""
+    """Return whether the change deletes a throttle, as Kafka's tools do after every
+    reassignment."""
     return change.config_operation == OPERATION_DELETE and change.name in THROTTLES
 
 
 def _changed(change: Any, present: dict[str, str]) -> str | None:
-    """The value that a setting shall have; None for its default."""
+    """Return the new value of a setting; None restores its default."""
     operation, name, value = change.config_operation, change.name, change.value
     if operation == OPERATION_DELETE:
         return None

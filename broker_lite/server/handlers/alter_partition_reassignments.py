@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments 0-1: move partitions to other brokers. The controller's.
+"""AlterPartitionReassignments 0-1: move partitions to other brokers; the controller serves it.
 
-Answered when the move is recorded; how far it is, ListPartitionReassignments tells. Without
-replicas a move is taken back.
+The answer confirms that the reassignment is recorded. ListPartitionReassignments reports its
+progress. A partition without target replicas cancels its reassignment.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _Topic = Response.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
 
 FACTOR_FROM = 1
-"""First version that may say that the number of replicas has to stay."""
+"""First version with ``allow_replication_factor_change``."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each partition has its own error."""
+    """Record each reassignment; each partition has its own error in the answer."""
     may_change = request.api_version < FACTOR_FROM or message.allow_replication_factor_change
     rows = [
         (TopicPartition(topic.name, row.partition_index), row.replicas)

@@ -1,7 +1,7 @@
-"""ApiVersions 0-4: which APIs this broker answers, in which versions, and its features.
+"""ApiVersions 0-4: the served APIs with their versions, and the cluster's features.
 
-A version that the broker does not know is answered in version 0 with UNSUPPORTED_VERSION and the
-list, so that a newer client can step down. The session keeps the client's software name for logs.
+A request of an unknown version receives a version 0 answer with UNSUPPORTED_VERSION and the list,
+so that a newer client can downgrade. The session keeps the client's software name for logs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from broker_lite.wire.tables import build
 SOFTWARE_FROM = 3
 """The first version in which a client names its software (KIP-511)."""
 SOFTWARE_MAX = 100
-"""Characters kept of the software's name and version."""
+"""Maximum characters kept of the client's software name and version."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Never fails: it must be answerable before anything else is known."""
+    """Answer every request, since a client sends this one before it knows any version."""
     snapshot = parts.registry.snapshot
     here = snapshot.brokers.get(parts.broker_id)
     known = is_served(ApiKey.API_VERSIONS, request.api_version)

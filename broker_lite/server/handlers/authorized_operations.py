@@ -1,6 +1,6 @@
-"""The operations that a client may do: all of them, as from Kafka's brokers without an authorizer.
+"""The operations that a client may perform: all of them, as in Kafka without an authorizer.
 
-Answered where a request asks for them (KIP-430). The numbers are those of Kafka's ``AclOperation``.
+Sent when a request asks for them (KIP-430). The numbers are those of Kafka's ``AclOperation``.
 """
 
 from __future__ import annotations

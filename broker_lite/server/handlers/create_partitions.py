@@ -1,7 +1,8 @@
-"""CreatePartitions 0-3: more partitions for a topic. The controller's.
+"""CreatePartitions 0-3: add partitions to a topic; the controller serves it.
 
-``count`` is the new total; fewer or as many as there are is INVALID_PARTITIONS. Keys of existing
-records stay where they are, so their partition changes for records to come, as in Kafka.
+``count`` is the new total; a count that is not larger than the present one is INVALID_PARTITIONS.
+As in Kafka, existing records stay in their partitions, while new records of the same key may go to
+other partitions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker_lite.wire.tables import build
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each topic has its own error."""
+    """Add partitions to each topic; each has its own error in the answer."""
     times = Counter(row.name for row in message.topics)
     results = []
     for row in message.topics:

@@ -1,6 +1,7 @@
-"""CreateTopics 2-7: with a number of partitions or with chosen brokers. The controller's.
+"""CreateTopics 2-7: create topics with a partition count or a replica assignment.
 
-Answered when the topic is in ZooKeeper and this broker knows it. Quotas and policies do not exist.
+The controller serves it. It answers when the topic is in ZooKeeper and in this broker's metadata.
+Quotas and policies do not exist.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _Setting = _Topic.CreatableTopicConfigs
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each topic has its own error; the good ones are created together."""
+    """Create all valid topics in one operation; each topic has its own error in the answer."""
     times = Counter(row.name for row in message.topics)
     results: dict[str, TopicResult] = {}
     wanted = []
@@ -59,7 +60,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 
 
 def _new_topic(row: Any) -> NewTopic:
-    """What the request asks for, checked as far as it can be without knowing the cluster."""
+    """Return the requested topic after the checks that need no cluster state."""
     if not is_valid_name(row.name):
         raise InvalidTopicError(
             f"topic name {row.name[:NAME_LENGTH_MAX]!r}: give 1 to {NAME_LENGTH_MAX} letters, "

@@ -1,7 +1,7 @@
-"""How long an administrative request may wait for ZooKeeper, or followers: as its client does.
+"""Bound the time that an administrative request waits for ZooKeeper or for followers.
 
-Used by the handlers that change metadata or delete records. What was asked may still be done
-afterwards, as the error says; the client finds out by asking for the metadata.
+Handlers that change metadata or delete records use it. An operation that timed out may still take
+effect, as the error message says; the client can verify it in the metadata.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import TypeVar
 from broker_lite.errors import RequestTimedOutError
 
 WAIT_MS_MIN = 1000
-"""A client that gives no time to speak of gets this: less would refuse what is about to be done."""
+"""Minimum timeout in milliseconds; a shorter one would fail operations that are about to
+succeed."""
 WAIT_MS_MAX = 60_000
 
 T = TypeVar("T")
 
 
 async def within(timeout_ms: int, work: Awaitable[T], whom: str = "ZooKeeper") -> T:
-    """The result of ``work``; raises RequestTimedOutError where ``whom`` takes longer."""
+    """Return the result of ``work``. Raise RequestTimedOutError, naming ``whom``, after the
+    timeout."""
     wait_ms = min(max(timeout_ms, WAIT_MS_MIN), WAIT_MS_MAX)
     try:
         return await asyncio.wait_for(work, wait_ms / 1000)

@@ -1,6 +1,6 @@
-"""DeleteGroups 0-2: a group and every offset that it has committed, through its coordinator.
+"""DeleteGroups 0-2: delete a group and its committed offsets, through its coordinator.
 
-A group that has members is not deleted (NON_EMPTY_GROUP).
+A group with members is not deleted (NON_EMPTY_GROUP).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from broker_lite.wire.tables import DeleteGroupsResponse as Response
 from broker_lite.wire.tables import build
 
 WAIT_MS = 30_000
-"""The request itself has no field for it."""
+"""Milliseconds that the request may take; the request has no timeout field."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each group has its own error, in the request's order."""
+    """Delete each group; the answers have their own errors and the request's order."""
     return Response(
         results=[
             build(
@@ -33,7 +33,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 
 
 async def delete(parts: Parts, group: str) -> int:
-    """Its error code."""
+    """Delete one group and return the error code."""
     try:
         await within(WAIT_MS, _delete(parts, group))
     except LogbusError as error:

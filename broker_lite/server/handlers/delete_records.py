@@ -1,8 +1,8 @@
-"""DeleteRecords 0-2: forget what is before an offset; each partition's leader's.
+"""DeleteRecords 0-2: delete the records before an offset; each partition's leader serves it.
 
-Offset -1 is the high watermark; one above it is OFFSET_OUT_OF_RANGE. The answer comes when every
-replica that may lead next has deleted them too, or REQUEST_TIMED_OUT. Whole segments that nobody
-can read any more are deleted by the next retention run.
+Offset -1 means the high watermark; a larger offset is OFFSET_OUT_OF_RANGE. The answer follows when
+every in-sync replica has deleted the records, or is REQUEST_TIMED_OUT. The next retention run
+deletes segments that hold no readable record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Partition = _Topic.DeleteRecordsPartitionResult
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each partition has its own error; they are carried out side by side."""
+    """Delete in all partitions concurrently; each has its own error in the answer."""
     topics = []
     for topic in message.topics:
         rows = await asyncio.gather(

@@ -1,6 +1,7 @@
-"""DeleteTopics 1-6: by name, from version 6 also by id. The controller's.
+"""DeleteTopics 1-6: delete topics by name, from version 6 also by id.
 
-Answered when the topic is gone from ZooKeeper; brokers delete its files afterwards.
+The controller serves it. It answers when the topic is deleted in ZooKeeper; brokers delete the log
+files later.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BY_ID_FROM = 6
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each topic has its own error."""
+    """Delete each topic; each has its own error in the answer."""
     if request.api_version >= BY_ID_FROM:
         wanted = [(row.name, row.topic_id) for row in message.topics]
     else:

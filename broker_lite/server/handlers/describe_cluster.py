@@ -1,7 +1,7 @@
-"""DescribeCluster 0-2: cluster id, controller and live brokers.
+"""DescribeCluster 0-2: the cluster id, the controller and the live brokers.
 
-Endpoint type 2 (a quorum of controllers) does not exist here and is refused. Fenced brokers are
-none.
+Endpoint type 2 (KRaft controllers) does not exist here and is refused. The answer lists no fenced
+brokers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENDPOINT_BROKERS = 1
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Answers from the snapshot; needs no ZooKeeper."""
+    """Answer from the metadata snapshot, without ZooKeeper."""
     snapshot = parts.registry.snapshot
     if message.endpoint_type != ENDPOINT_BROKERS:
         return Response(

@@ -1,8 +1,9 @@
-"""DescribeConfigs 1-4: settings of topics and of this broker, who set them, what they mean.
+"""DescribeConfigs 1-4: return settings of topics and of this broker, with sources and
+documentation.
 
-Topics are answered by any broker; a broker only by itself. Its settings are read-only: they come
-from its file. Log levels and the cluster-wide broker settings of Kafka do not exist. A group has
-no settings: the answer is an empty list.
+Any broker describes topics; a broker describes only itself. Broker settings come from its file and
+are read-only. Log levels and cluster-wide broker settings do not exist. A group has no settings, so
+its list is empty.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _Synonym = _Setting.DescribeConfigsSynonym
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each resource has its own error. Answers from the snapshot; needs no ZooKeeper."""
+    """Describe each resource from the metadata snapshot; each has its own error in the answer."""
     return Response(results=[_describe(parts, row, message) for row in message.resources])
 
 
@@ -71,7 +72,7 @@ def _settings(parts: Parts, kind: int, name: str) -> Iterable[Setting]:
         return topic_settings(topic.config)
     if kind != RESOURCE_BROKER:
         if kind == RESOURCE_GROUP:
-            # Kafka's settings of groups belong to the newer group protocols.
+            # Kafka's group settings belong to the newer group protocols, which are not served.
             return ()
         raise InvalidRequestError(
             f"{resource(kind, name)} has no settings; describe a topic or a broker"

@@ -1,9 +1,9 @@
-"""DescribeGroups 0-6: the state and the members of groups, from their coordinator.
+"""DescribeGroups 0-6: the state and the members of groups; the group coordinator serves it.
 
-A group that has offsets and no members is Empty, without a protocol type if it never had any; one
-that is not there is Dead, from version 6 with GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions and
-assignments are told while a group is Stable. One whose coordinator died is taken over by this, and
-PreparingRebalance until its members are heard of.
+A group with offsets and no members is Empty; its protocol type is blank if it never had members. A
+group that does not exist is Dead, and from version 6 GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions
+and assignments are included while the group is Stable. If this broker took the group over, the
+group is PreparingRebalance until its members have sent heartbeats.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from broker_lite.wire.tables import build
 
 NOT_FOUND_FROM = 6
 PROTOCOL_NATIVE = "range"
-"""What members of native groups assign partitions by."""
+"""The assignment protocol reported for native groups."""
 
 _Group = Response.DescribedGroup
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """A group that cannot be read carries the error; the others are answered."""
+    """Describe each group; each has its own error in the answer."""
     rows = [await _describe(parts, group, request.api_version) for group in message.groups]
     if message.include_authorized_operations:
         for row in rows:
@@ -65,7 +65,7 @@ async def _describe(parts: Parts, group: str, version: int) -> Any:
 
 
 async def _found(parts: Parts, group: str) -> dict[str, Any]:
-    """What differs from a group that is not there."""
+    """Return the answer fields of the group; an empty dict if the group does not exist."""
     machine = await parts.groups.find_described(group)
     if machine is None:
         kind = await parts.registry.group_kind(group)
@@ -96,7 +96,7 @@ async def _found(parts: Parts, group: str) -> dict[str, Any]:
 
 
 def _native(members: Sequence[NativeMember]) -> dict[str, Any]:
-    """A group that coordinates by itself, in the words of those that do not."""
+    """Describe a native group, which has no group coordinator, in DescribeGroups fields."""
     return {
         "group_state": str(State.STABLE if members else State.EMPTY),
         "protocol_type": CONSUMER,
@@ -108,7 +108,8 @@ def _native(members: Sequence[NativeMember]) -> dict[str, Any]:
                 group_instance_id=None,
                 client_id=row.subscription.client_id,
                 client_host=row.subscription.host,
-                # What a pattern matches the member alone decides; what it owns is told.
+                # The member resolves a pattern itself, so a pattern subscription lists only its
+                # named topics.
                 member_metadata=encode_subscription(row.subscription.topics),
                 member_assignment=encode_assignment(row.owned),
             )

@@ -1,7 +1,7 @@
 """DescribeLogDirs 1-4: the sizes of this broker's partitions and of its file system.
 
-A broker has one data directory; replicas are not moved between directories, so none is a future
-one. A directory that has stopped says so. Offset lag is 0 for a partition that this broker leads.
+A broker has one data directory, so no replica is a future replica. A failed directory reports a
+storage error. Offset lag is always 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Partition = _Topic.DescribeLogDirsPartition
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """What this broker itself holds; null topics ask for everything."""
+    """Return the usage of this broker's replicas; null topics select all."""
     wanted = None
     if message.topics is not None:
         wanted = {(row.topic, index) for row in message.topics for index in row.partitions}

@@ -1,7 +1,7 @@
-"""DescribeProducers 0: the idempotent producers that a partition's log remembers.
+"""DescribeProducers 0: the idempotent producers recorded in a partition's log.
 
-Any replica answers, as in Kafka, each by its own log. Transactions are not built: no producer has
-an open one.
+Any replica answers from its own log, as in Kafka. Transactions are not supported, so no producer
+has an open one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Producer = _Partition.ProducerState
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each partition has its own error."""
+    """Describe each partition; each has its own error in the answer."""
     topics = []
     for topic in message.topics:
         rows = [await _describe(parts, topic.name, index) for index in topic.partition_indexes]
@@ -32,7 +32,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 async def _describe(parts: Parts, topic: str, partition: int) -> Any:
     try:
         log = parts.replicas.find(topic, partition).log
-        # The log's writer alone changes its producers.
+        # Only the partition's append thread changes the producers, so read them there.
         producers = await parts.disk.run_on(log.key, lambda: [_row(*p) for p in log.producers])
     except LogbusError as error:
         return build(

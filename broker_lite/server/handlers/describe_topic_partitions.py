@@ -1,7 +1,7 @@
 """DescribeTopicPartitions 0: topics and their partitions, in pages (KIP-966).
 
-Topics come in the order of their names. A cursor names the first partition of the next page. No
-partition has eligible leaders outside of its ISR.
+Topics are sorted by name. The cursor is the first partition of the next page. No partition has
+eligible leaders outside its ISR.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _Cursor = Response.Cursor
 _OPERATIONS = sum(1 << operation for operation in operations.ON_TOPIC)
 
 PAGE_MAX = 2000
-"""Partitions in one answer, as Kafka's ``max.request.partition.size.limit``."""
+"""Maximum partitions of one answer, as in Kafka's ``max.request.partition.size.limit``."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Answers from the snapshot. Raises InvalidRequestError for a cursor before partition 0."""
+    """Answer from the metadata snapshot. Raise InvalidRequestError for a negative cursor."""
     snapshot, cursor = parts.registry.snapshot, message.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise InvalidRequestError(

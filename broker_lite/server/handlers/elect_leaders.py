@@ -1,7 +1,8 @@
-"""ElectLeaders 0-2: preferred leaders, or leaders that may miss records. The controller's.
+"""ElectLeaders 0-2: elect preferred leaders, or unclean leaders that may lack records.
 
-Version 0 knows preferred leaders only, and has no error of its own: there it is each partition's.
-Where all partitions were asked for, only those are answered for which something was tried.
+The controller serves it. Version 0 elects preferred leaders only and has no error for the whole
+request, so each partition carries the error. If a request selects all partitions, the answer lists
+only those with an attempted election.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ERROR_FROM = 1
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each partition has its own error."""
+    """Elect leaders; each partition has its own error in the answer."""
     wanted: list[TopicPartition] | None = None
     if message.topic_partitions is not None:
         wanted = [

@@ -1,12 +1,14 @@
-"""Fetch 4-18: records below the high watermark, by ``sendfile`` where they may be sent as stored.
+"""Fetch 4-18: return records below the high watermark, by ``sendfile`` where they can be sent as
+stored.
 
-Loop thread; no task per request. A fetch is assessed: if it asks for nothing that is there it waits
-at its replicas, until one has news or its time is up. What was appended in the last minute is read
-here on the loop; everything else goes through a read thread, which warms cold ranges, checks CRCs
-for readers that do not say they do, and transcodes columns for readers that do not know them
-(``ranges``; ``crc_cache`` says what need not be checked again). Fetch sessions are declined.
-A follower answers a consumer only for replica id -2, up to the high watermark that it knows.
-Followers' fetches go to ``follower_fetch``.
+Loop thread; no task per request. A fetch without available records waits at its replicas for a
+change or a timeout. Records of the last minute are read on the loop. A read thread prepares
+everything else: it warms cold ranges, checks CRCs for clients that do not, and transcodes columns
+for clients that read only rows (see ``ranges``). ``crc_cache`` tracks the ranges that need no new
+check. Fetch sessions are declined.
+
+A follower replica answers a consumer only for replica id -2, up to its own high watermark.
+``follower_fetch`` handles the fetches of followers.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ logger = logging.getLogger("logbus.fetch")
 
 
 def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Reply) -> None:
-    """Answer or begin to wait. Raises ProtocolError."""
+    """Answer the fetch or start its wait. Raise ProtocolError for a malformed request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     if message.replica_id >= 0:
         _follow(parts, request, message, reply)
@@ -50,7 +52,7 @@ def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Repl
 def _follow(
     parts: Parts, request: RequestContext, message: wire.FetchRequest, reply: Reply
 ) -> None:
-    """A follower's fetch, which names the epoch of its registration from version 15."""
+    """Start a follower's fetch, which from version 15 carries the broker epoch."""
     if request.api_version < wire.CLIENT_VERSION:
         reply.refuse(f"a follower fetches by version {wire.CLIENT_VERSION}")
         return
@@ -62,14 +64,14 @@ def _follow(
 
 
 class _Row(NamedTuple):
-    """One partition of the request, as it stands now."""
+    """One partition of the request and its current state."""
 
     topic: wire.FetchTopic
     wanted: wire.FetchPartition
     replica: Replica | None = None
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None
-    """Where the log parts from what the reader has of it."""
+    """End offset and leader epoch at which the log and the client's history diverge."""
 
     @property
     def has_records(self) -> bool:
@@ -82,7 +84,7 @@ class _Row(NamedTuple):
 
 
 class _Fetch:
-    """One request under way."""
+    """One fetch request in flight."""
 
     __slots__ = (
         "_checks_crc",
@@ -119,7 +121,8 @@ class _Fetch:
         self._waits_at: list[Replica] = []
 
     def assess(self) -> None:
-        """Answer if there is something to answer; else wait. Called again when there is news."""
+        """Answer if records or errors are available, else wait. Runs again when a replica
+        changes."""
         if self._done:
             return
         if not self._reply.is_open:
@@ -139,7 +142,8 @@ class _Fetch:
             self._collect(rows, self._message.min_bytes if may_wait else 0)
 
     def _waits_for_a_log(self) -> bool:
-        """Assess again once the log of a partition is there, if one is being made."""
+        """Run ``assess`` again once a log in creation exists; return whether any log is in
+        creation."""
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
             defer(topic.topic_id if by_id else topic.name, wanted.partition, by_id, self.assess)
@@ -169,7 +173,7 @@ class _Fetch:
         return rows
 
     def _check_role(self, replica: Replica, wanted: wire.FetchPartition) -> None:
-        """Raise what ``check_leader`` does, but let ``ANY_REPLICA`` read from a follower."""
+        """Raise as ``check_leader`` does, but allow ``ANY_REPLICA`` to read from a follower."""
         try:
             replica.check_leader(wanted.current_leader_epoch)
         except NotLeaderError:
@@ -201,7 +205,7 @@ class _Fetch:
             self._collect(rows)
 
     def _leave(self) -> None:
-        """Stop waiting: from here on there is only the answer."""
+        """Stop waiting; only the answer follows."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -212,7 +216,7 @@ class _Fetch:
     # Collecting.
 
     def _collect(self, rows: list[_Row], min_bytes: int = 0) -> None:
-        """Find the records, here if they are recent, else on a read thread."""
+        """Read the records: recent ones on the loop, others on a read thread."""
         now_ms = self._parts.clock.monotonic_ms()
         wanted: list[tuple[int, ranges.Wanted]] = []
         is_quick = True
@@ -295,7 +299,8 @@ class _Fetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _Row, found: ranges.Prepared) -> ranges.Prepared:
-        """Prefer the role's error to the read's: a replica that follows now may be truncated."""
+        """Prefer the role's error to the read error: a replica that follows now may have been
+        truncated."""
         assert row.replica is not None
         if found.error is not None:
             try:
@@ -354,7 +359,7 @@ class _Fetch:
                 log_start_offset=replica.log.log_start_offset,
             )
         if isinstance(error, NotLeaderError):
-            # Who leads instead, as far as this broker knows.
+            # Name the leader that this broker knows.
             topic, snapshot = asked.topic, self._parts.registry.snapshot
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             return row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
@@ -362,14 +367,15 @@ class _Fetch:
 
 
 def _file_bytes(parts: Parts, message: wire.FetchRequest) -> int:
-    """How much the reader takes out of our files by itself; 0 if it is not of this machine."""
+    """Return the bytes that the client may read from local files; 0 if it runs on another
+    machine."""
     if not message.machine or not parts.config.local_reads:
         return 0
     return message.file_bytes if message.machine == machine_id() else 0
 
 
 class _OutOfRange(OffsetOutOfRangeError):
-    """Carries the replica, since the answer tells where its log begins and ends."""
+    """An OffsetOutOfRangeError with its replica, whose log range the answer reports."""
 
     def __init__(self, replica: Replica, offset: int) -> None:
         super().__init__(f"{replica} has no offset {offset}")
@@ -377,8 +383,11 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 
 def _diverging(log: Log, wanted: wire.FetchPartition) -> OffsetAndEpoch | None:
-    """Where the log leaves what the reader has read, if that is before its offset: an unclean
-    election lost the rest. Readers that do not say what they read last find out by the offset."""
+    """Return where the log diverges from the client's history, or None if it does not.
+
+    After an unclean election the log may lack records that the client has read. Clients that send
+    no last fetched epoch detect this by their offset.
+    """
     epoch, offset = wanted.last_fetched_epoch, wanted.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:
         return None

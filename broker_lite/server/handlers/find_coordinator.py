@@ -1,8 +1,8 @@
-"""FindCoordinator 0-4: which broker keeps a group's members and its progress.
+"""FindCoordinator 0-4: return the broker that coordinates a group.
 
-Each group gets one of the live brokers by a rule that gives the same wherever one asks, and moves
-only groups of a broker that comes or goes. Transactional ids are refused with the one error that
-every client takes for final: librdkafka asks again after any other, until it times out.
+Every broker computes the same coordinator from the live brokers. When a broker joins or leaves,
+only groups coordinated by that broker move. Transactional ids fail with the one error that all
+clients treat as fatal; librdkafka retries every other error until it times out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCHED_FROM = 4
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Answers from the snapshot; needs no ZooKeeper."""
+    """Answer from the metadata snapshot, without ZooKeeper."""
     batched = request.api_version >= BATCHED_FROM
     rows = []
     for key in message.coordinator_keys if batched else [message.key]:

@@ -18,13 +18,13 @@ from broker_lite.server.network.one_call import ask
 from broker_lite.wire.api import Call
 
 LOOK_S = 0.1
-"""How late a waiting request finds out that the controller is another."""
+"""Seconds between checks whether the controller has changed."""
 
 T = TypeVar("T")
 
 
 async def ask_controller(parts: Parts, call: Call[T]) -> T:
-    """The controller's answer. Raises NotControllerError where there is none to be had."""
+    """Return the controller's answer. Raise NotControllerError if no controller answers."""
     snapshot = parts.registry.snapshot
     controller = snapshot.brokers.get(snapshot.controller_id)
     if controller is None or controller.broker_id == parts.broker_id:

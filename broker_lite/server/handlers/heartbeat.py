@@ -1,4 +1,4 @@
-"""Heartbeat 0-4: a member of a Kafka group is alive, and hears whether it has to join again."""
+"""Heartbeat 0-4: keep a member's group session alive and report whether it must rejoin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_lite.wire.tables import HeartbeatResponse as Response
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """REBALANCE_IN_PROGRESS while the group gathers."""
+    """Answer with REBALANCE_IN_PROGRESS while the group rebalances."""
 
     def heartbeat(token: int) -> ev.Heartbeat:
         return ev.Heartbeat(

@@ -1,7 +1,7 @@
-"""InitProducerId 0-4: a new id for an idempotent producer, from any broker.
+"""InitProducerId 0-4: assign a new id to an idempotent producer; any broker serves it.
 
-As in Kafka, a producer without a transactional id always gets a new id with epoch 0, whatever id
-it had. A transactional id is refused until transactions are built, as by FindCoordinator.
+As in Kafka, a producer without a transactional id always receives a new id with epoch 0.
+Transactional ids are refused as in FindCoordinator, because transactions are not supported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_lite.wire.tables import InitProducerIdResponse as Response
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Needs ZooKeeper only when a block of ids is used up."""
+    """Answer from the reserved block of ids; use ZooKeeper only to reserve the next block."""
     if message.transactional_id is not None:
         return _refused(TransactionalIdAuthorizationError.code)
     try:

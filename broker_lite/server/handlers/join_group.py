@@ -1,7 +1,7 @@
-"""JoinGroup 0-9: a member enters a Kafka group, or comes back to share its partitions anew.
+"""JoinGroup 0-9: a member joins or rejoins a Kafka group, which starts a rebalance.
 
-Answered when the group is gathered, which may take as long as its members' rebalance timeout. From
-version 4 a member without an id is only given one, and joins with it (KIP-394).
+The answer waits until all members have joined, at most for the rebalance timeout. From version 4, a
+member without an id first receives an id and joins again with it (KIP-394).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SKIP_ASSIGNMENT_FROM = 9
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """The member's id in the answer is its own, or the one to join again with."""
+    """Answer with the member's id, or with the id to use in a second JoinGroup request."""
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM
     client_id = request.client_id or "consumer"
@@ -37,7 +37,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
             message.member_id,
             message.group_instance_id,
             client_id,
-            f"/{request.session.host}",  # as Kafka spells a host
+            f"/{request.session.host}",  # The form in which Kafka writes a host
             message.session_timeout_ms,
             message.rebalance_timeout_ms if has_timeout else message.session_timeout_ms,
             message.protocol_type,

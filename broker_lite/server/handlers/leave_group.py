@@ -1,6 +1,6 @@
-"""LeaveGroup 0-5: members leave a Kafka group; from version 3 several, also by instance id alone.
+"""LeaveGroup 0-5: remove members from a Kafka group, from version 3 several or by instance id.
 
-That is how an operator removes a static member, which does not leave by itself when it stops.
+Operators remove static members by instance id, since these do not leave on shutdown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BATCHED_FROM = 3
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each member has its own error; what is wrong with the group is one for all."""
+    """Remove each member with its own error; a group error applies to the whole request."""
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]
     if batched:

@@ -1,7 +1,7 @@
-"""ListConfigResources 0-1: the topics and the brokers, which have settings.
+"""ListConfigResources 0-1: list the topics and brokers, which have settings.
 
-Version 0 asks for client metrics alone, which are not built: its list is empty, as are those of
-groups and of brokers' loggers.
+Version 0 lists client metrics only, which are not supported, so its list is empty. Groups and
+broker loggers are not listed either.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from broker_lite.wire.tables import ListConfigResourcesResponse as Response
 from broker_lite.wire.tables import build
 
 TYPES_FROM = 1
-"""First version that names the types of resources; none of them asks for all."""
+"""First version with resource types; an empty list selects topics and brokers."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Answers from the snapshot; needs no ZooKeeper."""
+    """Answer from the metadata snapshot, without ZooKeeper."""
     snapshot = parts.registry.snapshot
     every: list[tuple[int, str]] = []
     if request.api_version >= TYPES_FROM:

@@ -1,9 +1,8 @@
-"""ListGroups 0-5: the groups that this broker coordinates; clients ask every broker.
+"""ListGroups 0-5: list the groups that this broker coordinates; clients ask every broker.
 
-A group that has offsets and no members is Empty; its protocol type is empty too, as in Kafka, where
-it never had any: members of either kind may come. One whose coordinator died under its members is
-PreparingRebalance until they are heard of. Native groups, whose members coordinate among
-themselves, are listed by the same rule, of type "Native".
+A group with offsets and no members is Empty; its protocol type is blank if it never had members, as
+in Kafka. A group taken over from a failed coordinator is PreparingRebalance until its members send
+heartbeats. Native groups, whose members coordinate through ZooKeeper, have the type "Native".
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TYPES = {znodes.KIND_KAFKA: "Classic", znodes.KIND_NATIVE: "Native"}
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Filters compare without regard to case; an empty filter lets everything through."""
+    """List the groups; filters ignore case, and an empty filter selects all."""
     try:
         listed = [
             row
@@ -53,7 +52,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 
 
 async def _state(parts: Parts, row: GroupListing) -> tuple[str, str]:
-    """The group's state and its protocol type."""
+    """Return the group's state and its protocol type."""
     machine = parts.groups.find(row.group)
     if machine is not None:
         view = machine.view()

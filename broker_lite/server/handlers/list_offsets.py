@@ -1,11 +1,12 @@
-"""ListOffsets 1-11: earliest, latest (the high watermark), by time, and of the greatest timestamp.
+"""ListOffsets 1-11: return the earliest, the latest (high watermark) or a timestamp's offset.
 
-Latest and earliest are answered on the loop; timestamps are looked up on a read thread. While a new
-leader does not know how far records are committed, latest is OFFSET_NOT_AVAILABLE (before version 5
-LEADER_NOT_AVAILABLE), since an older answer could be less than a client has seen already; of a new
-partition nobody has seen anything. A lookup by time that meets a damaged batch is CORRUPT_MESSAGE,
-to be tried again when another leads, as long as there is another in sync; else it passes the batch
-by. Nothing is tiered: the earliest local offset is the earliest, and no offset was uploaded.
+The loop answers earliest and latest; a read thread looks up timestamps. Until a new leader knows
+its high watermark, latest is OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE). An older
+value could be less than a client has already seen. A new partition has no such problem.
+
+If a timestamp lookup finds a damaged batch and another replica is in sync, the answer is
+CORRUPT_MESSAGE. The client retries after the leader has changed. Without another in-sync replica,
+the lookup skips the batch. Storage is not tiered: the earliest local offset is the earliest offset.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ _SINCE = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""The version that brought each special timestamp."""
+"""First version of each special timestamp."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each partition has its own error; the request as a whole never fails."""
+    """Look up each partition; each has its own error in the answer."""
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
     topics = []
     for topic in message.topics:
@@ -69,7 +70,7 @@ async def _answer(parts: Parts, request: RequestContext, topic: str, row: Any) -
         leader_epoch = row.current_leader_epoch if request.api_version >= 4 else -1
         replica.check_leader(leader_epoch)
         found = await _find(parts, replica, row.timestamp, request.api_version)
-        # What was looked up meanwhile may be of a log that is another one's to tell by now.
+        # Check again: this replica may have lost leadership during the lookup.
         replica.check_leader(leader_epoch)
     except OffsetNotAvailableError as error:
         older = request.api_version < _NOT_AVAILABLE_SINCE

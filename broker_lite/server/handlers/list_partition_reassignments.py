@@ -1,6 +1,6 @@
-"""ListPartitionReassignments 0: what is on its way to other brokers. Any broker, without ZooKeeper.
+"""ListPartitionReassignments 0: list the reassignments in progress; any broker serves it.
 
-``replicas`` are those of both ends. A partition that is not being reassigned is left out.
+``replicas`` holds both the old and the new replicas. Partitions without a reassignment are omitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Partition = _Topic.OngoingPartitionReassignment
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Answers from the snapshot."""
+    """Answer from the metadata snapshot, without ZooKeeper."""
     snapshot = parts.registry.snapshot
     if message.topics is None:
         wanted: Iterable[tuple[str, Iterable[int] | None]] = [(t, None) for t in snapshot.topics]

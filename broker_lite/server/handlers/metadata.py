@@ -1,8 +1,8 @@
-"""Metadata 0-12: live brokers, controller, topics by name or by id, who leads what.
+"""Metadata 0-12: return live brokers, the controller, and topics with their leaders.
 
-With ``auto.create.topics.enable`` unknown topics are created first. A topic that stays unknown, and
-a partition without a living leader, carry their errors while the rest is answered. An answer waits
-for elections that are due.
+Topics are requested by name or id. With ``auto.create.topics.enable`` the handler creates unknown
+topics first. An unknown topic, or a partition without a live leader, carries its own error. The
+answer waits for elections that are due.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _Topic = Response.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 
 ALL_WHEN_EMPTY_UNTIL = 0
-"""Version 0 asks for all topics by an empty list; later ones by null."""
+"""Version 0 requests all topics with an empty list, later versions with null."""
 NULL_NAME_FROM = 12
-"""First version in which an answer by id may leave the name out."""
+"""First version in which an answer by topic id may omit the name."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Answer from the snapshot, without ZooKeeper unless topics are to be created.
+    """Answer from the metadata snapshot; use ZooKeeper only to create topics.
 
-    A client asks when a leader's connection ends, often before the controller has elected another
-    leader. An answer that names the dead leader sends the client to a closed port, and the client
-    asks again after a backoff, or a second later.
+    Clients refresh metadata when a leader's connection closes, often before the controller has
+    elected another leader. An answer with the dead leader would send the client to a closed port,
+    and the client would retry after a backoff. The handler therefore waits for due elections.
     """
     wanted = message.topics
     failed: dict[str, int] = {}
@@ -77,7 +77,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 
 
 def brokers(parts: Parts, snapshot: MetadataSnapshot, kind: Any, id_field: str) -> list[Any]:
-    """Live brokers as message rows. This one is among them even while it registers anew."""
+    """Return the live brokers as message rows, including this broker while it registers again."""
     endpoints: dict[int, tuple[Endpoint, str | None]] = {
         parts.broker_id: (parts.endpoint, parts.config.rack or None)
     }
@@ -90,12 +90,12 @@ def brokers(parts: Parts, snapshot: MetadataSnapshot, kind: Any, id_field: str) 
 
 
 def controller(snapshot: MetadataSnapshot) -> int:
-    """The controller's id, -1 while it is not one of the live brokers: clients then ask again."""
+    """Return the controller's id, or -1 while it is not live, which makes clients retry."""
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
 
 
 def _found(wanted: Iterable[Any], snapshot: MetadataSnapshot) -> Iterator[TopicView]:
-    """The topics of a request that exist."""
+    """Yield the requested topics that exist."""
     for row in wanted:
         view = (
             snapshot.topics_by_id.get(row.topic_id)
@@ -138,7 +138,7 @@ def _topic(view: TopicView, snapshot: MetadataSnapshot) -> Any:
 
 
 def partition_row(kind: Any, view: PartitionView, snapshot: MetadataSnapshot) -> Any:
-    """A partition as a row of ``kind``: its leader, replicas and ISR as this broker knows them."""
+    """Return a row of ``kind`` with the partition's leader, replicas and ISR."""
     state, live = view.state, snapshot.brokers
     leader = state.leader if state.leader in live else NO_BROKER
     replicas = list(view.replicas)

@@ -1,11 +1,12 @@
-"""OffsetCommit 0-9: a group's progress into ZooKeeper, through the group's coordinator.
+"""OffsetCommit 0-9: write a group's offsets to ZooKeeper, through its coordinator.
 
-Answered when ZooKeeper has it. While a group has members only they commit, in their generation;
-otherwise anybody does, without one. A client of ours names the topic's id (a tagged field), and is
-refused with UNKNOWN_TOPIC_ID where the topic of that name is another one by now; offsets of all
-others are the present topic's. The retention time of versions 2-4 and the commit time of version 1
-are not used: offsets stay until their group or topic is deleted, or the group was empty for the
-broker's own retention time.
+The answer follows ZooKeeper's confirmation. While a group has members, only its members commit, in
+the current generation; otherwise any client may commit without one. A logbus client sends the topic
+id in a tagged field. The commit fails with UNKNOWN_TOPIC_ID if the topic was deleted and created
+again. Other clients commit to the present topic of that name.
+
+The retention time of versions 2-4 and the commit time of version 1 are ignored. Offsets stay until
+their group or topic is deleted, or until an empty group exceeds the broker's offset retention.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _Partition = _Topic.OffsetCommitResponsePartition
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each partition has its own error; one refused does not hold back the others."""
+    """Commit each partition; a refused partition does not prevent the others."""
     refused: dict[tuple[TopicPartition, str], int] = {}
     codes: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}

@@ -1,7 +1,8 @@
-"""OffsetDelete 0: a group's offsets of some partitions, through the group's coordinator.
+"""OffsetDelete 0: delete a group's offsets of some partitions, through its coordinator.
 
-A partition that has no offset is no error, as in Kafka. Topics that members are subscribed to keep
-theirs (GROUP_SUBSCRIBED_TO_TOPIC); where that cannot be told all do (NON_EMPTY_GROUP).
+A partition without an offset is no error, as in Kafka. Topics with subscribed members keep their
+offsets (GROUP_SUBSCRIBED_TO_TOPIC). If the subscriptions are unknown, all offsets stay
+(NON_EMPTY_GROUP).
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from broker_lite.wire.tables import OffsetDeleteResponse as Response
 from broker_lite.wire.tables import build
 
 WAIT_MS = 30_000
-"""The request itself has no field for it."""
+"""Milliseconds that the request may take; the request has no timeout field."""
 
 _Topic = Response.OffsetDeleteResponseTopic
 _Partition = _Topic.OffsetDeleteResponsePartition
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """What is wrong with the group is one error for all; a partition that is not there, its own."""
+    """Delete the offsets; group errors apply to the request, unknown partitions have their own
+    error."""
     asked = {
         TopicPartition(topic.name, row.partition_index)
         for topic in message.topics

@@ -1,9 +1,9 @@
-"""OffsetFetch 1-8: groups' progress out of ZooKeeper, through any broker; several groups from 8.
+"""OffsetFetch 1-8: read groups' offsets from ZooKeeper; any broker serves it.
 
-A partition without an offset is answered with -1, as in Kafka, unless all were asked for. Nothing
-is ever pending until transactions are built, so ``require_stable`` changes nothing. A client of
-ours asks (a tagged field) for topic ids and commit times too, and hears where the group has an
-offset of a former topic of the name: its id, without the offset. Others are answered as by Kafka.
+Version 8 takes several groups. A requested partition without an offset is answered with -1, as in
+Kafka. ``require_stable`` has no effect, because transactions are not supported. A logbus client
+also requests topic ids and commit times with a tagged field. For an offset of a deleted topic of
+the same name, its answer holds the former topic's id without the offset.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NONE = CommittedOffset(NO_OFFSET)
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """A group that cannot be read carries the error; the others are answered."""
+    """Read each group; each has its own error in the answer."""
     if request.api_version >= BATCHED_FROM:
         rows = []
         is_own = own_tag(message)
@@ -57,7 +57,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 async def _read(
     parts: Parts, group: str, topics: Any, *, with_former: bool = False
 ) -> tuple[int, Mapping[TopicPartition, CommittedOffset]]:
-    """An error code, and an offset for every partition asked for (or all that there are)."""
+    """Return an error code, and the offsets of the requested partitions or of all."""
     wanted = None
     if topics is not None:
         wanted = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]

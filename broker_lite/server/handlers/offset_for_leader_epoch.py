@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch 2-4: where an epoch ended, so that a consumer sees if its log was cut.
+"""OffsetForLeaderEpoch 2-4: return the end offset of a leader epoch.
 
-From the leader-epoch file, without reading the log. -1, -1 where the log does not know the epoch.
-Followers find out by their fetches instead.
+Consumers detect log truncation with it. The answer comes from the leader-epoch file, without
+reading the log, and is -1, -1 for an unknown epoch. Followers detect divergence in their fetches
+instead.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _Topic = Response.OffsetForLeaderTopicResult
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each partition has its own error."""
+    """Answer each partition; each has its own error."""
     return Response(
         topics=[
             build(

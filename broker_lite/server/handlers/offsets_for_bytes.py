@@ -1,8 +1,9 @@
-"""OffsetsForBytes, our own API 10000: how far so many stored bytes reach, from the sparse index.
+"""OffsetsForBytes, logbus API 10000: return the offset that a number of stored bytes reaches.
 
-Planners cut a log into ranges of about equal size with it, and readers that skip step over a batch
-whose header is damaged: from such an offset the answer is the next one that can be read. Ends are
-batch boundaries at or below the high watermark, at least one batch on where there is one.
+The sparse index answers it. Planners cut a log into ranges of similar size. Readers also use it to
+skip a batch with a damaged header: from such an offset, the answer is the next readable offset. End
+offsets are batch boundaries at or below the high watermark; a range holds at least one batch if any
+is available.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from broker_lite.wire.calls.offsets import BytesAnswer, BytesPartition, OffsetsF
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> OffsetsForBytesResponse:
-    """One answer for each partition, in the request's order."""
+    """Answer each partition, in the request's order."""
     found = [_find(parts, row) for row in message.partitions]
-    # One turn on a read thread for all: a turn for each takes longer than the lookups.
+    # Use one read-thread job for all partitions: a job each would cost more than the lookups.
     answers = await parts.disk.run_read(lambda: [_answer(one) for one in found])
     return OffsetsForBytesResponse(tuple(answers))
 
@@ -33,7 +34,7 @@ class _Lookup(NamedTuple):
 
 
 def _find(parts: Parts, row: BytesPartition) -> BytesAnswer | _Lookup:
-    """The lookup to do on a read thread, or the answer where there is none to do."""
+    """Return the lookup for a read thread, or the answer if no lookup is needed."""
     try:
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
         replica.check_leader()
@@ -61,7 +62,8 @@ def _refusal(error: LogbusError) -> BytesAnswer:
 
 
 def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-    """A range never joins damage with what follows it: who skips must know how far."""
+    """Return the range's end. A range never joins damage with later batches, since a reader must
+    know the extent that it skips."""
     found = log.offset_for_bytes(start, max_bytes, end)
     readable = log.next_readable(start)
     return found if readable == start else (min(readable, end), 0)

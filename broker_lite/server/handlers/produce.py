@@ -1,9 +1,9 @@
 """Produce 3-13: append one batch per partition and answer when ``acks`` is satisfied.
 
-Loop thread; no task per request: each partition's outcome comes back by callback, the last one
-sends the answer. Batches are looked at here only as far as routing needs; CRC, counts and structure
-are checked on the disk thread before the append. acks=0 has no answer: where something is refused
-the connection is ended, which is how Kafka's clients learn that they must refresh their metadata.
+Loop thread; no task per request. Each partition reports its outcome by callback, and the last one
+sends the answer. The loop parses only the fields needed for routing. The disk thread checks CRC,
+counts and structure before the append. A request with acks=0 has no answer; if a batch is refused,
+the broker closes the connection. Kafka's clients then refresh their metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ logger = logging.getLogger("logbus.produce")
 
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 ACKS_NONE_TIMEOUT_MS = 30_000
-"""Without an answer nobody waits, and clients send any timeout; the memory is held until then."""
+"""Timeout of acks=0 requests in milliseconds. Clients send any value, and the batch's memory is
+held meanwhile."""
 
 
 def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Reply) -> None:
@@ -58,7 +59,7 @@ def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Repl
 
 
 class _Produce:
-    """One request under way: an answer row per partition, filled as outcomes come."""
+    """One produce request in flight, with one answer row per partition."""
 
     __slots__ = ("_left", "_message", "_parts", "_reply", "_request", "_rows", "_unreadable")
 
@@ -72,14 +73,16 @@ class _Produce:
         self._rows: list[list[wire.ProducedPartition | None]] = [
             [None] * len(topic.partitions) for topic in message.topics
         ]
-        # One more than there are partitions, so that it cannot end before all were started.
+        # The extra count keeps the request open until all appends have started.
         self._left = 1 + sum(len(row) for row in self._rows)
         self._unreadable: dict[tuple[int, int], LogbusError] = {}
-        """Why a batch has no maximum timestamp, by its place in the message."""
+        """Errors of batches without a maximum timestamp, by (topic index, partition index)."""
 
     def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
-        """Complete the headers of these batches on a read thread, then start. The requests behind
-        wait, so batches of a partition stay in their order."""
+        """Set the batches' maximum timestamps on a read thread, then start.
+
+        Later requests of the connection wait, so that a partition's batches keep their order.
+        """
 
         def fill_in() -> dict[tuple[int, int], LogbusError]:
             errors: dict[tuple[int, int], LogbusError] = {}
@@ -134,7 +137,7 @@ class _Produce:
         replicas.append(replica, message.acks, batch, deadline_ms, done)
 
     def _batch(self, replica: Replica, records: memoryview | None) -> Batch:
-        """The batch, checked as far as it can be without touching its body."""
+        """Return the batch after all checks that do not read its body."""
         message, config = self._message, replica.log.config
         if message.acks not in ACKS:
             raise InvalidRequiredAcksError(f"acks={message.acks}: give -1 (all), 1 or 0")
@@ -177,8 +180,12 @@ class _Produce:
         self._rows[t][p] = row
 
     def _note_refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
-        """Let the batches behind this one, which are on their way, be refused as it was: also
-        where this broker is about to lead the partition, or to have enough replicas."""
+        """Remember a retriable refusal, so that the producer's later batches in flight fail the
+        same way.
+
+        Accepting them would reorder the producer's records, for example if this broker becomes
+        leader meanwhile.
+        """
         topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
         view = snapshot.topics_by_id.get(topic.topic_id) or snapshot.topics.get(topic.name)
         records = topic.partitions[p][1]

@@ -1,7 +1,7 @@
-"""RecordTimes, our own API 10001: the timestamp of the first record at or after an offset.
+"""RecordTimes, logbus API 10001: return the timestamp of the first record at or after an offset.
 
-Who knows what a group committed knows from it how old the oldest unread record is. The offset index
-leads to the batch; one batch is decoded where the offset lies inside of it, and nothing else is.
+With a group's committed offset, a client computes the age of the oldest unread record. The offset
+index locates the batch. The batch is decoded only if the offset lies inside it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, Time
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> RecordTimesResponse:
-    """One answer for each partition, in the request's order."""
+    """Answer each partition, in the request's order."""
     return RecordTimesResponse(tuple([await _answer(parts, row) for row in message.partitions]))
 
 

@@ -1,6 +1,6 @@
-"""AlterConfigs 0-2, Kafka's older way: the settings named are a topic's only own ones from now on.
+"""AlterConfigs 0-2: replace all own settings of a topic, Kafka's older API.
 
-Done as the changes that lead there from what this broker knows of the topic, by alter_configs.
+The handler computes the difference from the known settings and applies it with ``alter_configs``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker_lite.wire.tables import build
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Each resource has its own error."""
+    """Replace the settings of each resource; each has its own error in the answer."""
     changes = IncrementalAlterConfigsRequest(
         tuple(_changes(parts, row) for row in message.resources), message.validate_only
     )

@@ -1,6 +1,6 @@
-"""SyncGroup 0-5: the leader of a Kafka group hands in who gets what, and each member its part.
+"""SyncGroup 0-5: take the group leader's assignment and return each member's part.
 
-Answered when the leader has assigned.
+The answer waits for the leader's assignment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROTOCOL_FROM = 5
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """An error leaves the assignment empty."""
+    """Answer with the member's assignment; it is empty on errors."""
     names_protocol = request.api_version >= PROTOCOL_FROM
     assignments = tuple((row.member_id, row.assignment) for row in message.assignments)
 

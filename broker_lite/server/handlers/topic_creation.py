@@ -26,17 +26,19 @@ from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.wire.calls.topics import DEFAULT_COUNT, CreatableTopic, CreateTopicsRequest
 
 CREATED_MAX = 100
-"""Topics that one request creates. Clients ask again for the others."""
+"""Maximum topics that one request creates; clients retry for the others."""
 WAIT_MS = 5000
 INTERNAL = "__"
-"""Kafka's own topics begin with it (``__consumer_offsets``): an empty one would mislead tools."""
+"""Prefix of Kafka's internal topics. An empty ``__consumer_offsets`` would mislead tools."""
 
 logger = logging.getLogger("logbus.topics")
 
 
 async def create_missing(parts: Parts, names: Sequence[str]) -> dict[str, int]:
-    """Create topics of the default size and wait until this broker knows them; return the error
-    code of each that failed."""
+    """Create topics with default settings and wait until this broker's metadata have them.
+
+    Return the error code of each topic that failed.
+    """
     wanted = [name for name in names if is_valid_name(name) and not name.startswith(INTERNAL)]
     wanted = list(dict.fromkeys(wanted))[:CREATED_MAX]
     if not wanted:
@@ -44,7 +46,7 @@ async def create_missing(parts: Parts, names: Sequence[str]) -> dict[str, int]:
     try:
         codes = await within(WAIT_MS, _create(parts, wanted))
     except LogbusError as error:
-        # ZooKeeper or the controller is away. Clients retry after this error.
+        # ZooKeeper or the controller is unavailable. Clients retry after this error.
         logger.debug("topics %s cannot be created now: %s", wanted, error.message)
         return dict.fromkeys(wanted, LeaderNotAvailableError.code)
     return {name: code for name, code in codes.items() if code not in (0, TopicExistsError.code)}

@@ -1,6 +1,7 @@
-"""Settings of topics and brokers as admin requests carry them: checking, listing, explaining.
+"""Check, list and document settings of topics and brokers for admin requests.
 
-Shared by create_topics, describe_configs and alter_configs. Codes are Kafka's. Pure.
+Shared by create_topics, describe_configs and alter_configs. Type and source codes are Kafka's.
+Pure.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ LIST_KEYS = frozenset(
         "follower.replication.throttled.replicas",
     }
 )
-"""Settings whose value is a list, so that items can be appended to it and subtracted."""
+"""Settings with list values, which support APPEND and SUBTRACT."""
 
 
 class Setting(NamedTuple):
-    """One setting of a topic or a broker; ``levels`` are (value, source), the nearest first."""
+    """A setting of a topic or a broker; ``levels`` are (value, source), the most specific first."""
 
     key: str
     levels: tuple[tuple[str, int], ...]
@@ -57,10 +58,10 @@ class Setting(NamedTuple):
 
 
 def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """A topic's own settings, valid together with the defaults of the others.
+    """Return a topic's own settings after validation together with the defaults.
 
-    Raises InvalidConfigError (a null value, an unknown name with the nearest one, a value out of
-    bounds) and CompactionNotBuiltError.
+    Raise InvalidConfigError for a null, unknown or out-of-range setting, or
+    CompactionNotBuiltError.
     """
     given: dict[str, str] = {}
     for key, value in settings.items():
@@ -76,17 +77,17 @@ def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def resource(kind: int, name: str) -> str:
-    """A resource as an error message names it."""
+    """Return the resource's name for an error message."""
     return f"{_RESOURCES.get(kind, f'resource of type {kind}')} {name!r}"
 
 
 def items(value: str) -> list[str]:
-    """The items of a list setting."""
+    """Return the items of a list setting."""
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
 def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
-    """Every setting of a topic that has set ``own``."""
+    """Yield every setting of a topic whose own settings are ``own``."""
     plain = TopicConfig()
     types = {item.name: str(item.type) for item in dataclasses.fields(TopicConfig)}
     for name, row in keys(TopicConfig).items():
@@ -97,8 +98,8 @@ def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def broker_settings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[Setting]:
-    """Every setting of a running broker, as read from its file, and its ``endpoint`` by Kafka's
-    name."""
+    """Yield every setting of a running broker, and its ``endpoint`` as Kafka's
+    ``advertised.listeners``."""
     listener = f"{PLAINTEXT}://{endpoint}"
     doc = "where clients reach this broker: advertised.host and advertised.port"
     yield Setting("advertised.listeners", ((listener, SOURCE_STATIC_BROKER),), TYPE_LIST, doc)

@@ -1,6 +1,7 @@
-"""UnregisterBroker 0: forget a broker that will not come back. Any broker: it is passed on.
+"""UnregisterBroker 0: remove a dead broker from the metadata.
 
-Refused while the broker runs or holds replicas.
+Any broker forwards it to the controller, which refuses while the broker is live or assigned
+replicas.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ WAIT_MS = 30_000
 async def handle(
     parts: Parts, request: RequestContext, message: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
-    """The error is the answer's."""
+    """Remove the broker, or forward the request to the controller."""
     try:
         if parts.registry.is_controller or request.is_broker:
             await within(WAIT_MS, parts.registry.retire_broker(message.broker_id))

@@ -1,7 +1,7 @@
 """UpdateFeatures 0-2: confirm the level of a feature; no request changes one.
 
-The controller raises a feature by itself once every broker supports the next level, and never
-lowers it. Any broker answers, from its snapshot.
+The controller raises a feature once every broker supports the next level, and never lowers it. Any
+broker answers from its metadata snapshot.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from broker_lite.wire.tables import UpdateFeaturesResponse as Response
 from broker_lite.wire.tables import build
 
 ROWS_UNTIL = 1
-"""Last version whose answer has a row for each feature; later ones have one error for all."""
+"""Last version with a result for each feature; later versions have one error for all."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Refuse a level that the cluster does not have with INVALID_UPDATE_VERSION."""
+    """Confirm the present levels; refuse any other level with INVALID_UPDATE_VERSION."""
     snapshot = parts.registry.snapshot
     reasons = {row.feature: _why_not(snapshot, row) for row in message.feature_updates}
     rows = [

@@ -1,8 +1,8 @@
-"""Who asks: the facts of a connection and of a request on it, as every handler gets them.
+"""The session and request context of a client request, as every handler receives them.
 
-The listener makes a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
-request. Nothing that a client says of itself grants a right; until brokers have certificates,
-``is_broker`` alone trusts the client id, and only to stop a second forwarding. Loop thread.
+The listener creates a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
+request. No client-supplied field grants a right. Until brokers have certificates, only
+``is_broker`` trusts the client id, and only to prevent a second forwarding. Loop thread.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def broker_client_id(broker_id: int) -> str:
 
 @dataclass(slots=True)
 class Session:
-    """One connection. ``number`` counts the connections of a listener from 1; ``peer`` is the
-    client's ``host:port``. ApiVersions 3 and later set ``software`` to name and version (KIP-511).
-    """
+    """A client connection. ``number`` counts the connections of a listener from 1; ``peer`` is
+    the client's ``host:port``. ApiVersions 3 and later set ``software`` to name and version
+    (KIP-511)."""
 
     number: int
     peer: str
@@ -43,7 +43,7 @@ class Session:
 
 
 class RequestContext(NamedTuple):
-    """One request: the fields of its header, its session, and when it arrived (monotonic ms)."""
+    """One request: its header fields, its session, and its arrival time (monotonic ms)."""
 
     api_key: int
     api_version: int
@@ -73,6 +73,6 @@ class RequestContext(NamedTuple):
         return self.arrived_ms + timeout_ms
 
     def __str__(self) -> str:
-        """The sender, for logs: address, client id and software."""
+        """Return the sender for logs: address, client id and software."""
         software = f" ({self.session.software})" if self.session.software else ""
         return f"{self.session.peer}: client {self.client_id!r}{software}"

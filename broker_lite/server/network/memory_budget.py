@@ -1,8 +1,8 @@
-"""The memory that a broker's connections may hold, and who waits for some. Loop thread only.
+"""The memory budget of a broker's connections, with the connections that wait for memory.
 
-Frames that have not arrived whole and large answers that are not sent depend on what clients do, so
-each kind has a share of the limit: clients that stop in the middle cannot keep the broker from
-reading small requests. Whole requests are given back by the broker's own work.
+Loop thread only. Clients control how long partial frames and unsent large answers occupy memory.
+Each kind therefore has its own share of the limit, so that stalled clients cannot keep the broker
+from reading small requests. The broker itself releases the memory of complete requests.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ import math
 from typing import Protocol
 
 UNFINISHED_SHARE = 0.5
-"""Of a budget: what frames that have not arrived whole may hold."""
+"""Share of the budget for partially received frames."""
 ANSWERS_SHARE = 0.5
-"""Of a budget: what answers may hold that ``Reply.build`` announced."""
+"""Share of the budget for answers announced with ``Reply.build``."""
 
 
 class Waiter(Protocol):
-    """A connection that waits for memory. Compared by identity."""
+    """A connection that waits for memory; compared by identity."""
 
     def resume_soon(self) -> None:
-        """Ask again in the loop's next turn."""
+        """Request the memory again in the loop's next turn."""
 
 
 class Budget:
-    """The memory of requests and answers, of all connections together: at most the limit, one frame
-    and the answers that are being built.
+    """The memory of requests and answers of all connections.
 
-    A frame that has not arrived whole counts with the memory that it has, not with its declared
-    length. Such frames share ``UNFINISHED_SHARE`` of the limit, so that they cannot keep the broker
-    from reading small requests. Where that is used up, one frame at a time goes on beyond it until
-    it is whole: unfinished frames that wait for each other cannot block the broker. Large answers
-    that are built and not sent share ``ANSWERS_SHARE`` in the same way.
+    The total stays within the limit plus one frame plus the answers being built. A partially
+    received frame counts with its allocated memory, not its declared length. Such frames share
+    ``UNFINISHED_SHARE`` of the limit. When that share is used up, one frame at a time may exceed it
+    until it is complete; otherwise partial frames could wait for each other for ever. Large answers
+    share ``ANSWERS_SHARE`` in the same way.
     """
 
     __slots__ = (
@@ -51,8 +50,8 @@ class Budget:
         self._unfinished_bytes = 0
         self._answer_bytes = 0
         self._finisher: Waiter | None = None
-        # Connections that wait for memory: to begin another request, for more of one begun, or to
-        # build an answer.
+        # Connections that wait for memory: to receive a request, to grow a partial one, or to build
+        # an answer.
         self._starting: dict[Waiter, None] = {}
         self._growing: dict[Waiter, int] = {}
         self._building: dict[Waiter, int] = {}
@@ -63,18 +62,18 @@ class Budget:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a connection is not served for want of memory."""
+        """Whether any connection waits for memory."""
         return bool(self._starting or self._growing or self._building)
 
     def may_start(self, connection: Waiter) -> bool:
-        """Whether another request may be received; if not, ``resume_soon`` is called later."""
+        """Return whether another request may be received; if not, call ``resume_soon`` later."""
         if self.is_exceeded:
             self._starting[connection] = None
             return False
         return True
 
     def may_grow(self, connection: Waiter, size: int) -> bool:
-        """Whether a frame may take ``size`` more; if not, ``resume_soon`` is called later."""
+        """Return whether a frame may grow by ``size``; if not, call ``resume_soon`` later."""
         if size <= self._growth_left:
             return True
         if self._finisher is None and self._may_finish:
@@ -91,13 +90,13 @@ class Budget:
 
     @property
     def _may_finish(self) -> bool:
-        """Whether a frame may go beyond its share. Beyond the limit: only where unfinished frames
-        hold all of the memory, and no request under way will give any back."""
+        """Whether a frame may exceed the share. It may exceed the limit only if partial frames
+        hold all memory and no request in flight will release any."""
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:
-        """Whether an answer of ``size`` bytes may be built, which counts from now on; if not,
-        ``resume_soon`` is called later. One answer always may."""
+        """Reserve ``size`` bytes for an answer; if they are not available, return False and call
+        ``resume_soon`` later. One answer is always allowed."""
         if size <= self._answers_left:
             self._answer_bytes += size
             return True
@@ -111,29 +110,29 @@ class Budget:
         return self.limit_bytes * ANSWERS_SHARE - self._answer_bytes
 
     def count_answers(self, change: int) -> None:
-        """Count answers for more or fewer bytes: they were built, or sent."""
+        """Change the bytes counted for answers, after building or sending one."""
         self._answer_bytes += change
         if self._building:
             self._wake_building()
 
     def take(self, size: int) -> None:
-        """Count the memory of a whole request."""
+        """Count the memory of a complete request."""
         self.used_bytes += size
 
     def take_unfinished(self, size: int) -> None:
-        """Count memory of a frame that has not arrived whole."""
+        """Count the memory of a partially received frame."""
         self.used_bytes += size
         self._unfinished_bytes += size
 
     def finish(self, connection: Waiter, size: int) -> None:
-        """Count a frame of ``size`` bytes as a whole request from now on."""
+        """Convert a frame of ``size`` bytes from partial to complete."""
         self._unfinished_bytes -= size
         if self._finisher is connection:
             self._finisher = None
         self._wake()
 
     def give(self, size: int) -> None:
-        """Return what was taken; connections that waited for memory read on."""
+        """Release the memory; waiting connections continue."""
         self.used_bytes -= size
         if self._starting or self._growing or self._building:
             self._wake()
@@ -169,7 +168,7 @@ class Budget:
             connection.resume_soon()
 
     def forget(self, connection: Waiter) -> None:
-        """Give nothing more to a connection that is closed."""
+        """Remove a closed connection from the waiting ones."""
         self._starting.pop(connection, None)
         self._growing.pop(connection, None)
         self._building.pop(connection, None)

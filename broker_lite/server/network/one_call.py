@@ -1,7 +1,5 @@
-"""One question to another broker, over a connection of its own: for what is rarely asked.
-
-Loop thread.
-"""
+"""Send one request to another broker over a connection of its own, for rare requests. Loop
+thread."""
 
 from __future__ import annotations
 
@@ -18,7 +16,8 @@ T = TypeVar("T")
 
 
 async def ask(endpoint: Endpoint, call: Call[T], client_id: str, frame_bytes_max: int) -> T:
-    """The answer. Raises OSError, asyncio.IncompleteReadError, ProtocolError."""
+    """Send the request and return the answer. Raise OSError, asyncio.IncompleteReadError or
+    ProtocolError."""
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
     try:
         writer.write(encode_call(call, 1, client_id))
