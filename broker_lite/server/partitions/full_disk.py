@@ -44,8 +44,9 @@ class FullDisk:
         self._cluster = cluster
         self._disk = disk
         self._logs = logs
-        self._is_reported = logs.is_full
-        """Whether the registration reports the disk as full."""
+        self._reported: bool | None = None
+        """Whether the registration reports the disk as full. None until a write is confirmed: a
+        write that failed may still have changed the registration."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         if logs.is_full:
@@ -63,29 +64,30 @@ class FullDisk:
             self._task.cancel()
 
     async def _wait_for_space(self) -> None:
-        directory = self._logs.directory
         try:
-            while not await self._disk.run_read(self._logs.has_room):
-                if not self._is_reported:
-                    logger.error(
-                        "log.dir %s is full. Other in-sync brokers lead its partitions until space "
-                        "is free. Delete data or enlarge the disk",
-                        directory,
-                    )
-                    await self._report(True)
-                await asyncio.sleep(LOOK_S)
-            if self._is_reported:
-                logger.warning("log.dir %s has free space again", directory)
-                await self._report(False)
+            while self._reported is not False or self._logs.is_full:
+                is_full = not await self._disk.run_read(self._logs.has_room)
+                if is_full != self._reported:
+                    await self._report(is_full)
+                if self._reported is not False:
+                    await asyncio.sleep(LOOK_S)
         finally:
             self._task = None
-        if self._logs.is_full:
-            self.found()
 
     async def _report(self, is_full: bool) -> None:
+        directory = self._logs.directory
+        if is_full:
+            logger.error(
+                "log.dir %s is full. Other in-sync brokers lead its partitions until space is "
+                "free. Delete data or enlarge the disk",
+                directory,
+            )
+        else:
+            logger.warning("log.dir %s has free space again", directory)
+        self._reported = None
         try:
             await self._cluster.set_full(is_full)
         except LogbusError as error:
             logger.warning("cannot report the disk state to the cluster; retrying: %s", error)
         else:
-            self._is_reported = is_full
+            self._reported = is_full

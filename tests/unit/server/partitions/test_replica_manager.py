@@ -56,12 +56,17 @@ class Alone:
 
     def __init__(self) -> None:
         self.told_full: list[bool] = []
+        self.full_writes_to_fail = 0
+        """How many of the next writes of ``set_full`` are done, but lose their answer."""
 
     async def drain(self) -> None:
         """Nobody else could lead."""
 
     async def set_full(self, is_full: bool) -> None:
         self.told_full.append(is_full)
+        if self.full_writes_to_fail:
+            self.full_writes_to_fail -= 1
+            raise errors.CoordinationUnavailableError("the answer was lost")
 
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
         raise AssertionError(request)
@@ -472,6 +477,36 @@ def test_a_full_disk_is_registered_until_there_is_room(monkeypatch: pytest.Monke
         await told(shell, True, False)
         assert (await shell.append(replica)).base_offset == 2
         assert "logbus_log_dir_full 0" in shell.metrics.text()
+
+    run(test)
+
+
+@pytest.mark.parametrize("has_room_soon", [False, True])
+def test_registration_of_a_full_disk_is_retried_when_zookeeper_loses_the_answer(
+    has_room_soon: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the broker stays full for the cluster, and joins no ISR any more."""
+    monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
+
+    async def told(shell: Shell, *states: bool) -> None:
+        async with asyncio.timeout(10):
+            while shell.cluster.told_full != list(states):
+                await asyncio.sleep(0.001)
+
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        total, usable = shell.files.space("/data")
+        shell.files.capacity_bytes = total - usable
+        shell.cluster.full_writes_to_fail = 1
+        with pytest.raises(errors.StorageError, match="full"):
+            await shell.append(replica)
+        await told(shell, True)
+        if not has_room_soon:
+            await told(shell, True, True)
+            shell.cluster.full_writes_to_fail = 1
+        shell.files.capacity_bytes = None
+        await told(shell, *((True, False) if has_room_soon else (True, True, False, False)))
 
     run(test)
 
