@@ -24,14 +24,14 @@ def refusal(group: str, limits: Limits, roster: Roster, event: Join) -> LogbusEr
         return InvalidRequestError(
             f"rebalance.timeout.ms={event.rebalance_timeout_ms}: give 0 or more"
         )
-    size = event.said_bytes
+    size = event.metadata_bytes
     if size > limits.member_bytes_max:
         return InvalidRequestError(
             f"a member of group {group!r} sends {size} bytes of metadata; the limit is "
             f"{limits.member_bytes_max}: subscribe to fewer topics"
         )
     own = roster.find(event.member_id, event.instance_id)
-    others = roster.said_bytes - (0 if own is None else own.said_bytes)
+    others = roster.metadata_bytes - (0 if own is None else own.metadata_bytes)
     if others + size > limits.group_bytes_max:
         return GroupMaxSizeReachedError(
             f"the members of group {group!r} would have {others + size} bytes of metadata; the "

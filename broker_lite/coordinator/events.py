@@ -75,7 +75,7 @@ class Join(NamedTuple):
     assign partitions that were added while it was away."""
 
     @property
-    def said_bytes(self) -> int:
+    def metadata_bytes(self) -> int:
         """Bytes of the member's metadata and protocol names."""
         return sum(len(row.name) + len(row.metadata) for row in self.protocols)
 

@@ -25,7 +25,7 @@ from broker_lite.coordinator.members import (
     Roster,
     choose_protocol,
     is_same_subscription,
-    owes,
+    must_rejoin,
 )
 from broker_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -95,8 +95,8 @@ class Group:
         """Whether the group was empty before this rebalance, and so waits for members
         yet unknown.
         """
-        self._first_left_ms = 0
-        self._others_came = False
+        self._initial_wait_left_ms = 0
+        self._others_joined = False
 
     def step(self, now_ms: int, event: ev.Event) -> list[fx.Effect]:
         """Apply an event, and return the effects in order.
@@ -111,11 +111,11 @@ class Group:
             case ev.Sync():
                 self._sync(event)
             case ev.Heartbeat():
-                self._reply(event.token, fx.HeartbeatResult(self._heard(event)))
+                self._reply(event.token, fx.HeartbeatResult(self._check_heartbeat(event)))
             case ev.Leave():
                 self._leave(event)
             case ev.Commit():
-                self._reply(event.token, fx.CommitResult(self._committing(event)))
+                self._reply(event.token, fx.CommitResult(self._check_commit(event)))
             case ev.GenerationWritten():
                 self._written(event.generation)
             case ev.Tick():
@@ -146,7 +146,7 @@ class Group:
     @property
     def held_bytes(self) -> int:
         """Bytes of the members' metadata and assignments."""
-        return self._roster.said_bytes + self._roster.assigned_bytes
+        return self._roster.metadata_bytes + self._roster.assigned_bytes
 
     @property
     def assigned_bytes(self) -> int:
@@ -158,7 +158,7 @@ class Group:
         it updates.
         """
         own = self._roster.find(join.member_id, join.instance_id)
-        return join.said_bytes - (0 if own is None else own.said_bytes)
+        return join.metadata_bytes - (0 if own is None else own.metadata_bytes)
 
     def view(self) -> GroupView:
         """Return the group and its members, in the order of joining.
@@ -250,7 +250,7 @@ class Group:
             self._now_ms + NEW_MEMBER_WAIT_MS,
         )
         self._roster.add(member, event.protocol_type)
-        self._others_came = True
+        self._others_joined = True
         self._arm(member.session_deadline_ms)
         self._wait_for_join(member, event.token)
 
@@ -268,19 +268,19 @@ class Group:
         )
         self._answer_waiting(member, fenced)
         before = member.metadata(self._protocol)
-        owed = owes(self._roster.protocol_type, before, member.assignment)
+        rejoins = must_rejoin(self._roster.protocol_type, before, member.assignment)
         self._roster.rename(member, event.new_member_id)
         self._roster.update(member, event)
         settled = (
             self.state is State.STABLE
-            and not owed
+            and not rejoins
             and is_same_subscription(
                 self._roster.protocol_type, before, member.metadata(self._protocol)
             )
         )
         if settled and led and event.partition_counts is not None:
             # The leader watches for new partitions, but only for those added after it returned.
-            settled = not self._roster.leaves_out(self._protocol, event.partition_counts)
+            settled = not self._roster.leaves_unassigned(self._protocol, event.partition_counts)
         if not settled or choose_protocol(list(self._roster.members.values())) != self._protocol:
             self._wait_for_join(member, event.token)
             return
@@ -305,7 +305,7 @@ class Group:
         )
         member.join_token = token
         if self.state is State.PREPARING:
-            self._try_to_gather()
+            self._begin_if_all_joined()
         else:
             self._rebalance()
 
@@ -324,39 +324,39 @@ class Group:
         self._is_first = self.state is State.EMPTY and is_delayed
         wait_ms = self._roster.rebalance_timeout_ms()
         if self._is_first and former is not None:
-            self._first_left_ms = 0
+            self._initial_wait_left_ms = 0
             wait_ms = min(wait_ms, max(former.until_ms - self._now_ms, 0))
         elif self._is_first:
-            self._first_left_ms = max(wait_ms - limits.initial_rebalance_delay_ms, 0)
-            self._others_came = False
+            self._initial_wait_left_ms = max(wait_ms - limits.initial_rebalance_delay_ms, 0)
+            self._others_joined = False
             wait_ms = limits.initial_rebalance_delay_ms
         self.state = State.PREPARING
         self._sync_deadline_ms = NEVER
         self._wait_until(self._now_ms + wait_ms)
-        self._try_to_gather()
+        self._begin_if_all_joined()
 
     def _wait_until(self, join_deadline_ms: int) -> None:
         self._join_deadline_ms = join_deadline_ms
         self._arm(join_deadline_ms)
 
-    def _try_to_gather(self) -> None:
+    def _begin_if_all_joined(self) -> None:
         if self.state is not State.PREPARING or self._roster.pending:
             return
-        if self._is_first and not self._roster.are_former_back:
+        if self._is_first and not self._roster.have_former_returned:
             return
         if all(row.join_token is not None for row in self._roster.members.values()):
-            self._gathered()
+            self._begin_generation()
 
-    def _join_time_is_over(self) -> None:
-        if self._is_first and self._others_came and self._first_left_ms > 0:
-            wait_ms = min(self._limits.initial_rebalance_delay_ms, self._first_left_ms)
-            self._first_left_ms -= wait_ms
-            self._others_came = False
+    def _join_deadline_passed(self) -> None:
+        if self._is_first and self._others_joined and self._initial_wait_left_ms > 0:
+            wait_ms = min(self._limits.initial_rebalance_delay_ms, self._initial_wait_left_ms)
+            self._initial_wait_left_ms -= wait_ms
+            self._others_joined = False
             self._wait_until(self._now_ms + wait_ms)
             return
-        self._gathered()
+        self._begin_generation()
 
-    def _gathered(self) -> None:
+    def _begin_generation(self) -> None:
         if self._written_empty is not None:
             # Wait for the write in flight. A deadline in the past would make every Tick due at
             # once.
@@ -392,7 +392,7 @@ class Group:
         assert was_empty is not None and generation == self.generation + 1
         self.generation = generation
         if was_empty is not (not self._roster.members):
-            self._gathered()
+            self._begin_generation()
             return
         if not self._roster.members:
             self.state = State.EMPTY
@@ -439,7 +439,7 @@ class Group:
         )
 
     def _sync(self, event: ev.Sync) -> None:
-        error = self._of_generation(event.member_id, event.instance_id, event.generation)
+        error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is None and self.state is State.PREPARING:
             error = RebalanceInProgressError(f"group {self.name!r} rebalances; join again")
         elif error is None and (
@@ -476,7 +476,7 @@ class Group:
 
     # Checks, departures and expiry of members.
 
-    def _of_generation(
+    def _check_generation(
         self, member_id: str, instance_id: str | None, generation: int
     ) -> LogbusError | None:
         error = self._roster.why_not(member_id, instance_id)
@@ -486,8 +486,8 @@ class Group:
             )
         return error
 
-    def _heard(self, event: ev.Heartbeat) -> LogbusError | None:
-        error = self._of_generation(event.member_id, event.instance_id, event.generation)
+    def _check_heartbeat(self, event: ev.Heartbeat) -> LogbusError | None:
+        error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is not None:
             return error
         self._renew(self._roster.members[event.member_id])
@@ -495,7 +495,7 @@ class Group:
             return RebalanceInProgressError(f"group {self.name!r} rebalances; join again")
         return None
 
-    def _committing(self, event: ev.Commit) -> LogbusError | None:
+    def _check_commit(self, event: ev.Commit) -> LogbusError | None:
         if event.generation < 0 and not self._roster.members:
             if self._roster.former is None:
                 return None
@@ -506,7 +506,7 @@ class Group:
             return UnknownMemberIdError(
                 f"group {self.name!r} has members, and only they may commit; stop them first"
             )
-        error = self._of_generation(event.member_id, event.instance_id, event.generation)
+        error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is not None:
             return error
         if self.state is State.COMPLETING or self._written_empty is not None:
@@ -517,14 +517,14 @@ class Group:
     def _leave(self, event: ev.Leave) -> None:
         errors: list[LogbusError | None] = []
         count = len(self._roster.members)
-        for who in event.members:
-            member_id = who.member_id
-            if who.instance_id is not None and not member_id:
-                member_id = self._roster.static.get(who.instance_id, "")
-            if who.instance_id is None and self._roster.pending.pop(member_id, None) is not None:
+        for leaver in event.members:
+            member_id = leaver.member_id
+            if leaver.instance_id is not None and not member_id:
+                member_id = self._roster.static.get(leaver.instance_id, "")
+            if leaver.instance_id is None and self._roster.pending.pop(member_id, None) is not None:
                 errors.append(None)
                 continue
-            error = self._roster.why_not(member_id, who.instance_id)
+            error = self._roster.why_not(member_id, leaver.instance_id)
             if error is None:
                 self._remove(self._roster.members[member_id])
             else:
@@ -535,8 +535,8 @@ class Group:
 
     def _remove(self, member: Member) -> None:
         self._roster.remove(member)
-        gone = UnknownMemberIdError(f"{member.member_id!r} left group {self.name!r}")
-        self._answer_waiting(member, gone)
+        error = UnknownMemberIdError(f"{member.member_id!r} left group {self.name!r}")
+        self._answer_waiting(member, error)
 
     def _after_removals(self, count_before: int) -> None:
         """Rebalance if members were removed."""
@@ -546,9 +546,9 @@ class Group:
         elif self.state is State.PREPARING:
             if not self._roster.members and self._roster.former is None:
                 self._is_first = False
-            self._try_to_gather()
-        elif self._roster.former is not None and self._roster.are_former_back:
-            self._gathered()
+            self._begin_if_all_joined()
+        elif self._roster.former is not None and self._roster.have_former_returned:
+            self._begin_generation()
 
     def _tick(self) -> None:
         now_ms, former = self._now_ms, self._roster.former
@@ -566,9 +566,9 @@ class Group:
                 self._remove(member)
         self._after_removals(count)
         if self.state is State.PREPARING and self._join_deadline_ms <= now_ms:
-            self._join_time_is_over()
+            self._join_deadline_passed()
         elif self.state is State.EMPTY and former is not None and former.until_ms <= now_ms:
-            self._gathered()
+            self._begin_generation()
         self.deadline_ms = NEVER
         for until in self._roster.pending.values():
             self._arm(until)

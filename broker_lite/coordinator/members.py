@@ -51,7 +51,7 @@ class Member:
         return self.join_token is not None or self.sync_token is not None
 
     @property
-    def said_bytes(self) -> int:
+    def metadata_bytes(self) -> int:
         """Bytes of the member's metadata and protocol names."""
         return sum(len(row.metadata) + len(row.name) for row in self.protocols)
 
@@ -88,7 +88,7 @@ class Roster:
         """Deadline in ms of each member id that was given out and not yet used."""
         self.protocol_type = ""
         self.leader: str | None = None
-        self.said_bytes = 0
+        self.metadata_bytes = 0
         """Bytes of all members' metadata."""
         self.assigned_bytes = 0
         """Bytes of the last assignments, including those of members that have left since."""
@@ -100,7 +100,7 @@ class Roster:
         return len(self.members) + len(self.pending)
 
     @property
-    def are_former_back(self) -> bool:
+    def have_former_returned(self) -> bool:
         """Whether as many members have joined as the former generation had.
 
         Then no member consumes by the former assignment any more.
@@ -218,7 +218,7 @@ class Roster:
             found |= topics
         return frozenset(found)
 
-    def leaves_out(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
+    def leaves_unassigned(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
         """Return whether a partition of the group's topics has no assignment; ``counts`` are
         partitions.
         """
@@ -241,11 +241,11 @@ class Roster:
         )
 
     def _note(self, member: Member) -> None:
-        self.said_bytes += member.said_bytes
+        self.metadata_bytes += member.metadata_bytes
         self._known.update({row.name for row in member.protocols})
 
     def _forget(self, member: Member) -> None:
-        self.said_bytes -= member.said_bytes
+        self.metadata_bytes -= member.metadata_bytes
         self._known.subtract({row.name for row in member.protocols})
         self._known += Counter()  # drops protocols with count 0
 
@@ -294,7 +294,7 @@ def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
     return None
 
 
-def owes(protocol_type: str | None, metadata: bytes, assignment: bytes) -> bool:
+def must_rejoin(protocol_type: str | None, metadata: bytes, assignment: bytes) -> bool:
     """Return whether a consumer still has to revoke partitions and join again (KIP-429).
 
     It owned partitions that its last assignment does not contain.

@@ -45,8 +45,8 @@ from broker_lite.replication.controller_requests import request
 from broker_lite.replication.controller_writes import (
     assignment_write,
     state_writes,
+    unclean_warning,
     warning,
-    what_is_lost,
     with_versions,
 )
 from broker_lite.replication.election import (
@@ -171,7 +171,7 @@ class Controller:
         if not has_live_leader(state or view.state, live) and self._may_be_unclean(key):
             unclean = elect_unclean(view.state, view.replicas, live, held.brokers, epoch)
             if unclean is not None:
-                reason = what_is_lost(view.state, unclean)
+                reason = unclean_warning(view.state, unclean)
                 decided.states[key] = unclean
                 decided.reasons.setdefault(reason, []).append(key)
                 self._warned.pop(key, None)

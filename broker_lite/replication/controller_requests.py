@@ -39,8 +39,8 @@ from broker_lite.replication.controller_writes import (
     assignment_write,
     names_of,
     state_writes,
+    unclean_warning,
     warning,
-    what_is_lost,
 )
 from broker_lite.replication.election import elect_preferred, elect_unclean, has_live_leader
 from broker_lite.replication.holding import Holding
@@ -140,7 +140,7 @@ def _elect(held: Holding, event: ElectionRequested) -> list[ControllerEffect]:
         outcomes[key] = None
         states[key] = state
         if event.unclean:
-            reasons.setdefault(what_is_lost(view.state, state), []).append(key)
+            reasons.setdefault(unclean_warning(view.state, state), []).append(key)
     warnings = [Warn(warning(rows, reason)) for reason, rows in reasons.items()]
     return [*state_writes(held, states), *warnings, Answer(event.token, outcomes=outcomes)]
 

@@ -51,7 +51,7 @@ def with_versions(write: WriteAssignment) -> TopicView:
     return dataclasses.replace(write.topic, partitions=partitions)
 
 
-def what_is_lost(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
+def unclean_warning(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
     """Return the warning for an unclean election."""
     had = sorted({replica.broker_id for replica in before.isr})
     return (

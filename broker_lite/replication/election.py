@@ -76,7 +76,7 @@ def elect(
     members = tuple(r for r in state.isr if _lives(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)
     able = tuple(r for r in lasting if not live[r.broker_id].is_full) or lasting or members
-    heir, isr = _first(replicas, able), able
+    successor, isr = _first(replicas, able), able
     if isr and len(isr) < min_insync:
         full = [r for r in lasting if r not in able]
         kept = [r for r in state.isr if r not in members and _lives(r, suspected)]
@@ -86,8 +86,8 @@ def elect(
         if isr == state.isr:
             return None
         return dataclasses.replace(state, isr=isr, controller_epoch=controller_epoch)
-    if heir != NO_BROKER:
-        return led_by(state, live[heir], isr, controller_epoch)
+    if successor != NO_BROKER:
+        return led_by(state, live[successor], isr, controller_epoch)
     if state.leader == NO_BROKER:
         return None
     return dataclasses.replace(
@@ -162,11 +162,11 @@ def withdrawn(
     if state.leader != own.broker_id:
         return dataclasses.replace(state, leader_epoch=state.leader_epoch + 1, isr=others)
     alive = [replica for replica in others if _lives(replica, live)]
-    heir = _first(replicas, [r for r in alive if live[r.broker_id].takes_records])
-    if heir == NO_BROKER:
-        heir = _first(replicas, alive)
-    if heir != NO_BROKER:
-        return led_by(state, live[heir], others, state.controller_epoch)
+    successor = _first(replicas, [r for r in alive if live[r.broker_id].takes_records])
+    if successor == NO_BROKER:
+        successor = _first(replicas, alive)
+    if successor != NO_BROKER:
+        return led_by(state, live[successor], others, state.controller_epoch)
     if own.broker_id in live:
         return None
     return dataclasses.replace(

@@ -47,7 +47,7 @@ class Follower:
     """Whether the leader of this epoch may have counted a fetch of this process or an
     earlier one.
     """
-    asked: FetchFrom | None = None
+    in_flight: FetchFrom | None = None
     """The FetchFrom in flight."""
     leader_high_watermark: int = 0
     leader_start: int = 0
@@ -60,9 +60,9 @@ class Follower:
 
     def begin(self) -> list[Effect]:
         """Take the role; first Sync if the disk operations of an earlier role are not complete."""
-        return [*(() if self.log.is_settled else (Sync(),)), *self.go_on()]
+        return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
-    def go_on(self) -> list[Effect]:
+    def resume(self) -> list[Effect]:
         """Return the next due effects: leave the ISR, truncate, or fetch."""
         log, leader = self.log, self.state.leader
         if leader in (NO_BROKER, log.replica.broker_id) or self.paused:
@@ -70,16 +70,16 @@ class Follower:
         effects: list[Effect] = []
         if log.damaged_from is not None and self.proposal is None:
             if not self.may_have_fetched and log.replica not in self.state.isr:
-                return [self._truncate(log.damaged_from)] if log.writes_under_way == 0 else []
+                return [self._truncate(log.damaged_from)] if log.writes_in_flight == 0 else []
             if self.state.isr != (log.replica,):
                 self.proposal = self._epoch_without_us()
                 effects.append(ProposeIsr(self.proposal))
-        if self.asked is None and log.is_settled:
+        if self.in_flight is None and log.is_settled:
             self.may_have_fetched = True
-            self.asked = FetchFrom(
+            self.in_flight = FetchFrom(
                 leader, self.state.leader_epoch, log.log_end_offset, log.last_epoch
             )
-            effects.append(self.asked)
+            effects.append(self.in_flight)
         return effects
 
     def _epoch_without_us(self) -> LeaderAndIsr:
@@ -90,12 +90,12 @@ class Follower:
         return dataclasses.replace(self.state, leader_epoch=self.state.leader_epoch + 1, isr=isr)
 
     def _truncate(self, offset: int) -> Truncate:
-        self.log.writes_under_way += 1
+        self.log.writes_in_flight += 1
         return Truncate(offset)
 
     def stop(self) -> list[Effect]:
         """End the role."""
-        return [] if self.asked is None else [StopFetching()]
+        return [] if self.in_flight is None else [StopFetching()]
 
     # Answers of the leader.
 
@@ -103,17 +103,18 @@ class Follower:
         """Return whether an answer belongs to no fetch in flight; otherwise that fetch
         is complete.
         """
-        asked = self.asked
+        in_flight = self.in_flight
         if (
-            asked is None
-            or (event.leader_epoch, event.fetch_offset) != (asked.leader_epoch, asked.fetch_offset)
+            in_flight is None
+            or (event.leader_epoch, event.fetch_offset)
+            != (in_flight.leader_epoch, in_flight.fetch_offset)
             or (
                 isinstance(event, FetchDiverged)
-                and event.last_fetched_epoch != asked.last_fetched_epoch
+                and event.last_fetched_epoch != in_flight.last_fetched_epoch
             )
         ):
             return True
-        self.asked = None
+        self.in_flight = None
         return False
 
     def fetched(self, event: Fetched) -> list[Effect]:
@@ -123,8 +124,8 @@ class Follower:
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
         self.leader_start = max(self.leader_start, event.log_start_offset)
         if event.payload is None:
-            return in_order([*self._committed(), *self.go_on()])
-        self.log.writes_under_way += 1
+            return in_order([*self._committed(), *self.resume()])
+        self.log.writes_in_flight += 1
         return [AppendFetched(event.payload, event.leader_epoch), Sync()]
 
     def diverged(self, event: FetchDiverged) -> list[Effect]:
@@ -152,7 +153,7 @@ class Follower:
         if event.leader_log_start <= self.log.log_end_offset:
             self.paused = True
             return []
-        self.log.writes_under_way += 1
+        self.log.writes_in_flight += 1
         self.log.starting_at = event.leader_log_start
         return [StartAt(event.leader_log_start)]
 
@@ -162,7 +163,7 @@ class Follower:
         # If no batch was appended, fetching again at once would loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
-        return self.go_on()
+        return self.resume()
 
     def failed(self) -> list[Effect]:
         """Handle a failed append of fetched batches."""
@@ -170,7 +171,7 @@ class Follower:
         return []
 
     def synced(self) -> list[Effect]:
-        return in_order([*self._committed(), *self.go_on()])
+        return in_order([*self._committed(), *self.resume()])
 
     def _committed(self) -> list[Effect]:
         """Raise the high watermark and the log's start towards the leader's, up to the
@@ -194,11 +195,11 @@ class Follower:
         """Adopt the state znode's content in this leader epoch."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
-        return self.go_on()
+        return self.resume()
 
     def tick(self) -> list[Effect]:
         self.paused = False
-        return self.go_on()
+        return self.resume()
 
     def refused(self, event: IsrRefused) -> list[Effect]:
         if event.state == self.proposal:

@@ -124,7 +124,7 @@ class Leader:
             )
             return [Reply(event.token, error=error)]
         self.appending[event.token] = event.acks
-        self.log.writes_under_way += 1
+        self.log.writes_in_flight += 1
         append = Append(event.token, event.payload, self.state.leader_epoch)
         if self.unflushed_count == 0:
             self.unflushed_since_ms = now_ms

@@ -26,7 +26,7 @@ class LocalLog:
     high_watermark: int
     last_epoch: int = NO_EPOCH
     """The newest epoch in the epoch file."""
-    writes_under_way: int = 0
+    writes_in_flight: int = 0
     """Number of Append, AppendFetched, Truncate and StartAt effects without an answer."""
     damaged_from: int | None = None
     """First offset of a damaged flushed batch; the log from there on is not trusted."""
@@ -36,11 +36,11 @@ class LocalLog:
     @property
     def is_settled(self) -> bool:
         """Whether no write is in flight and everything written is on disk."""
-        return self.writes_under_way == 0 and self.flushed_end == self.log_end_offset
+        return self.writes_in_flight == 0 and self.flushed_end == self.log_end_offset
 
     def written(self, next_offset: int) -> None:
         """Record the answer of a write; the log ends at ``next_offset`` or later."""
-        self.writes_under_way -= 1
+        self.writes_in_flight -= 1
         if next_offset > self.log_end_offset:
             self.log_end_offset = next_offset
 
@@ -55,7 +55,7 @@ class LocalLog:
 
     def truncated(self, event: Truncated) -> None:
         """Record that the log was truncated, or begun anew at another offset."""
-        self.writes_under_way -= 1
+        self.writes_in_flight -= 1
         self.log_end_offset = event.log_end_offset
         self.flushed_end = event.flushed_end
         self.last_epoch = event.last_epoch

@@ -230,13 +230,13 @@ class Partition:
         self.log.written(event.next_offset)
         if isinstance(self.role, Leader):
             return self.role.appended(event)
-        return self._go_on()
+        return self._resume()
 
     def _append_failed(self, event: AppendFailed) -> list[Effect]:
-        self.log.writes_under_way -= 1
+        self.log.writes_in_flight -= 1
         if isinstance(self.role, Leader):
             return self.role.append_failed(event)
-        return self._go_on()
+        return self._resume()
 
     def _synced(self, flushed_end: int) -> list[Effect]:
         more = self.log.synced(flushed_end)
@@ -251,14 +251,14 @@ class Partition:
         log.synced(event.flushed_end)
         if isinstance(self.role, Leader):
             return self.role.epoch_started(event)
-        return self._go_on()
+        return self._resume()
 
     def _truncated(self, event: Truncated) -> list[Effect]:
         self.log.truncated(event)
-        return self._go_on()
+        return self._resume()
 
-    def _go_on(self) -> list[Effect]:
-        return self.role.go_on() if isinstance(self.role, Follower) else []
+    def _resume(self) -> list[Effect]:
+        return self.role.resume() if isinstance(self.role, Follower) else []
 
     def _fetch_answered(self, event: Event) -> list[Effect]:
         """Handle an answer of the leader, or of the disk to fetched batches.
@@ -280,7 +280,7 @@ class Partition:
                 self.log.written(event.next_offset)
                 return []
             case FetchedAppendFailed():
-                self.log.writes_under_way -= 1
+                self.log.writes_in_flight -= 1
                 return role.failed() if role else []
         raise AssertionError(event)
 
@@ -311,7 +311,7 @@ class Partition:
         log, role = self.log, self.role
         if log.damaged_from is None or offset < log.damaged_from:
             log.damaged_from = offset
-        return role.hand_over(now_ms) if isinstance(role, Leader) else self._go_on()
+        return role.hand_over(now_ms) if isinstance(role, Leader) else self._resume()
 
     # Roles.
 

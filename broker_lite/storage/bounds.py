@@ -136,7 +136,7 @@ class LogBounds(LogReader):
 
         Runs before the batches are cut, so that every batch in the log has a saved epoch.
         """
-        if self.leader_epochs.begin_beyond(offset):
+        if self.leader_epochs.has_epoch_from(offset):
             with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
                 self.leader_epochs.cut(offset)
 

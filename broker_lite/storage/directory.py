@@ -214,7 +214,7 @@ class DataDirectory:
         self.is_full = True
         return StorageError(f"log.dir {self.path} is full ({doing}). Free some space.")
 
-    # -- room ----------------------------------------------------------------------------------
+    # -- free space -------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         """Return whether appends are accepted. Asks the file system only while the disk is full."""

@@ -55,7 +55,7 @@ class LeaderEpochs:
         if self.note(epoch, start_offset):
             self._save_or_go_back(before)
 
-    def begin_beyond(self, end_offset: int) -> bool:
+    def has_epoch_from(self, end_offset: int) -> bool:
         """Return whether an epoch begins at or beyond ``end_offset``."""
         entries = self._entries
         return bool(entries) and entries[-1][1] >= end_offset

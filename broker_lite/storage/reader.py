@@ -197,7 +197,9 @@ class LogReader:
             return self._find_past(segment, offset, bad)
 
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
-        """Return the batch after damage that no index entry lies behind."""
+        """Return the batch that holds ``offset``, skipping damage that no index entry
+        leads past.
+        """
         while True:
             damage = self._note_damage(segment, bad)
             if offset < damage.next_offset:

@@ -161,7 +161,7 @@ class _Opening:
                 self._set_aside(bases[i:])
                 break
             segments.append(segment)
-            if self._is_believed(segment, following):
+            if self._needs_no_scan(segment, following):
                 continue
             torn = self._scan(segment, following)
             if torn is not None:
@@ -209,7 +209,7 @@ class _Opening:
 
     # -- segments ------------------------------------------------------------------------------
 
-    def _is_believed(self, segment: Segment, following: int) -> bool:
+    def _needs_no_scan(self, segment: Segment, following: int) -> bool:
         """Return whether a segment needs no scan: it is all on disk and its indexes fit."""
         synced = self.clean or following <= self.recovery_point
         if not (synced and self._epochs_known and segment.load_facts()):
@@ -218,7 +218,7 @@ class _Opening:
             return False
         if following == UNBOUNDED:
             segment.make_active()
-            return segment.ends_as_said()
+            return segment.ends_at_saved_offset()
         return True
 
     def _scan(self, segment: Segment, following: int) -> BadBatch | None:

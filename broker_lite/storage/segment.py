@@ -167,7 +167,7 @@ class Segment:
             return self._begin_indexes()
         self.first_append_ms = times_facts.first_append_ms
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
-        if facts.log_bytes > self.size_bytes or facts.damaged or not self._is_there(entry):
+        if facts.log_bytes > self.size_bytes or facts.damaged or not self._has_batch_at(entry):
             with contextlib.suppress(OSError):
                 # Later batches of the same sizes could make the next start accept this index.
                 self._files.remove(self.path(paths.TIME_INDEX))
@@ -187,7 +187,7 @@ class Segment:
         self._bytes_since_entry = 0
         return Entry(self.base_offset, 0)
 
-    def _is_there(self, entry: Entry) -> bool:
+    def _has_batch_at(self, entry: Entry) -> bool:
         if entry.position == 0:
             return entry.offset == self.base_offset
         found = read_batch(self.file, entry.position, self.size_bytes)
@@ -222,7 +222,7 @@ class Segment:
         self._load_indexes()
         self._bytes_since_entry = self.size_bytes - self.index.last().position
 
-    def ends_as_said(self) -> bool:
+    def ends_at_saved_offset(self) -> bool:
         """Return whether the batches behind the last index entry end at the saved
         ``next_offset``.
         """
@@ -270,7 +270,7 @@ class Segment:
         copy.rescan(copy._begin_indexes(), self.next_offset, check_crc=False)
         return copy.index, copy.times
 
-    def distrust_index(self) -> None:
+    def rebuild_indexes(self) -> None:
         """Rebuild both indexes after an entry led to a wrong position."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
@@ -374,7 +374,7 @@ class Segment:
         except BadBatch as bad:
             if bad.position != self.index.floor(offset).position or bad.position == 0:
                 raise
-            self.distrust_index()
+            self.rebuild_indexes()
             return self.find_from(self.index.floor(offset), offset, end)
 
     def find_from(self, entry: Entry, offset: int, end: int) -> LogBatch:

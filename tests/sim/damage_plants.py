@@ -62,15 +62,15 @@ def damage_is_not_repaired(patch: Patch) -> None:
 @planted(ROTS)
 def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
     """A follower cuts its log at the damage while it counts as in sync."""
-    go_on = Follower.go_on
+    resume = Follower.resume
 
     def cutting(self: Follower) -> list[Effect]:
         log = self.log
         if log.damaged_from is None or self.state.leader in (NO_BROKER, log.replica.broker_id):
-            return go_on(self)
-        return [self._truncate(log.damaged_from)] if log.writes_under_way == 0 else []
+            return resume(self)
+        return [self._truncate(log.damaged_from)] if log.writes_in_flight == 0 else []
 
-    patch.setattr(Follower, "go_on", cutting)
+    patch.setattr(Follower, "resume", cutting)
 
 
 @planted(ROTS)

@@ -289,10 +289,10 @@ def cut_to_the_high_watermark(patch: Patch) -> None:
     def cutting(self: Follower) -> list[Effect]:
         effects = begin(self)
         log = self.log
-        if log.writes_under_way == 0 and log.high_watermark < log.log_end_offset:
-            self.asked = None
+        if log.writes_in_flight == 0 and log.high_watermark < log.log_end_offset:
+            self.in_flight = None
             kept = [effect for effect in effects if not isinstance(effect, FetchFrom)]
-            log.writes_under_way += 1
+            log.writes_in_flight += 1
             return [Truncate(log.high_watermark), *kept]
         return effects
 
@@ -323,7 +323,7 @@ def fetched_before_flushed(patch: Patch) -> None:
     def unflushed(self: Follower, event: Fetched) -> list[Effect]:
         return [effect for effect in fetched(self, event) if not isinstance(effect, Sync)]
 
-    patch.setattr(LocalLog, "is_settled", property(lambda self: self.writes_under_way == 0))
+    patch.setattr(LocalLog, "is_settled", property(lambda self: self.writes_in_flight == 0))
     patch.setattr(Follower, "fetched", unflushed)
     patch.setattr(Follower, "tick", lambda self: [Sync(), *tick(self)])
 
@@ -333,7 +333,7 @@ def stale_answers_are_taken(patch: Patch) -> None:
     """An answer to a fetch of an earlier epoch is appended."""
 
     def take(self: Follower, event: Any) -> bool:
-        self.asked = None
+        self.in_flight = None
         return False
 
     patch.setattr(Follower, "_is_stale", take)

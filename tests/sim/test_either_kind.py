@@ -113,7 +113,7 @@ def groups_age_by_their_commits_alone(patch: Patch) -> None:
 
 def who_is_no_member_commits_beside_members(patch: Patch) -> None:
     """The group's coordinator takes whatever comes without a member's name."""
-    committing: Any = Group._committing
+    committing: Any = Group._check_commit
 
     def blind(self: Group, event: ev.Commit) -> LogbusError | None:
         if event.generation < 0 and not event.member_id:
@@ -121,7 +121,7 @@ def who_is_no_member_commits_beside_members(patch: Patch) -> None:
         refused: LogbusError | None = committing(self, event)
         return refused
 
-    patch.setattr(Group, "_committing", blind)
+    patch.setattr(Group, "_check_commit", blind)
 
 
 @pytest.mark.parametrize(

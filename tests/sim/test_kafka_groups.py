@@ -131,7 +131,7 @@ def any_generation_commits(patch: Patch) -> None:
     def who(self: Any, member_id: str, instance_id: str | None, _: int) -> Any:
         return self._roster.why_not(member_id, instance_id)
 
-    patch.setattr(Group, "_of_generation", who)
+    patch.setattr(Group, "_check_generation", who)
 
 
 async def asks_nobody(_: Any) -> None:

@@ -373,7 +373,7 @@ class GroupCoordinator:
             return _no_member(group)
         if len(self._held) >= GROUPS_MAX:
             return GroupMaxSizeReachedError(f"this broker coordinates {GROUPS_MAX} groups already")
-        error = self._no_room(join.said_bytes, GroupMaxSizeReachedError)
+        error = self._no_room(join.metadata_bytes, GroupMaxSizeReachedError)
         return error or Group(group, self._limits, 0).refusal(join)
 
     async def _load(self, group: str) -> Held:

@@ -39,7 +39,7 @@ KEY = PartitionKey("T", 0)
 
 
 class Disk:
-    """A log that carries out what is asked of it, later and in order."""
+    """A log that carries out disk effects in order, some time after their emission."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

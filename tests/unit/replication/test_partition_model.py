@@ -167,9 +167,9 @@ def cut_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
     def cut(self: Follower) -> list[fx.Effect]:
         log = self.log
-        if log.high_watermark == log.log_end_offset or log.writes_under_way:
+        if log.high_watermark == log.log_end_offset or log.writes_in_flight:
             return begin(self)
-        log.writes_under_way += 1
+        log.writes_in_flight += 1
         return [fx.Truncate(log.high_watermark)]
 
     patch.setattr(Follower, "begin", cut)
@@ -182,9 +182,9 @@ def any_epoch_may_fetch(patch: pytest.MonkeyPatch) -> None:
 
 def answers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
     def is_stale(self: Follower, event: Any) -> bool:
-        stale = self.asked is None or event.fetch_offset != self.asked.fetch_offset
+        stale = self.in_flight is None or event.fetch_offset != self.in_flight.fetch_offset
         if not stale:
-            self.asked = None
+            self.in_flight = None
         return stale
 
     patch.setattr(Follower, "_is_stale", is_stale)
@@ -192,7 +192,7 @@ def answers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def fetches_before_its_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        local_log.LocalLog, "is_settled", property(lambda self: self.writes_under_way == 0)
+        local_log.LocalLog, "is_settled", property(lambda self: self.writes_in_flight == 0)
     )
 
 
@@ -217,9 +217,9 @@ def damage_is_cut_at_once(patch: pytest.MonkeyPatch) -> None:
     found = partition.Partition._corruption_found
 
     def cut(self: partition.Partition, now_ms: int, offset: int) -> list[fx.Effect]:
-        if isinstance(self.role, Follower) and self.log.is_settled and self.role.asked:
-            self.role.asked = None
-            self.log.writes_under_way += 1
+        if isinstance(self.role, Follower) and self.log.is_settled and self.role.in_flight:
+            self.role.in_flight = None
+            self.log.writes_in_flight += 1
             return [fx.StopFetching(), fx.Truncate(offset)]
         return found(self, now_ms, offset)
 
@@ -228,14 +228,14 @@ def damage_is_cut_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def damage_is_cut_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
     """Truncate outside the ISR in an epoch in which the leader may be about to add the replica."""
-    go_on = Follower.go_on
+    resume = Follower.resume
 
     def hasty(self: Follower) -> list[fx.Effect]:
         if self.log.damaged_from is not None and self.log.replica not in self.state.isr:
             self.may_have_fetched = False
-        return go_on(self)
+        return resume(self)
 
-    patch.setattr(Follower, "go_on", hasty)
+    patch.setattr(Follower, "resume", hasty)
 
 
 FIRST_SEED = {

@@ -99,4 +99,4 @@ def test_epoch_that_cannot_be_saved_is_not_assigned() -> None:
     with pytest.raises(OSError, match="no-such-directory"):
         epochs.cut(15)
     assert epochs.entries == ((2, 10), (7, 20))
-    assert (epochs.begin_beyond(20), epochs.begin_beyond(21)) == (True, False)
+    assert (epochs.has_epoch_from(20), epochs.has_epoch_from(21)) == (True, False)
