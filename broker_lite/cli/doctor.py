@@ -138,7 +138,7 @@ def kafka_tables() -> Finding:
 def event_loop() -> Finding:
     if importlib.util.find_spec("uvloop") is None:
         cure = "pip install 'pyspark-logbus[broker]'"
-        return Finding("uvloop", "warning", "absent: brokers take twice the time a request", cure)
+        return Finding("uvloop", "info", "absent: brokers run asyncio's event loop", cure)
     return Finding("uvloop", "ok", importlib.metadata.version("uvloop"))
 
 

@@ -6,6 +6,7 @@ A person gets lines, a script one JSON object on stdout. Both leave out the proc
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ class Words(NamedTuple):
                 output.say(f"port {first} is taken: broker {number} has {broker['port']}")
                 break
         _tell_of_others(facts)
+        if importlib.util.find_spec("uvloop") is None:
+            _tell_of_slow_loop()
         if 0 < self.brokers_before < len(facts["brokers"]):
             _tell_of_few_replicas(facts)
         announce(facts, self.form, ending)
@@ -94,6 +97,14 @@ def _tell_of_others(facts: Facts) -> None:
             "Commands and clients that name no cluster mean this one from now on. "
             f"Also running: {there}"
         )
+
+
+def _tell_of_slow_loop() -> None:
+    """Report the doctor's finding about a host without uvloop."""
+    from broker_lite.cli import doctor
+
+    finding = doctor.event_loop()
+    output.say(f"{finding.check} is {finding.found}. To install it: {finding.cure}")
 
 
 def _tell_of_few_replicas(facts: Facts) -> None:

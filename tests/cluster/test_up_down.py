@@ -38,13 +38,13 @@ Logbus = Callable[..., subprocess.CompletedProcess[str]]
 def logbus(tmp_path: Path) -> Iterator[Logbus]:
     environment = os.environ | {"XDG_DATA_HOME": str(tmp_path / "data"), "TMPDIR": str(tmp_path)}
 
-    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "broker_lite", *arguments],
             capture_output=True,
             text=True,
             check=False,
-            env=environment,
+            env=environment | variables,
             cwd=tmp_path,
             timeout=100,
         )
@@ -455,3 +455,21 @@ def test_free_ports() -> None:
     assert first_free_ports("127.0.0.1", 0, 3) == [0, 0, 0]
     with pytest.raises(InvalidConfigError, match="another --port"):
         first_free_ports("127.0.0.1", 65535, 2)
+
+
+def test_a_host_without_uvloop_is_told_so_once_with_the_extra_to_install(
+    logbus: Logbus, tmp_path: Path
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys; sys.modules['uvloop'] = None")
+    arguments = ["up", "-d", "-n", "1", "--port", "0"]
+    with_uvloop = logbus(*arguments)
+    assert "uvloop is " not in with_uvloop.stderr
+    log = Path(json.loads(with_uvloop.stdout)["directory"]) / "broker-0" / "broker.log"
+    assert "uvloop is " not in log.read_text()
+    logbus("down")
+    found = logbus(*arguments, PYTHONPATH=str(hidden))
+    for said in (found.stderr, log.read_text()):
+        assert said.count("uvloop is ") == 1
+        assert said.count("pip install 'pyspark-logbus[broker]'") == 1
