@@ -160,6 +160,7 @@ class Follower:
     # Answers of the disk.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
+        """Fetch again, or pause if no fetched batch was appended."""
         # If no batch was appended, fetching again at once would loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
@@ -171,6 +172,7 @@ class Follower:
         return []
 
     def synced(self) -> list[Effect]:
+        """Raise the high watermark to the flushed end, and fetch again."""
         return in_order([*self._committed(), *self.resume()])
 
     def _committed(self) -> list[Effect]:
@@ -198,10 +200,12 @@ class Follower:
         return self.resume()
 
     def tick(self) -> list[Effect]:
+        """Retry a paused operation."""
         self.paused = False
         return self.resume()
 
     def refused(self, event: IsrRefused) -> list[Effect]:
+        """Pause after a refused proposal; the next Tick retries it."""
         if event.state == self.proposal:
             self.proposal = None
             self.paused = True

@@ -100,6 +100,7 @@ class Leader:
         return [StartEpoch(self.state.leader_epoch), Sync()]
 
     def epoch_started(self, event: EpochStarted) -> list[Effect]:
+        """Record the epoch's start; followers' fetches count from now on."""
         if event.leader_epoch != self.state.leader_epoch:
             return []
         self.epoch_start_offset = event.log_end_offset
@@ -147,6 +148,7 @@ class Leader:
         return []
 
     def append_failed(self, event: AppendFailed) -> list[Effect]:
+        """Answer a produce request whose append failed, unless acks=0."""
         acks = self.appending.pop(event.token, ACKS_NONE)
         return [] if acks == ACKS_NONE else [Reply(event.token, error=event.error)]
 

@@ -192,12 +192,18 @@ class DataDirectory:
     def fail(self, reason: str) -> StorageError:
         """Stop the directory for good, and return the error to raise."""
         self.failure = self.failure or reason
-        return StorageError(f"log.dir {self.path} has stopped: {self.failure}")
+        return self._stopped()
+
+    def _stopped(self) -> StorageError:
+        return StorageError(
+            f"log.dir {self.path} has stopped: {self.failure}. Check the disk, then restart the "
+            "broker."
+        )
 
     def check(self) -> None:
         """Raise StorageError if the directory has stopped."""
         if self.failure:
-            raise StorageError(f"log.dir {self.path} has stopped: {self.failure}")
+            raise self._stopped()
 
     def guard(self, doing: str, *, spare_full: bool = False) -> _Guard:
         """Return a context manager in which an OSError stops the directory.

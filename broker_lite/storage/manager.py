@@ -298,8 +298,7 @@ class LogManager:
         Raises StorageError, without writing the marker, if anything could not be saved.
         """
         try:
-            if self._data.failed:
-                raise StorageError(f"log.dir {self._data.path} has stopped: {self._data.failure}")
+            self._data.check()
             for log in self._logs.values():
                 log.close()
             self.checkpoint(now_ms)

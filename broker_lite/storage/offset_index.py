@@ -1,8 +1,8 @@
 """Sparse index of a segment: the base offset of a batch and its position in the log file.
 
 In memory the index is two growing arrays; on disk a checksummed header and both arrays. The index
-is a hint. Readers check the batch that an entry leads to, and a file that does not match its log
-(size, checksums, order) is rebuilt by a scan. One writer thread appends. Any thread may read:
+is a hint: readers check the batch that an entry leads to. A scan rebuilds an index file that does
+not match its log (size, checksums, order). One writer thread appends. Any thread may read:
 ``_offsets`` grows after ``_positions``, and entries never change.
 """
 
