@@ -1,9 +1,9 @@
-"""Producers, consumers and administration of a cluster; ``broker_lite.bus`` makes them.
+"""Producers, consumers and administration of a cluster; ``broker_lite.bus`` creates them.
 
-Operations are written once, as generators (``operations``, ``administration``), and carried out by
-a shell of ``transport``: sockets and threads, or asyncio. Producers and consumers are engines
-without I/O of their own (in ``producing`` and ``consuming``) under both. Importing this package
-imports none of pyarrow, numpy, asyncio, kazoo: names are looked up when used.
+Operations are generators (``operations``, ``administration``); a shell of ``transport`` runs them
+with threads or asyncio. Producers and consumers are engines without I/O (``producing``,
+``consuming``) under both shells. This package imports pyarrow, numpy, asyncio and kazoo only on
+first use of a name that needs them.
 """
 
 from __future__ import annotations

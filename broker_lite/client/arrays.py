@@ -1,8 +1,8 @@
-"""Between Python lists and Arrow without ``pa.array`` and ``to_pylist``.
+"""Conversions between Python lists and Arrow without ``pa.array`` and ``to_pylist``.
 
-``pa.array`` imports pandas wherever it is installed: half a second in the first ``send`` of a
-process, and 40 MB. Joining bytes and wrapping buffers is as fast; ``record.arrays`` is the same for
-numpy. Pure functions, any thread.
+``pa.array`` imports pandas if it is installed: half a second in a process's first ``send``, and 40
+MB. Joining bytes and wrapping buffers is as fast. ``record.arrays`` does the same for numpy. Pure
+functions, any thread.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from broker_lite.record.arrow import HEADERS_TYPE
 
 _OFFSET_MAX = (1 << 31) - 1
 FEW = 8
-"""Up to so many values are quicker done without numpy, which a lone record does not find in the
-processor's cache."""
+"""Maximum number of values converted without numpy, which is slower for a few records."""
 _KEPT_ROWS_MAX = 1 << 16
 _ITEM_TYPE = HEADERS_TYPE.value_type
 
@@ -32,7 +31,7 @@ _ITEM_TYPE = HEADERS_TYPE.value_type
 def fixed(
     values: npt.NDArray[Any], kind: pa.DataType, is_valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Numpy values as a column of a type of the same width."""
+    """Return numpy values as a column of a type of the same width."""
     return pa.Array.from_buffers(
         kind, len(values), [_validity(is_valid), pa.py_buffer(np.ascontiguousarray(values))]
     )
@@ -45,10 +44,8 @@ def _validity(is_valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
 
 
 def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Bytes as a binary column (or text as UTF-8 with ``kind`` string); 50 ns each.
-
-    Raises MessageTooLargeError for more than 2 GiB.
-    """
+    """Return bytes as a binary column (text as UTF-8 with ``kind`` string); 50 ns each. Raises
+    MessageTooLargeError above 2 GiB."""
     count = len(values)
     if count <= FEW and None not in values:
         return _few_of(values, pa.binary() if kind is None else kind)  # type: ignore[arg-type]
@@ -73,7 +70,8 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
 
 
 def topic_column(topic: str, count: int) -> pa.Array:
-    """One text in each of ``count`` rows: a slice of what was made before, if that is as long."""
+    """Return a column of ``count`` equal texts; a slice of a cached column if that is long
+    enough."""
     if count > _KEPT_ROWS_MAX:
         return pa.repeat(pa.scalar(topic), count)
     return _repeated(topic, max(1 << 12, 1 << (count - 1).bit_length())).slice(0, count)
@@ -88,7 +86,7 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """The same of few values, without numpy."""
+    """Return a few values as a column, without numpy."""
     data = b"".join(values)
     if len(data) > _OFFSET_MAX:
         raise MessageTooLargeError(f"{len(data)} bytes in one batch")
@@ -98,21 +96,21 @@ def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
-    """A binary column as Python bytes, each made when it is asked for; 25 ns each. None for all
-    where there is no column."""
+    """Yield a binary column as Python bytes, each built on demand; 25 ns each. Without a column,
+    yield None for every row."""
     if array is None:
         return repeat(None, count)
     _, offsets_buffer, data_buffer = array.buffers()
     if data_buffer is None or not count:
         found: Iterator[bytes | None] = repeat(b"", count)
     else:
-        # By count: a buffer from elsewhere may be longer, and no multiple of a value.
+        # Slice by count: a foreign buffer may be longer, and no multiple of the value's width.
         if count <= FEW and not array.null_count:
             edges = struct.unpack_from(f"={count + 1}i", offsets_buffer, 4 * array.offset)
             few = memoryview(data_buffer)
             return iter([few[at:end].tobytes() for at, end in pairwise(edges)])
         offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, 4 * array.offset)
-        # Three times as fast as a slice for each value.
+        # Three times as fast as one slice per value.
         data = BytesIO(memoryview(data_buffer)[int(offsets[0]) : int(offsets[-1])])
         found = map(data.read, np.diff(offsets).tolist())
     if not array.null_count:
@@ -124,14 +122,14 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where a column that has nulls has them."""
+    """Return the null mask of a column that has nulls."""
     bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")
     found: npt.NDArray[np.bool_] = bits[array.offset : array.offset + len(array)] == 0
     return found
 
 
 def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
-    """Each row's headers, None for a row without, as a column of HEADERS_TYPE."""
+    """Return each row's headers (None for a row without) as a column of HEADERS_TYPE."""
     sizes = np.fromiter((len(row) if row else 0 for row in rows), np.int64, len(rows))
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])

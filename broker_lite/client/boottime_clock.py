@@ -1,9 +1,9 @@
-"""The clock of leases. A member of a group may hand out for so long after its last heartbeat, and
-others take over after that, by clocks of machines that are awake: so its own must not stand still
-while its machine is suspended, as ``time.monotonic`` does on Linux.
+"""The clock of leases, which continues during suspend.
 
-Members and whoever asks whether their lease holds read this one; pure code is given its times. Any
-thread.
+A group member may return records for a limited time after its last heartbeat. Other members then
+take over, by the clocks of running machines. A suspended machine must count that time too;
+``time.monotonic`` on Linux does not. All lease checks read this clock; pure code receives its
+values. Any thread.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 
 CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux's that counts sleep; macOS's CLOCK_MONOTONIC counts it."""
+"""Linux's clock that counts suspend; on macOS, CLOCK_MONOTONIC counts it."""
 
 
 def lease_ms() -> float:
-    """Milliseconds that never go back; to compare with each other only."""
+    """Return monotonic milliseconds, comparable only with each other."""
     return time.clock_gettime(CLOCK) * 1000.0

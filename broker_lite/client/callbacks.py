@@ -1,7 +1,7 @@
-"""What a group's consumer tells its user: partitions that come, go, or are lost.
+"""Callbacks of a group's consumer: partitions assigned, revoked or lost.
 
-Each is called as ``callback(consumer, partitions)``, on the thread that reads, within a call that
-asks for records (or the one that makes the consumer, or closes it).
+Each is called as ``callback(consumer, partitions)`` on the reading thread, within a call that asks
+for records, or that creates or closes the consumer.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ Callback = Callable[[Any, list[TopicPartition]], Any]
 
 
 class Callbacks(NamedTuple):
-    """``on_assign``: these are read from now on; their positions are known, and ``seek`` works.
-    ``on_revoke``: these go to another member after the call; what is done with is committed where
-    the consumer does so by itself, and ``commit`` works. ``on_lost``: these went already, and a
-    commit of them is refused; None: ``on_revoke`` is called for them too."""
+    """The callbacks of one consumer.
+
+    ``on_assign``: the partitions are assigned; their positions are known and ``seek`` works.
+    ``on_revoke``: the partitions move to another member after the call; ``commit`` works, and
+    automatic commits are done. ``on_lost``: the partitions already moved, so a commit is refused;
+    None calls ``on_revoke`` instead.
+    """
 
     on_assign: Callback | None = None
     on_revoke: Callback | None = None
@@ -44,6 +47,6 @@ def _call(callback: Callback | None, consumer: Any, wheres: Iterable[TopicPartit
 
 
 async def done(result: Any) -> None:
-    """Wait for a callback that is a coroutine."""
+    """Await a callback that is a coroutine."""
     if inspect.isawaitable(result):
         await result

@@ -1,7 +1,7 @@
-"""Which cluster is meant: options, then the environment, then what ``logbus up`` last started.
+"""Cluster discovery: options, then environment variables, then the last ``logbus up``.
 
-Runs where a client is made and nowhere else, so what crosses to other processes is always a plain
-list of brokers. ZooKeeper is asked only when it is named, and kazoo is imported only then.
+Discovery runs only when a client is created, so other processes always receive a plain list of
+brokers. ZooKeeper is contacted, and kazoo imported, only if it is named.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def resolve(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """The brokers to begin with, as ``host:port,host:port``.
+    """Return the bootstrap brokers as ``host:port,host:port``.
 
-    The first of these that says something: ``bootstrap_servers``, ``zookeeper`` (its registry of
-    brokers), LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, the cluster that ``logbus up`` last
-    started. Raises NoClusterError where none does, InvalidConfigError for a malformed address or
-    both options at once, CoordinationUnavailableError where ZooKeeper does not answer.
+    The first source with a value wins: ``bootstrap_servers``, ``zookeeper`` (its broker registry),
+    LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, the cluster that ``logbus up`` started last. Raises
+    NoClusterError without any, InvalidConfigError for a malformed address or both options,
+    CoordinationUnavailableError if ZooKeeper does not answer.
     """
     env = os.environ if environment is None else environment
     if bootstrap_servers and zookeeper:
@@ -61,19 +61,19 @@ def resolve(
 
 
 def data_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Where logbus keeps data of this user: the XDG data folder's ``logbus``."""
+    """Return the user's data folder of logbus: the XDG data folder's ``logbus``."""
     env = os.environ if environment is None else environment
     root = env.get("XDG_DATA_HOME")
     return (Path(root) if root else Path.home() / ".local" / "share") / "logbus"
 
 
 def last_cluster_path(environment: Mapping[str, str] | None = None) -> Path:
-    """The file in which ``logbus up`` leaves the facts of the cluster that it started last."""
+    """Return the file in which ``logbus up`` stores the facts of its last cluster."""
     return data_directory(environment) / LAST_CLUSTER
 
 
 def read_cluster(path: str | Path) -> dict[str, Any] | None:
-    """The facts of a cluster as ``logbus up`` wrote them; None without a readable file."""
+    """Return the facts of a cluster that ``logbus up`` wrote, or None without a readable file."""
     try:
         found = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError):
@@ -84,10 +84,9 @@ def read_cluster(path: str | Path) -> dict[str, Any] | None:
 def parse_endpoints(
     servers: str | Sequence[str], option: str = "bootstrap.servers"
 ) -> tuple[Endpoint, ...]:
-    """``host:port,…`` (IPv6 in brackets, port 9092 by default) or a sequence of such texts.
-    ``option`` is what errors call it.
+    """Parse ``host:port,…`` (IPv6 in brackets, default port 9092) or a sequence of such texts.
 
-    Raises InvalidConfigError for an address that is none, or where there is no address at all.
+    Errors name ``option``. Raises InvalidConfigError for an invalid address or an empty list.
     """
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
     found = tuple(_parse_endpoint(text.strip(), option) for text in texts if text.strip())
@@ -97,7 +96,7 @@ def parse_endpoints(
 
 
 def join(endpoints: Sequence[Endpoint]) -> str:
-    """Endpoints as ``parse_endpoints`` reads them."""
+    """Format endpoints as ``parse_endpoints`` reads them."""
     return ",".join(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints
     )
@@ -119,9 +118,9 @@ def _parse_endpoint(text: str, option: str) -> Endpoint:
 
 
 def brokers_in_zookeeper(address: str, timeout_s: float = ZOOKEEPER_TIMEOUT_S) -> list[Endpoint]:
-    """The brokers that a cluster's ZooKeeper has registered (``host:port,…/chroot``).
+    """Return the brokers registered in a cluster's ZooKeeper (``host:port,…/chroot``).
 
-    Raises CoordinationUnavailableError where it does not answer or knows no broker in time, and
+    Raises CoordinationUnavailableError if ZooKeeper does not answer or has no broker in time,
     MissingDependencyError without kazoo.
     """
     from broker_lite.metadata.zookeeper import read_brokers

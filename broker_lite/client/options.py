@@ -1,8 +1,8 @@
-"""Keyword options of ``connect``, ``producer`` and ``consumer`` to configurations.
+"""Build configurations from keyword options of ``connect``, ``producer`` and ``consumer``.
 
-An option has one row in ``config`` and two spellings here: our name (``batch_bytes``) and its key
-with underscores (``batch_size``), which is how kafka-python spells it. Anything else is an error
-that names the nearest.
+An option has one row in ``config`` and two spellings: our name (``batch_bytes``) and its key with
+underscores as in kafka-python (``batch_size``). Any other name is an error that suggests the
+nearest.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ CONSUMER_ARGUMENTS = (
     "streams",
     "zookeeper",
 )
-"""What ``Bus.consumer`` and ``create_message_streams`` take beside options: a slip in one of these
-arrives as an option."""
+"""Keyword parameters of ``Bus.consumer`` and ``create_message_streams``. A misspelt parameter
+arrives as an option, so the error may suggest these."""
 _ACKS = {0: "0", 1: "1", -1: "all", "-1": "all"}
 
 
 def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) -> C:
-    """A configuration of ``options``, over those of ``base`` that concern it.
+    """Build a configuration from ``options``, over the applicable options of ``base``.
 
-    Raises InvalidConfigError for an unknown option, one spelt twice with different values, a value
-    of the wrong type or out of bounds, and options at odds with each other.
+    Raises InvalidConfigError for an unknown option, two spellings with different values, a wrong
+    type, a value out of bounds, or contradicting options.
     """
     spellings = {name: name for name in keys(kind)}
     spellings.update({row.key.replace(".", "_"): name for name, row in keys(kind).items()})
@@ -81,7 +81,7 @@ def check_names(options: Mapping[str, Any]) -> None:
 
 
 def only_of_members(options: Mapping[str, Any]) -> list[str]:
-    """Those of the options that only a group's members have."""
+    """Return the given options that only group members have."""
     everybodys, members = keys(ConsumerConfig), keys(MemberConfig)
     spelt = {
         spelling
@@ -93,7 +93,7 @@ def only_of_members(options: Mapping[str, Any]) -> list[str]:
 
 
 def check_pattern(pattern: str) -> str:
-    """A pattern that can be matched; raises InvalidConfigError."""
+    """Return the pattern if it compiles; raise InvalidConfigError."""
     check_text("pattern", pattern)
     try:
         re.compile(pattern)
@@ -103,7 +103,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_text(option: str, value: str) -> str:
-    """Text that can be sent; raises InvalidConfigError."""
+    """Return the text if it can be encoded; raise InvalidConfigError."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -141,7 +141,7 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
 
 
 def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Idempotence needs acks=all: asked for both is an error, acks alone switches it off."""
+    """Check that idempotence has acks=all. Both explicit: an error; acks alone turns it off."""
     if values.get("acks", "all") == "all":
         return
     if "idempotence" in given and values["idempotence"]:

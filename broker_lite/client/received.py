@@ -1,7 +1,7 @@
-"""What a fetch brought: cut into batches, checked, decoded. Nothing unchecked leaves this module.
+"""Fetched bytes cut into batches, checked and decoded. Nothing unchecked leaves this module.
 
-``walk`` takes whole batches out of an answer; ``decode`` checks the CRC and gives Arrow columns
-over the received memory; ``records`` makes Python records of columns. No I/O; any thread.
+``walk`` splits an answer into whole batches. ``decode`` checks the CRC and returns Arrow columns
+over the received memory. ``records`` builds Python records from columns. No I/O; any thread.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Record(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """Batches in offset order, void ones too, and the offset at which to go on.
+    """Batches in offset order, void ones included, and the offset of the next fetch.
 
-    ``damage`` is about the bytes at ``next_offset``: what follows them in this answer is unknown.
-    ``leader_epoch``: in which the leader served the batches (-1: not known).
+    ``damage`` describes corrupt bytes at ``next_offset``; the rest of the answer is ignored.
+    ``leader_epoch`` is that in which the leader served the batches (-1: unknown).
     """
 
     batches: list[LogBatch]
@@ -54,7 +54,7 @@ class Walked(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Decoded rows of one batch: those from ``first_row`` on, ``row_count`` of them, count."""
+    """``row_count`` decoded rows of one batch, from ``first_row`` on."""
 
     header: BatchHeader
     columns: Columns
@@ -63,9 +63,9 @@ class Slice(NamedTuple):
 
 
 def walk(records: memoryview, walker: BatchWalker, where: TopicPartition) -> Walked:
-    """Take the whole batches of one partition's answer; headers only, which is cheap.
+    """Return the whole batches of one partition's answer; parses headers only.
 
-    Bytes that hold no whole batch are damage, unless there are none.
+    Bytes without any whole batch count as corrupt.
     """
     batches: list[LogBatch] = []
     position, damage = walker.position, None
@@ -80,8 +80,8 @@ def walk(records: memoryview, walker: BatchWalker, where: TopicPartition) -> Wal
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
-    """Carries where reading can go on: what was read from ``offset`` on is not in the log now.
-    ``epoch``: of what was read before that (-1: not known)."""
+    """A log lost records by truncation. ``offset`` is where reading can resume, ``epoch`` the
+    leader epoch of the record before it (-1: unknown)."""
 
     def __init__(self, message: str = "", offset: int = NO_OFFSET, epoch: int = NO_EPOCH) -> None:
         super().__init__(message)
@@ -90,16 +90,16 @@ class LogTruncatedError(OffsetOutOfRangeError):
 
 
 def damaged(where: TopicPartition, offset: int, reason: str) -> CorruptMessageError:
-    """The error that tells a reader where the log is damaged."""
+    """Return the error that names the partition and offset of corrupt data."""
     return CorruptMessageError(
         f"topic {where.topic!r} partition {where.partition} offset {offset}: {reason}"
     )
 
 
 def decode(batch: LogBatch, where: TopicPartition, start: int, end: int | None) -> Slice | None:
-    """The rows of a batch within ``[start, end)``; None if there are none or the batch is void.
+    """Return the rows of a batch within ``[start, end)``; None without rows or for a void batch.
 
-    Raises CorruptMessageError, naming partition and offset, unless CRC and structure are right.
+    Raises CorruptMessageError, with partition and offset, for a wrong CRC or structure.
     """
     header = batch.header
     try:
@@ -127,11 +127,13 @@ def _within(header: BatchHeader, columns: Columns, start: int, end: int | None) 
 
 
 SMALL_ROWS = 1000
-"""Batches of rows with fewer records are decoded together: each costs as much as so many rows."""
+"""Row-format batches with fewer records are decoded together, since a batch's fixed cost equals
+that of this many records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:
-    """How many batches, from that one on, ``decode_joined`` may take together; 0 or 1: none."""
+    """Return how many batches from ``at`` on ``decode_joined`` may decode together; 0 or 1:
+    none."""
     epoch = NO_EPOCH
     for count, item in enumerate(items[at:]):
         if isinstance(item, Skipped):
@@ -150,10 +152,11 @@ def joinable(items: Sequence[Item], at: int) -> int:
 
 
 def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
-    """The rows of the first of these batches within ``[start, end)``, as if they were one batch,
-    and how many batches that was; all of them must be ``joinable``.
+    """Decode batches of rows as one; return their rows within ``[start, end)`` and the batch
+    count.
 
-    Raises CorruptMessageError where CRC or structure of any is wrong: ``decode`` then tells which.
+    All batches must be ``joinable``. Raises CorruptMessageError for a wrong CRC or structure;
+    ``decode`` then finds the corrupt batch.
     """
     for batch in batches:
         check_crc(batch.buffer, batch.header)
@@ -163,7 +166,7 @@ def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[
 
 
 class Skipped(NamedTuple):
-    """Offsets without rows: ``damage`` says what is wrong there, or no header can be made of it."""
+    """Offsets without rows. ``damage`` is the error, or None if the batch header is unreadable."""
 
     first_offset: int
     next_offset: int
@@ -176,8 +179,10 @@ Item = LogBatch | Skipped
 def decode_all(
     chunks: Iterable[list[Item]], where: TopicPartition, start: int, end: int
 ) -> Iterator[Slice | Skipped]:
-    """The rows of batches within ``[start, end)``, small batches of rows many at a time, and what
-    has none because it is damaged."""
+    """Yield the rows of batches within ``[start, end)``, and a Skipped for each corrupt batch.
+
+    Small row-format batches are decoded together.
+    """
     for items in chunks:
         at = alone_before = 0
         while at < len(items):
@@ -205,7 +210,7 @@ def decode_all(
 
 
 def offsets_of(rows: Slice) -> npt.NDArray[np.int64]:
-    """The offset of each row."""
+    """Return the offset of each row."""
     base, first = rows.header.base_offset, rows.first_row
     deltas = rows.columns.offset_deltas
     if deltas is None:
@@ -214,7 +219,7 @@ def offsets_of(rows: Slice) -> npt.NDArray[np.int64]:
 
 
 def timestamps_of(rows: Slice) -> npt.NDArray[np.int64]:
-    """The time of each row in ms, -1 where unknown."""
+    """Return the timestamp of each row in ms, -1 if unknown."""
     column = rows.columns.timestamp
     if column is None:
         return np.full(rows.row_count, rows.header.constant_timestamp, np.int64)
@@ -230,7 +235,7 @@ _make_record = partial(tuple.__new__, Record)
 
 
 def each_record(where: TopicPartition, rows: Slice) -> Iterator[Record]:
-    """The rows as Python records, each made when it is asked for; 0.2 µs each without headers."""
+    """Yield the rows as Python records, each built on demand; 0.2 µs each without headers."""
     headers: Iterator[list[Header]]
     if rows.columns.headers is None:
         headers = map(list, repeat(()))
@@ -265,5 +270,5 @@ def each_record(where: TopicPartition, rows: Slice) -> Iterator[Record]:
 
 
 def records(where: TopicPartition, rows: Slice) -> list[Record]:
-    """The rows as Python records."""
+    """Return the rows as Python records."""
     return list(each_record(where, rows))

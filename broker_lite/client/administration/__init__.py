@@ -1,6 +1,6 @@
-"""Operators' questions and orders: topics, settings, groups, replicas, lag.
+"""Administration of topics, settings, groups and replicas, and lag.
 
-``admin`` is the face, blocking; ``admin_requests`` and ``replica_requests`` are its operations.
-What is worked out of their answers is pure: ``group_lag``, ``query_lease`` (which Spark query
-publishes to a group), ``health``, ``replica_plans``.
+``admin`` is the blocking API; ``admin_requests`` and ``replica_requests`` are its operations. Pure
+modules evaluate the answers: ``group_lag``, ``query_lease`` (the Spark query that publishes to a
+group), ``health``, ``replica_plans``.
 """

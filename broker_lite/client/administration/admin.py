@@ -1,8 +1,8 @@
-"""``Admin``: what operators and planners ask of a cluster, blocking. Without pyarrow, numpy.
+"""``Admin``: blocking administration of a cluster. Imports no pyarrow and no numpy.
 
-Safe to share between threads: each question borrows connections of a pool; the view that they
-renew is replaced whole. Safe after a fork: the child opens connections of its own. Retriable errors
-are tried again within ``timeout_ms`` of each call, after fresh metadata where that may help.
+Threads may share it: each call borrows pooled connections, and the cluster view is replaced as a
+whole. A forked child opens its own connections. Retriable errors are retried within ``timeout_ms``
+of each call, after a metadata refresh if that may help.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SOURCES = {1: "topic", 2: "broker", 4: "broker file", 5: "default"}
 
 
 class ConfigEntry(NamedTuple):
-    """One setting as a broker has it; ``source`` is topic, broker, broker file or default."""
+    """One setting as a broker reports it. ``source`` is topic, broker, broker file or default."""
 
     name: str
     value: str | None
@@ -59,9 +59,11 @@ class ConfigEntry(NamedTuple):
 
 
 class GroupListing(NamedTuple):
-    """A consumer group. ``kind`` is its type in the protocol: "Classic" is a Kafka group, which a
-    broker coordinates, "Native" one that coordinates itself in ZooKeeper. A Classic one whose
-    ``protocol_type`` is empty has offsets alone: its first member decides which of the two it is.
+    """A consumer group.
+
+    ``kind`` is its type in the protocol: "Classic" is a Kafka group with a broker as coordinator,
+    "Native" coordinates itself in ZooKeeper. A Classic group with an empty ``protocol_type`` has
+    only offsets; its first member decides its type.
     """
 
     group: str
@@ -80,7 +82,7 @@ class GroupDescription(NamedTuple):
 
 
 class LogDir(NamedTuple):
-    """A broker's data directory: bytes by partition, and of the disk (-1 if unknown)."""
+    """A broker's data directory: bytes by partition, and bytes of the disk (-1 if unknown)."""
 
     broker_id: int
     path: str
@@ -126,8 +128,8 @@ class Admin:
     # -- the cluster
 
     def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Brokers, controller and topics: all of them, or those named (a missing one has
-        ``error``). Raises NoBrokersError where no broker answers."""
+        """Return brokers, controller and topics: all, or the named ones (a missing one has
+        ``error``). Raises NoBrokersError if no broker answers."""
         names = None if topics is None else list(topics)
         view: ClusterView = self._run(requests.refresh(self._cluster, names, self._deadline()))
         if names is None:
@@ -136,7 +138,7 @@ class Admin:
         return ClusterView(view.cluster_id, view.controller_id, view.brokers, wanted)
 
     def describe_cluster(self) -> ClusterView:
-        """Brokers and controller, without topics."""
+        """Return brokers and controller, without topics."""
         return self.cluster(())
 
     # -- topics
@@ -151,10 +153,10 @@ class Admin:
         if_not_exists: bool = False,
         validate_only: bool = False,
     ) -> str:
-        """Make a topic and return its id once every broker serves it.
+        """Create a topic and return its id once every broker serves it.
 
-        -1 takes the brokers' defaults. ``config``: settings of ``conf/topic.conf``, as text or as
-        Python values. ``validate_only`` asks whether it could be made, and makes nothing. Raises
+        -1 selects the brokers' defaults. ``config`` holds settings of ``conf/topic.conf`` as text
+        or Python values. ``validate_only`` checks the request without creating the topic. Raises
         TopicExistsError (unless ``if_not_exists``), InvalidTopicError, InvalidPartitionsError,
         InvalidReplicationFactorError or InvalidConfigError.
         """
@@ -184,7 +186,7 @@ class Admin:
         return topic_id
 
     def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
-        """Delete a topic; returns once no broker serves it. Raises UnknownTopicOrPartitionError."""
+        """Delete a topic; return once no broker serves it. Raises UnknownTopicOrPartitionError."""
         try:
             self._run(admin_requests.delete_topic(self._cluster, name, self._deadline()))
         except UnknownTopicOrPartitionError:
@@ -192,13 +194,12 @@ class Admin:
                 raise
 
     def create_partitions(self, name: str, count: int) -> None:
-        """Let a topic have ``count`` partitions in all; raises InvalidPartitionsError for fewer
-        than it has."""
+        """Raise a topic's partition count to ``count``; InvalidPartitionsError if it has more."""
         self._run(admin_requests.create_partitions(self._cluster, name, count, self._deadline()))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete records before these offsets (-1: all that are committed); the first offsets
-        that are left. Raises OffsetOutOfRangeError."""
+        """Delete records before these offsets (-1: the high watermark). Return the first
+        remaining offsets. Raises OffsetOutOfRangeError."""
         return requests.raise_first(
             self._run(admin_requests.delete_records(self._cluster, before, self._deadline()))
         )
@@ -206,16 +207,19 @@ class Admin:
     # -- replicas
 
     def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """Begin to move partitions to these brokers, the preferred leader first; None takes a move
-        back. Returns when that is recorded: see ``reassignments``. Raises
-        InvalidReplicaAssignmentError, NoReassignmentInProgressError."""
+        """Start to move partitions to these brokers, the preferred leader first; None cancels a
+        move.
+
+        Returns once the controller has recorded the moves; see ``reassignments`` for progress.
+        Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError.
+        """
         if targets:
             requests.raise_first(
                 self._run(replica_requests.reassign(self._cluster, targets, self._deadline()))
             )
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """The partitions that are on their way to other brokers."""
+        """Return the partitions with a reassignment in progress."""
         found: dict[TopicPartition, Reassignment] = self._run(
             replica_requests.reassignments(self._cluster, self._deadline())
         )
@@ -224,9 +228,12 @@ class Admin:
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Let the preferred replicas lead, where they are in sync; or, ``unclean``, give partitions
-        without a leader one that is not in sync and loses what it lacks. None: all partitions;
-        then only those are returned for which something was tried."""
+        """Elect the preferred replicas that are in sync.
+
+        With ``unclean``, elect a replica that is not in sync for partitions without a leader;
+        records that it lacks are lost. None selects all partitions and returns only attempted
+        elections.
+        """
         found: dict[TopicPartition, LogbusError | None] = self._run(
             replica_requests.elect_leaders(
                 self._cluster,
@@ -238,7 +245,7 @@ class Admin:
         return found
 
     def retire_broker(self, broker_id: int) -> None:
-        """Forget a broker that will not come back. Raises InvalidRequestError where it runs or
+        """Unregister a broker that will not return. Raises InvalidRequestError if it runs or
         holds replicas, BrokerIdNotRegisteredError."""
         self._run(replica_requests.retire_broker(self._cluster, broker_id, self._deadline()))
 
@@ -247,7 +254,7 @@ class Admin:
     def describe_configs(
         self, topics: Iterable[str] = (), brokers: Iterable[int] = ()
     ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
-        """Settings of topics and brokers: {("topic"|"broker", name): {key: ConfigEntry}}."""
+        """Return settings as {("topic"|"broker", name): {key: ConfigEntry}}."""
         resources = [configs.ConfigResource(configs.RESOURCE_TOPIC, name) for name in topics]
         resources += [configs.ConfigResource(configs.RESOURCE_BROKER, str(i)) for i in brokers]
         rows: list[configs.DescribeConfigsResult] = self._run(
@@ -274,7 +281,7 @@ class Admin:
     def alter_configs(
         self, topic: str, changes: Mapping[str, object], *, validate_only: bool = False
     ) -> None:
-        """Change settings; None puts one back to its default. Raises InvalidConfigError."""
+        """Change settings; None restores the default. Raises InvalidConfigError."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
         self._run(
             admin_requests.alter_configs(
@@ -294,8 +301,8 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, ListedOffset]:
-        """The first offset at or after a time in ms (-1: the end, -2: the start, -3: the newest
-        record); offset -1 where there is none."""
+        """Return the first offset at or after a timestamp in ms (-1: end, -2: start, -3: newest
+        record); offset -1 without such a record."""
         return requests.raise_first(
             self._run(
                 requests.list_offsets(
@@ -312,23 +319,27 @@ class Admin:
         ranges: Mapping[TopicPartition, tuple[int, int]],
         topic_ids: Mapping[str, str] = requests.ANY_TOPIC,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Where ``max_bytes`` stored bytes after ``start`` end: {tp: (start, max_bytes)} to
-        {tp: (end offset, bytes)}; a batch boundary, at least one batch. Raises UnknownTopicIdError
-        where a topic of that name is not the one that ``topic_ids`` says."""
+        """Return where ``max_bytes`` stored bytes after ``start`` end, as {tp: (end offset,
+        bytes)}.
+
+        ``ranges`` is {tp: (start, max_bytes)}. The end is a batch boundary, at least one batch
+        after ``start``. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``.
+        """
         operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
         return requests.raise_first(self._run(operation))
 
     def record_times(
         self, after: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
-        """The first record at or after each offset, and its timestamp in ms (-1: it has none);
-        offset -1 where there is no such record yet."""
+        """Return the first record at or after each offset and its timestamp in ms (-1: none);
+        offset -1 if no such record exists yet."""
         return requests.raise_first(self.record_times_each(after))
 
     def record_times_each(
         self, after: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset | LogbusError]:
-        """As ``record_times``, but what cannot be told is in the answer, beside what can."""
+        """Return the same as ``record_times``, with an error in place of a failed partition's
+        row."""
         found: dict[TopicPartition, ListedOffset | LogbusError] = self._run(
             requests.record_times(self._cluster, after, self._deadline())
         )
@@ -337,8 +348,10 @@ class Admin:
     # -- groups
 
     def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        """How far a group or Spark query is behind, in records and in seconds, and who reads, for
-        every partition in which it committed or that a member reads."""
+        """Return the lag of a group or Spark query in records and seconds, with the reader.
+
+        Covers every partition with a committed offset or a reading member.
+        """
         committed = {tp: at for tp, at in self.committed(group).items() if at.offset >= 0}
         now_ms = time.time() * 1000
         owners = running(committed, now_ms)
@@ -359,7 +372,7 @@ class Admin:
         )
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
-        """The live members of a group and what each owns; none where there is no such group."""
+        """Return the live members of a group and their partitions; empty without such a group."""
         with contextlib.suppress(GroupIdNotFoundError):
             members = self.describe_groups([group])[group].members
             return {row.member_id: owned_by(row) for row in members}
@@ -368,7 +381,7 @@ class Admin:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """A group's offsets, of all partitions or of these; those without one are absent."""
+        """Return a group's committed offsets, of all or these partitions; absent without one."""
         return requests.raise_first(
             self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
         )
@@ -376,17 +389,22 @@ class Admin:
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> None:
-        """Set a group's offsets: the next ones to read. One that names a topic id is refused with
-        UnknownTopicIdError where the topic was deleted and made again; GroupLeaseHeldError while
-        a Spark query publishes to the group, whose next commit would overwrite this."""
+        """Set a group's offsets (of the next record to read).
+
+        Raises UnknownTopicIdError if an offset's topic id is that of a deleted topic. Raises
+        GroupLeaseHeldError while a Spark query publishes to the group: its next commit would
+        overwrite the offsets.
+        """
         self.refuse_query(group)
         requests.raise_first(self.commit_each(group, offsets))
 
     def commit_each(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, LogbusError | None]:
-        """As ``commit_offsets``, but what is refused is in the answer, beside what is done, and
-        whether a query publishes to the group is the caller's affair."""
+        """Set a group's offsets and return an error or None for each partition.
+
+        Does not check whether a Spark query publishes to the group.
+        """
         rows = {
             where: CommittedOffset(value) if isinstance(value, int) else value
             for where, value in offsets.items()
@@ -399,15 +417,20 @@ class Admin:
         return done
 
     def delete_group(self, group: str) -> None:
-        """Forget a group and every offset it committed. Raises GroupIdNotFoundError,
-        NonEmptyGroupError where it has members, GroupLeaseHeldError where a Spark query has it."""
+        """Delete a group and its committed offsets.
+
+        Raises GroupIdNotFoundError, NonEmptyGroupError if it has members, GroupLeaseHeldError if a
+        Spark query publishes to it.
+        """
         self.refuse_query(group)
         self._run(admin_requests.delete_group(self._cluster, group, self._deadline()))
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group committed in some partitions. Raises GroupIdNotFoundError,
-        GroupSubscribedToTopicError where its members read the topic, and GroupLeaseHeldError where
-        a Spark query publishes to the group."""
+        """Delete a group's committed offsets of some partitions.
+
+        Raises GroupIdNotFoundError, GroupSubscribedToTopicError if members read the topic,
+        GroupLeaseHeldError if a Spark query publishes to the group.
+        """
         wheres = list(partitions)
         if wheres:
             self.refuse_query(group)
@@ -418,7 +441,7 @@ class Admin:
             )
 
     def refuse_query(self, group: str) -> None:
-        """Raises GroupLeaseHeldError while a Spark query publishes its progress to the group."""
+        """Raise GroupLeaseHeldError while a Spark query publishes its progress to the group."""
         now_ms = int(time.time() * 1000)
         query, until_ms = holder_of(self.committed(group).values(), now_ms)
         if query:
@@ -430,8 +453,11 @@ class Admin:
             )
 
     def list_groups(self, *, with_types: bool = True) -> list[GroupListing]:
-        """All groups that have offsets or members, by name. ``with_types=False`` for a Kafka
-        before 3.8, which tells none: ``kind`` is empty."""
+        """Return all groups with offsets or members, by name.
+
+        Use ``with_types=False`` for Kafka before 3.8, which reports no type: ``kind`` is then
+        empty.
+        """
         rows = self._run(
             admin_requests.list_groups(self._cluster, self._deadline(), with_types=with_types)
         )
@@ -441,7 +467,7 @@ class Admin:
         ]
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
-        """State and members of groups; raises GroupIdNotFoundError."""
+        """Return state and members of groups; raises GroupIdNotFoundError."""
         rows = self._run(
             admin_requests.describe_groups(self._cluster, list(names), self._deadline())
         )
@@ -453,7 +479,7 @@ class Admin:
     # -- disks
 
     def log_dirs(self) -> list[LogDir]:
-        """Every live broker's data directory and what each partition takes there, in bytes."""
+        """Return every live broker's data directories with the bytes of each partition."""
         found = []
         answers = self._run(admin_requests.describe_log_dirs(self._cluster, self._deadline()))
         for broker_id, answer in sorted(answers.items()):

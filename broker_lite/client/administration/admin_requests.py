@@ -1,7 +1,8 @@
-"""Administration, each operation once, as generators: topics, settings, groups, disks.
+"""Administration operations as generators: topics, settings, groups, disks.
 
-What changes the cluster goes to the controller and follows it when it moves. Such a request may
-have taken effect although its answer was lost, so a repeated one takes "already so" for success.
+Requests that change the cluster go to the controller and follow it when it moves. Such a request
+may have taken effect although its answer was lost; a retry therefore treats "already done" errors
+as success.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import configs, group_removal, groups, log_dirs, topics
 
 SETTINGS_WAIT_MS = 3_000
-"""A change of settings was made; nobody waits longer for the last broker to hear of it."""
+"""Maximum milliseconds to wait until all brokers apply a settings change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""How long a broker that hangs is waited for before all are asked again: it may be gone by then."""
+"""Milliseconds to wait for a hung broker before all brokers are asked again."""
 
 T = TypeVar("T")
 
@@ -57,9 +58,9 @@ def on_controller(
     check: Callable[[T, bool], LogbusError | None],
     deadline_ms: float,
 ) -> Operation[T]:
-    """Ask the controller, wherever it moves to.
+    """Send a request to the controller and follow it if it moves.
 
-    ``check`` gets the answer and whether an earlier attempt may have taken effect.
+    ``check`` gets the answer, and whether an earlier attempt may have taken effect.
     """
     attempt, is_repeat = 0, False
     while True:
@@ -74,7 +75,7 @@ def on_controller(
             problem = error
         is_repeat = is_repeat or not problem.definite
         pause = backoff_ms(attempt)
-        # The controller makes topics itself, so one that it does not know does not exist.
+        # The controller creates topics, so a topic that it does not know does not exist.
         is_final = isinstance(problem, UnknownTopicOrPartitionError) or not problem.retriable
         if is_final or cluster.now_ms() + pause >= deadline_ms:
             raise problem
@@ -90,14 +91,14 @@ def _controller(cluster: Cluster, renew: bool, deadline_ms: float) -> Operation[
     if renew or cluster.view.controller_id not in cluster.view.brokers:
         yield from refresh(cluster, (), deadline_ms)
     known = cluster.view.brokers.get(cluster.view.controller_id)
-    # Without a controller any broker says so in its own words.
+    # Without a controller, any broker returns the error.
     return known if known is not None else cluster.candidates()[0]
 
 
 def create_topic(
     cluster: Cluster, topic: topics.CreatableTopic, *, validate_only: bool, deadline_ms: float
 ) -> Operation[str]:
-    """Make a topic and wait until every live broker knows it; its id."""
+    """Create a topic, wait until every live broker knows it, and return its id."""
     topic_id = ""
 
     def check(answer: topics.CreateTopicsResponse, is_repeat: bool) -> LogbusError | None:
@@ -131,9 +132,9 @@ def create_topic(
 def _await_everywhere(
     cluster: Cluster, topic: str, is_done: Callable[[ClusterView], bool], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Wait until each live broker's own view says so; raises RequestTimedOutError.
+    """Wait until ``is_done`` holds in each live broker's view; raises RequestTimedOutError.
 
-    A broker that does not answer is not waited for: it learns everything when it comes back.
+    Brokers that do not answer are skipped: they reload all metadata when they return.
     """
     attempt = 0
     exchange = CallExchange(cluster_calls.MetadataRequest((topic,)))
@@ -154,7 +155,7 @@ def _await_everywhere(
 
 
 def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
-    """Delete a topic and wait until every live broker has forgotten it."""
+    """Delete a topic and wait until no live broker lists it."""
 
     def check(answer: topics.DeleteTopicsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -178,7 +179,7 @@ def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[N
 def create_partitions(
     cluster: Cluster, name: str, count: int, deadline_ms: float
 ) -> Operation[None]:
-    """Give a topic more partitions, ``count`` in all, and wait until every broker knows them."""
+    """Raise a topic's partition count to ``count`` and wait until every broker knows it."""
 
     def check(answer: topics.CreatePartitionsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.results[0]
@@ -210,7 +211,7 @@ def alter_configs(
     validate_only: bool,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Change a topic's settings; None puts one back to its default."""
+    """Change a topic's settings; None restores the default."""
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -233,7 +234,7 @@ def alter_configs(
 def _await_settings(
     cluster: Cluster, topic: str, changes: Mapping[str, str | None], deadline_ms: float
 ) -> Operation[None]:
-    """Give every live broker the time to hear of a change, so that who reads it next sees it."""
+    """Wait until every live broker reports the changed settings, up to the time limit."""
     until_ms = min(deadline_ms, cluster.now_ms() + SETTINGS_WAIT_MS)
     resource = configs.ConfigResource(configs.RESOURCE_TOPIC, topic, tuple(changes))
     exchange = CallExchange(configs.DescribeConfigsRequest((resource,)))
@@ -268,7 +269,7 @@ def _has_settings(
 def describe_configs(
     cluster: Cluster, resources: Sequence[configs.ConfigResource], deadline_ms: float
 ) -> Operation[list[configs.DescribeConfigsResult]]:
-    """Settings: a topic's from any broker, a broker's from itself."""
+    """Return settings: a topic's from any broker, a broker's from that broker."""
     found: list[configs.DescribeConfigsResult] = []
 
     def check(answer: configs.DescribeConfigsResponse) -> LogbusError | None:
@@ -305,7 +306,8 @@ def describe_configs(
 def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[int]]:
-    """Delete what is before these offsets (-1: the high watermark); the first offsets left."""
+    """Delete records before these offsets (-1: the high watermark); return the first remaining
+    offsets."""
     check_offsets(before, at_least=-1)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
@@ -338,7 +340,7 @@ def delete_records(
 def on_every_broker(
     cluster: Cluster, exchange: Exchange[T], deadline_ms: float
 ) -> Operation[dict[int, T | LogbusError]]:
-    """Ask all live brokers; their answers or errors by broker id."""
+    """Send a request to all live brokers; return answers or errors by broker id."""
     view = yield from refresh(cluster, (), deadline_ms)
     ids = list(view.brokers)
     answers = yield SendAll(
@@ -353,10 +355,10 @@ def on_every_broker(
 def list_groups(
     cluster: Cluster, deadline_ms: float, *, with_types: bool = True
 ) -> Operation[list[groups.ListedGroup]]:
-    """All groups, each once, by name. ``with_types``: brokers before Kafka 3.8 have none.
+    """Return all groups, each once, by name.
 
-    Nobody but its coordinator tells of a group, so all brokers are asked again until each has
-    answered or has left the cluster. Raises what the last of them answered, naming it.
+    Only its coordinator lists a group, so all brokers are asked until each has answered or left the
+    cluster. Raises the last broker's error, with its id. ``with_types`` needs Kafka 3.8 or later.
     """
     call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
     attempt = 0
@@ -388,7 +390,7 @@ def _all_groups(
 def describe_groups(
     cluster: Cluster, names: Iterable[str], deadline_ms: float
 ) -> Operation[dict[str, groups.DescribedGroup]]:
-    """What the coordinators know of groups."""
+    """Return the coordinators' descriptions of groups."""
     found: dict[str, groups.DescribedGroup] = {}
     for name in names:
         answer = yield from on_coordinator(
@@ -407,8 +409,10 @@ def describe_groups(
 
 
 def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
-    """A group that has no members, and its offsets. That it is not there is no error where an
-    attempt before went unanswered, and so may have deleted it."""
+    """Delete a group without members, and its offsets.
+
+    After an unanswered attempt, an unknown group is a success: that attempt may have deleted it.
+    """
 
     def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:
         code = answer.results[0].error_code if answer.results else -1
@@ -426,7 +430,7 @@ def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[
 def delete_offsets(
     cluster: Cluster, group: str, partitions: Sequence[TopicPartition], deadline_ms: float
 ) -> Operation[PerPartition[None]]:
-    """A group's offsets of topics that no member is subscribed to."""
+    """Delete a group's offsets of topics that no member subscribes to."""
     topics = tuple(
         group_removal.OffsetDeleteTopic(name, tuple(where.partition for where in wheres))
         for name, wheres in group_by_topic(partitions).items()
@@ -448,7 +452,7 @@ def delete_offsets(
 
 
 def _group_problem(group: str, code: int) -> str:
-    """The answers have no room for a message."""
+    """Return the message for a group's error code: these answers carry no message."""
     return {
         GroupIdNotFoundError.code: f"there is no group {group!r}; see: logbus groups list",
         NonEmptyGroupError.code: f"group {group!r} has live members; stop them first",
@@ -458,5 +462,5 @@ def _group_problem(group: str, code: int) -> str:
 def describe_log_dirs(
     cluster: Cluster, deadline_ms: float
 ) -> Operation[dict[int, log_dirs.DescribeLogDirsResponse | LogbusError]]:
-    """Every live broker's data directories."""
+    """Return every live broker's data directories."""
     return on_every_broker(cluster, CallExchange(log_dirs.DescribeLogDirsRequest()), deadline_ms)

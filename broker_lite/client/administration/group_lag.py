@@ -1,7 +1,7 @@
-"""How far a group is behind, partition by partition: what ``Admin.lag`` answers. Without pyarrow.
+"""The lag of a group per partition, as ``Admin.lag`` returns it. Needs no pyarrow.
 
-One way for native groups, Kafka groups and Spark queries: their offsets are in one store. Pure: the
-caller asks, and says what time it is.
+Native groups, Kafka groups and Spark queries share one offset store. Pure: the caller provides
+offsets and time.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from broker_lite.wire.consumer_protocol import decode_assignment
 
 
 class PartitionLag(NamedTuple):
-    """A group's place in one partition.
-
-    ``committed``: None where a member reads the partition and nothing was committed yet; its lag
-    is counted from the log's start then, the most that it can be.
-    ``records``: from the committed offset to the end. ``seconds``: how long ago the first of them
-    was written, by its timestamp and this machine's clock; 0 where nothing is unread. ``end``,
-    ``records`` and ``seconds`` are None for a partition without a leader or of a topic that is
-    gone, ``seconds`` also where that record has no timestamp or cannot be read now.
-    ``owner``: who reads the partition now: a member, a Spark query (the id of its run), or None.
-    """
+    """A group's lag in one partition. - ``committed``: None if a member reads the partition
+    without a commit; the lag then counts from the log's start. - ``records``: offsets between
+    the committed offset and the end. - ``seconds``: age of the first unread record by its
+    timestamp and this machine's clock; 0 without unread records. None if that record has no
+    timestamp or is unreadable. - ``end``, ``records``, ``seconds``: None for a partition without
+    a leader or of a deleted topic. - ``owner``: the member or Spark query (its run id) that
+    reads the partition, or None."""
 
     committed: CommittedOffset | None
     end: int | None
@@ -43,8 +40,11 @@ def lag_of(
     owners: Mapping[TopicPartition, str],
     now_ms: float,
 ) -> dict[TopicPartition, PartitionLag]:
-    """Of what is committed or owned. ``starts`` (from where is unread) and ``ends`` of the
-    partitions that have a leader; ``firsts``: the first unread records."""
+    """Return the lag of all committed or owned partitions.
+
+    ``starts`` and ``ends`` hold partitions with a leader; ``starts`` are the first unread offsets.
+    ``firsts`` are the first unread records.
+    """
     found = {}
     for tp in sorted(committed.keys() | owners.keys()):
         end = ends[tp].offset if tp in ends else None
@@ -57,12 +57,12 @@ def lag_of(
 def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float | None:
     if first is None or isinstance(first, LogbusError) or first.timestamp_ms < 0:
         return None
-    # A producer's clock may be ahead of ours.
+    # A producer's clock may be ahead of this one.
     return max(0.0, round(now_ms - first.timestamp_ms) / 1000)
 
 
 def owned_by(member: DescribedGroupMember) -> tuple[TopicPartition, ...]:
-    """The partitions of a member; none of one that is no consumer."""
+    """Return the partitions of a member; empty if it is no consumer."""
     try:
         return decode_assignment(member.member_assignment)
     except ProtocolError:

@@ -1,6 +1,7 @@
-"""Reading a broker's files where reader and broker are on one machine: no bytes pass a socket.
+"""Local reads: a consumer reads the segment files of a broker on the same machine.
 
-``partitions``: which partitions a consumer reads so. ``local_files``: a stored range out of a file,
-through the page cache or, by ``disk_parts``, past it into the memory of ``disk_rooms``. What a file
-does not give as it should be, the broker is asked for.
+``partitions`` tracks which partitions are read locally. ``local_files`` reads a stored range
+through the page cache, or with direct I/O through ``disk_parts`` into the buffers of
+``disk_rooms``. If a file is unreadable or holds other data, the consumer fetches the range from the
+broker.
 """

@@ -1,9 +1,8 @@
-"""A file from the disk past the page cache, part by part, several under way ahead of one reader.
+"""Direct reads (O_DIRECT) of a file, in parts, with several reads in flight ahead of the reader.
 
-What is read once need not be kept: a part goes straight into the memory that its batches are
-decoded from, without a copy, and without pages that are taken for it and let go. The process's own
-threads wait for the disk. What is in the page cache stays there and is left to others: nothing of
-it is asked for ahead. Every error is an OSError. One object is used by one thread.
+A part goes straight into the buffer that its batches are decoded from, without a copy and without
+page cache use. A thread pool of the process waits for the disk. Pages already in the page cache are
+not read ahead and are left to the caller. All errors are OSError. One thread uses an object.
 """
 
 from __future__ import annotations
@@ -18,26 +17,28 @@ from broker_lite.client.in_place.disk_rooms import disk_rooms
 from broker_lite.client.transport.rooms import received_rooms
 
 FIRST_BYTES = 2 << 20
-"""Of the first part, for which its reader waits."""
+"""Bytes of the first part, small because the reader waits for it."""
 PART_BYTES = 8 << 20
-"""Of each one after it: where a part ends in the middle of a batch its beginning is copied."""
+"""Bytes of each later part. A batch cut by the end of a part is copied."""
 PARTS_AHEAD = 2
-"""Under way at once, so that the disk has work while a part is made of rows."""
+"""Parts in flight, so that the disk stays busy during decoding."""
 THREADS = 8
-"""Of a process, for all of its readers: Spark's worker has one."""
+"""Disk threads per process, shared by all readers."""
 FRONT_BYTES = 4 << 20
-"""Room in front of each part for what is left of the one before: the beginning of a batch. What is
-not needed of it takes no memory."""
+"""Bytes reserved in front of each part for the cut batch of the previous part. Unused pages take
+no memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
-"""Of positions, sizes and memory: as much as any disk asks for."""
+"""Alignment of positions, sizes and buffers, sufficient for any disk."""
 DIRECT = getattr(os, "O_DIRECT", 0)
-"""What a file is opened with for it; 0: this system does not have that."""
+"""The open flag for direct I/O; 0 if the system does not support it."""
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_in_memory(fd: int, position: int) -> bool:
-    """Whether a byte of a file is in the page cache, or nobody can tell. Where it is not, the
-    system begins to read its page."""
+    """Return whether a byte of a file is in the page cache, or True if the system cannot tell.
+
+    If the byte is not cached, the system starts to read its page.
+    """
     try:
         return not NOWAIT or os.preadv(fd, [bytearray(1)], position, NOWAIT) != 0
     except BlockingIOError:
@@ -47,8 +48,10 @@ def is_in_memory(fd: int, position: int) -> bool:
 
 
 class _Part(NamedTuple):
-    """``size`` bytes are read from position ``at`` into ``room``, from ``begin`` on. ``probed``:
-    its first page was asked for by a look at whether it is in the page cache."""
+    """A read of ``size`` bytes from file position ``at`` into ``room[begin:]``.
+
+    ``probed``: ``is_in_memory`` may have brought the part's first page into the cache.
+    """
 
     at: int
     size: int
@@ -59,9 +62,11 @@ class _Part(NamedTuple):
 
 
 class DiskParts:
-    """From ``position`` to ``end``; the first part whatever is in memory. ``cached_fd``, which is
-    the caller's, and ``direct_fd``, which is not from now on, are one file, opened without and with
-    ``DIRECT``. ``probed``: a look at ``position`` began to read its page.
+    """Direct reads of a file from ``position`` to ``end``.
+
+    The first part is read even if it is cached; later parts stop at cached pages. ``cached_fd``
+    (the caller's) and ``direct_fd`` (owned by this object) are the same file, opened without and
+    with ``DIRECT``. ``probed``: ``is_in_memory`` was called for ``position``.
     """
 
     def __init__(
@@ -71,22 +76,24 @@ class DiskParts:
         self._fd = direct_fd
         self._end = end
         self._before = position % ALIGNED_BYTES
-        """So many bytes of the first part are not asked for."""
+        """Bytes between the aligned start of the first part and ``position``."""
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
         self._probed: list[int] = []
-        """Pages that looks began to read, and that were perhaps not there yet to be dropped."""
+        """File positions of pages that probes may have cached; dropped again at the end."""
         self._begin(FIRST_BYTES, probed=probed)
         self._ask()
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is a part ahead; else the end is reached, or what is in memory."""
+        """Whether a part is in flight. If not, the range ends or the next page is cached."""
         return bool(self._parts)
 
     def take(self, rest: memoryview) -> memoryview:
-        """``rest``, of which its caller has made nothing yet, and the next part in one piece, also
-        where that is in memory; no more than ``rest`` where the file or the range ends."""
+        """Return ``rest`` (the caller's undecoded bytes) and the next part as one buffer.
+
+        The part is read even if it is cached. Return only ``rest`` at the end of the file or range.
+        """
         if not self._parts and self._next < self._end:
             self._begin(PART_BYTES, probed=False)
         if not self._parts:
@@ -97,7 +104,7 @@ class DiskParts:
             os.posix_fadvise(self._cached_fd, part.at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
             self._probed.append(part.at)
         if count < min(part.size, self._end - part.at):
-            self._drop()  # The file was cut: what comes behind that is not the next.
+            self._drop()  # The file was truncated: later parts do not follow this one.
             self._end = part.at + count
         first, stop = part.begin + self._before, part.begin + max(count, self._before)
         self._before = 0
@@ -128,13 +135,14 @@ class DiskParts:
         self._next += size
 
     def _drop(self) -> None:
-        """Wait for what the disk still writes into memory."""
+        """Cancel queued reads and wait for those that write into buffers."""
         begun = [part.done for part in self._parts if not part.done.cancel()]
         self._parts.clear()
         concurrent.futures.wait(begun)
 
     def close(self) -> None:
-        """Idempotent; before the caller closes its own."""
+        """Release the reads and the direct descriptor; idempotent. Call before closing
+        ``cached_fd``."""
         self._drop()
         for at in self._probed:
             os.posix_fadvise(self._cached_fd, at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
@@ -148,7 +156,7 @@ _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def _threads() -> ThreadPoolExecutor:
-    """This process's own: one that it was forked from keeps its threads."""
+    """Return this process's thread pool; a forked child cannot use its parent's."""
     global _pool
     if _pool is None or _pool[0] != os.getpid():
         _pool = os.getpid(), ThreadPoolExecutor(THREADS, "logbus-disk")

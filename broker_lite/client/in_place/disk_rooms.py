@@ -1,9 +1,9 @@
-"""Memory that a disk writes into by itself, used again when nobody looks at it any more.
+"""A pool of aligned buffers for direct disk reads, on huge pages where available.
 
-A disk is told of every piece of memory that lies apart: of 512 pieces for 2 MB of pages of 4 KB, of
-one for a huge page. With huge pages such reads take a third of the processor time, and half of the
-time where the disk is a virtual machine's. A system that has none gives small ones, and nothing
-else changes. Nobody gives anything back by hand; any thread.
+A direct read lists every separate piece of memory: 512 pieces for 2 MB of 4 KB pages, one for a
+huge page. Huge pages cut the processor time of such reads to a third, and to half on a virtual
+machine's disk. Without huge pages, the pool uses small ones. A buffer returns to the pool when its
+last view is released; any thread.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import NamedTuple
 import numpy as np
 
 HUGE_BYTES = 2 << 20
-"""Of a huge page of most processors. What a disk writes begins at a multiple of it."""
+"""Bytes of a huge page on most processors, and the alignment of the disk's target."""
 KEPT_MAX = 8
-"""Rooms of a process: the parts that two readers have under way, and what is made of rows."""
+"""Maximum buffers per process: the parts in flight of two readers, and decoded batches."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
 class Room(NamedTuple):
-    """``memory`` from ``begin`` on is for the disk; what lies before is its reader's."""
+    """A buffer. The disk writes from ``begin`` on; the reader owns the bytes before that."""
 
     memory: mmap.mmap
     begin: int
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody has a view of it: Python refuses to resize what somebody sees."""
+        """Whether no view of the buffer exists: Python refuses to resize a buffer with views."""
         try:
             self.memory.resize(len(self.memory))
         except BufferError:
@@ -39,17 +39,21 @@ class Room(NamedTuple):
 
 
 class DiskRooms:
-    """``take`` gives writable memory; what was given before is taken again where it is free."""
+    """The pool; ``take`` returns a writable buffer and reuses free ones."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
         self._rooms: list[Room] = []
-        """The one that was taken last is the last."""
+        """Buffers in the order of their last use."""
         self._lock = threading.Lock()
 
     def take(self, front: int, size: int) -> tuple[memoryview, int]:
-        """Memory with any content, the caller's until its last view is gone, and where in it the
-        disk may write ``size`` bytes; at least ``front`` lie before that."""
+        """Return a buffer with any content, and the position at which the disk may write
+        ``size`` bytes.
+
+        At least ``front`` bytes precede that position. The caller owns the buffer until its last
+        view is released.
+        """
         with self._lock:
             rooms = self._rooms
             for place in range(len(rooms) - 1, -1, -1):
@@ -65,7 +69,8 @@ class DiskRooms:
         return memoryview(room.memory), room.begin
 
     def _has_place(self) -> bool:
-        """Whether one more is kept; the free one that was not taken for longest goes for it."""
+        """Return whether the pool may keep one more buffer; evict the least recently used free
+        one."""
         if len(self._rooms) < self._kept_max:
             return True
         for place, room in enumerate(self._rooms):
@@ -87,4 +92,4 @@ def _new(front: int, size: int) -> Room:
 
 
 disk_rooms = DiskRooms()
-"""For all of this process's readers."""
+"""The pool of all readers of this process."""

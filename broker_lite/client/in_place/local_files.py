@@ -1,10 +1,10 @@
-"""Stored ranges read out of a broker's files, where reader and broker are on one machine.
+"""Stored ranges read from a broker's files, if reader and broker are on one machine.
 
-A fetch that proves to come from this machine (``machine_id``) may be answered by where the records
-are stored; whoever may open that file reads it here, and the bytes pass no socket. Nothing is
-mapped: bytes are copied once, then walked and checked like received ones, so a file that is cut or
-written anew meanwhile is found out as damage, and the caller asks the broker for the bytes. Errors
-are OSError. One object is used by one thread.
+A broker may answer a fetch from its own machine (``machine_id``) with file positions instead of
+records. A reader with permission to open the file reads it directly. Nothing is memory-mapped:
+bytes are copied once, then walked and checked like received ones. A truncated or rewritten file
+therefore shows as corruption, and the caller fetches the range from the broker. Errors are OSError.
+One thread uses an object.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
-"""Of one answer: it costs no memory, so only as little as keeps a query's reads near its end."""
+"""Maximum bytes of one range. It takes no memory; the limit keeps reads near the log's end."""
 READ_BYTES = 1 << 20
-"""Whole batches of about so much are read at once: what stays in the cache is cheap to check."""
+"""Approximate bytes of whole batches per read, small enough for the processor's cache."""
 AHEAD_BYTES = 8 << 20
-"""How far ahead a file that is not in memory is asked of its disk."""
+"""Bytes of read-ahead requested for a file that is not cached."""
 _AHEAD_STEP = 128 << 10
-"""What the kernel reads ahead for one call, unless it was told otherwise."""
+"""The kernel's default read-ahead bytes per call."""
 PASSING_BYTES_MAX = 4 << 20
-"""Of a batch that is read past the page cache."""
+"""Maximum bytes of a batch that is read with direct I/O."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NOTHING = memoryview(b"")
 
 
 class LocalRange:
-    """One open range, read from its beginning on. OSError where the file is not to be had.
+    """One open range, read sequentially. Raises OSError if the file cannot be opened.
 
-    ``reads_once``: what has to come from the disk does not stay in memory. A backlog then costs the
-    memory of a few MB over and over, and pushes out nothing that others read; what was in memory
-    before stays there, and readers of one cold backlog each read the disk. It comes past the page
-    cache (``DiskParts``); where the file system does not have that it is let go of again once it
-    was read, by stretches of ``AHEAD_BYTES``: of one that was in memory in part all of it goes.
+    With ``reads_once``, bytes read from the disk do not stay in the page cache. A backlog then
+    reuses a few MB of memory and evicts no pages of other readers. Pages that were cached before
+    stay cached. Readers of the same cold backlog each read the disk.
+
+    ``reads_once`` uses direct I/O (``DiskParts``). Without O_DIRECT, pages are dropped after the
+    read, in stretches of ``AHEAD_BYTES``; a partly cached stretch is dropped as a whole.
     """
 
     def __init__(
@@ -61,24 +62,26 @@ class LocalRange:
         self._batch_bytes = 0
         self._reads_once = reads_once
         self._brought: list[tuple[int, int]] = []
-        """Stretches that were not in memory before, and are not let go yet."""
+        """Stretches read from the disk whose pages are not dropped yet."""
         self._stored = stored
         self._may_pass_cache = reads_once and DIRECT != 0
         self._parts: DiskParts | None = None
         self._rest = _NOTHING
-        """Of the parts: what lies at the position and is not a whole batch yet."""
+        """Undecoded bytes of the last part: the start of a batch."""
         self._fd = _open(stored)
-        if self._may_pass_cache:  # a look at what is in memory brings in no more than it looks at
+        if self._may_pass_cache:  # a cache probe must read no more than its page
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property
     def is_read(self) -> bool:
-        """Whether all of it was handed out."""
+        """Whether the whole range was returned."""
         return self._position >= self._end
 
     def read(self) -> Walked:
-        """The next whole batches, at least one; none where ``damage`` says why, or the file ends
-        before the range does."""
+        """Return the next whole batches.
+
+        The result has no batch if ``damage`` is set or the file ends before the range.
+        """
         if self._passes_cache():
             found = self._read_parts()
             if found is not None:
@@ -90,7 +93,7 @@ class LocalRange:
         if not found.batches and len(data) < needed <= self._end - self._position:
             found = self._walk(self._pread(needed + HEADER_BYTES))
         self._advance(found)
-        # The next batch's header came too: what it says is how much to read, if it is alone.
+        # The buffer also holds the next batch's header: its size sets the next read.
         self._batch_bytes = self._walker.needed_bytes
         return found
 
@@ -98,15 +101,17 @@ class LocalRange:
         return walk(data, self._walker, self._where)
 
     def _advance(self, found: Walked) -> int:
-        """Move behind the batches; how many bytes they take."""
+        """Advance behind the batches and return their bytes."""
         taken = sum(batch.header.size_bytes for batch in found.batches)
         self._position += taken
         self._let_go(self._position)
         return taken
 
     def _passes_cache(self) -> bool:
-        """Whether what is next is to be read past the page cache: some of it is not there. (A
-        broker that looks up where a range begins leaves the first pages of it there.)"""
+        """Return whether to use direct I/O: the next bytes are not all cached.
+
+        (A broker that looks up the start of a range leaves its first pages in the cache.)
+        """
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
             begins = is_in_memory(self._fd, self._position)
@@ -117,10 +122,10 @@ class LocalRange:
     def _pass_cache(self, looked_at: int, begins_in_memory: bool) -> None:
         try:
             fd = _open(self._stored, DIRECT)
-        except OSError:  # not this file system, or nobody has this name for it any more
+        except OSError:  # unsupported by this file system, or the file was removed
             self._may_pass_cache = False
             return
-        if begins_in_memory:  # the look at the byte there began to read its page
+        if begins_in_memory:  # the probe of that byte started to read its page
             page = looked_at - looked_at % _PAGE_BYTES
             self._brought.append((page, min(page + _PAGE_BYTES, self._end)))
         self._parts = DiskParts(
@@ -128,8 +133,10 @@ class LocalRange:
         )
 
     def _read_parts(self) -> Walked | None:
-        """None, and all is read by way of the cache from here on, where the disk does not give it
-        this way or a batch is too large to be put together of parts."""
+        """Return the next batches by direct I/O.
+
+        On a read error or an oversized batch, return None and use the page cache from then on.
+        """
         assert self._parts is not None
         data = self._rest
         while True:
@@ -170,7 +177,7 @@ class LocalRange:
         return buffer[:done]
 
     def _read_into(self, buffer: memoryview, position: int) -> int:
-        """What is in memory at once; else from the disk, which is told what comes next."""
+        """Read cached bytes at once; else start a read-ahead and read from the disk."""
         try:
             count = os.preadv(self._fd, [buffer], position, NOWAIT)
         except OSError as error:
@@ -192,14 +199,14 @@ class LocalRange:
         self._asked = max(start, stop)
 
     def _let_go(self, until: int) -> None:
-        """Of whole stretches only, from the page that the one before ended in."""
+        """Drop whole stretches from the page cache, from the page where the previous one ended."""
         while self._brought and self._brought[0][1] <= until:
             start, stop = self._brought.pop(0)
             start -= start % _PAGE_BYTES
             os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file; idempotent."""
         self._leave_parts()
         if self._fd >= 0:
             self._let_go(self._end)
@@ -209,7 +216,7 @@ class LocalRange:
 
 
 def _open(stored: StoredRange, how: int = 0) -> int:
-    """The very file that the broker has open, not another one that has its name here or now."""
+    """Open the broker's file; raise OSError if the path leads to another device or inode."""
     flags = how | os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(stored.path, flags)
     status = os.fstat(fd)

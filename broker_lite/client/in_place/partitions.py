@@ -1,8 +1,8 @@
-"""Which partitions of a consumer are read in place: out of the files of a broker on this machine.
+"""The partitions that a consumer reads from the files of a broker on this machine.
 
-``FetchEngine`` asks here whether a fetch may be answered by where the records are stored, and reads
-what was answered batch by batch, on its shell's thread. Whatever a file does not give as it should
-be, the broker is asked for, and that partition's files are left alone from then on.
+``FetchEngine`` asks this module whether a fetch may be answered with file positions. It then reads
+the named ranges batch by batch on its shell's thread. If a file is unreadable or corrupt, the
+engine fetches from the broker and disables local reads of that partition.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 AHEAD_BYTES = 4 << 20
-"""Read ahead of the reader, of a partition: two batches, so that neither thread waits for the other
-to wake; what was read a moment ago is still in the processor's cache when it is checked."""
+"""Bytes buffered ahead of the reader per partition: two batches, so that neither thread waits
+for the other. Recently read bytes are still in the processor's cache when they are verified."""
 OPEN_MAX = 64
-"""Files that a consumer has open at once; more partitions are fetched as ever."""
+"""Maximum open files of a consumer; further partitions are fetched over the network."""
 RANGE_BYTES_MIN = 4 << 20
-"""A fetch of many partitions asks for ranges of no less, though not for FILE_BYTES of each."""
+"""Minimum bytes of a requested range in a fetch of many partitions."""
 
 
 class InPlace:
-    """Open ranges by partition. ``is_here(endpoint, lane)`` tells whether that connection's broker
-    is on this machine."""
+    """Open ranges by partition. ``is_here(endpoint, lane)`` returns whether that connection's
+    broker is on this machine."""
 
     def __init__(self, is_here: Callable[[Endpoint, str], bool]) -> None:
         self._is_here = is_here
@@ -41,8 +41,8 @@ class InPlace:
     def asks(
         self, endpoint: Endpoint, lane: str, wheres: Iterable[TopicPartition]
     ) -> tuple[bytes, int]:
-        """What a fetch of these says to be told where they are stored: the machine, and how much
-        of each; nothing where it would not do."""
+        """Return the machine id and the range bytes for a fetch of these partitions; (b"", 0) if
+        local reads are not possible."""
         count = sum(1 for _ in wheres)
         if (
             len(self._open) + count > OPEN_MAX
@@ -55,8 +55,8 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, wheres: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """How to fetch these: what has to be sent does not keep the others of a fetch from being
-        read in place, so it goes by itself where both are wanted at once."""
+        """Split the partitions of a fetch by lane: partitions that need records over the network
+        get their own fetch, so that the others can be read locally."""
         sent = [where for where in wheres if where in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(wheres)
         if not is_mixed or not self._is_here(endpoint, lane):
@@ -64,7 +64,7 @@ class InPlace:
         return [(lane, [where for where in wheres if where not in sent]), ("sent", sent)]
 
     def open(self, where: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
-        """Open the range that a leader named; ``walker`` stands where the reader goes on."""
+        """Open the range that a leader named; ``walker`` starts at the reader's offset."""
         self.close(where)
         try:
             self._open[where] = LocalRange(stored, walker, where)
@@ -72,8 +72,7 @@ class InPlace:
             self._refused.add(where)
 
     def read(self, where: TopicPartition) -> Walked | None:
-        """The next batches; None where the broker has to be asked: the range is over, or not what
-        it was said to be."""
+        """Return the next batches, or None if the range is exhausted or unreadable."""
         file = self._open[where]
         try:
             found = file.read()
@@ -89,28 +88,28 @@ class InPlace:
         return found
 
     def was_read(self, where: TopicPartition) -> bool:
-        """Whether what is damaged there may be whole all the same, since a file may be cut or
-        written anew while it is read; any thread."""
+        """Return whether the partition was read locally: its file may have changed during the
+        read, so a corrupt batch may be valid in a fetch. Any thread may call this."""
         return where in self._was_read
 
     def refuse(self, where: TopicPartition) -> None:
-        """Leave this partition's files alone from now on."""
+        """Disable local reads of this partition."""
         self.close(where)
         self._refused.add(where)
 
     def close(self, where: TopicPartition) -> None:
-        """Read no more of a range, if one is open."""
+        """Close the partition's open range, if any."""
         found = self._open.pop(where, None)
         if found is not None:
             found.close()
 
     def end(self, where: TopicPartition) -> None:
-        """Forget a partition."""
+        """Drop the state of a partition."""
         self.close(where)
         self._refused.discard(where)
         self._was_read.discard(where)
 
     def close_all(self) -> None:
-        """Read no more at all."""
+        """Close all ranges."""
         for where in list(self._open):
             self.close(where)

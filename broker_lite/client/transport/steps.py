@@ -115,9 +115,12 @@ class FetchExchange:
 
 
 class Send(NamedTuple):
-    """Ask one broker; the step's result is the answer. Answers come in the order of the requests
-    over one connection, so what waits long, or must not wait, has one of its own: a ``lane``
-    (of a shell; a pool's borrower has a connection to itself)."""
+    """Send one request; the step's result is the answer.
+
+    A connection returns answers in request order. Long polls and urgent requests therefore use a
+    connection of their own, named by ``lane``. A pool's borrower has its own connection and ignores
+    ``lane``.
+    """
 
     endpoint: Endpoint
     exchange: Exchange[Any]
