@@ -1,1 +1,1 @@
-"""``logbus checkpoint``: a Kafka query's checkpoint, carried over to ``format("logbus")``."""
+"""``logbus checkpoint``: convert the checkpoint of a Kafka query for ``format("logbus")``."""

@@ -1,4 +1,4 @@
-"""``python -m pyspark_logbus.checkpoint``: the command's options, and the brokers that it asks."""
+"""``python -m pyspark_logbus.checkpoint``: the options, and the offset lookup at the brokers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,23 @@ from pyspark_logbus.checkpoint.offset_log import KafkaOffsets
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
 
-class Places:
-    """Offsets of Kafka's as logbus's: the mirror's, or the same ones where there is no mirror."""
+class OffsetConverter:
+    """A converter of Kafka offsets to logbus offsets.
+
+    The mirror's offset map translates them. Without a mirror they stay as they are.
+    """
 
     def __init__(self, admin: Admin, mirror: Mirror | None) -> None:
         self._admin = admin
         self._mirror = mirror
 
-    def __call__(self, asked: KafkaOffsets) -> SourceOffset:
-        """Raises UnknownTopicOrPartitionError and InvalidConfigError for what is not here."""
-        found = asked if self._mirror is None else self._mirror.translated(asked)
+    def __call__(self, offsets: KafkaOffsets) -> SourceOffset:
+        """Return the offsets as a source offset of this cluster.
+
+        Raises UnknownTopicOrPartitionError for a partition that this cluster lacks, and
+        InvalidConfigError for an offset past the log end offset.
+        """
+        found = offsets if self._mirror is None else self._mirror.translated(offsets)
         wheres = {
             TopicPartition(topic, int(number)): offset
             for topic, row in found.items()
@@ -44,8 +51,8 @@ class Places:
         for where, offset in sorted(wheres.items()):
             if offset > ends[where].offset:
                 raise InvalidConfigError(
-                    f"{where} ends at {ends[where].offset} here, and the checkpoint is at "
-                    f"{offset}: if the topic was copied by logbus mirror, say --from its source"
+                    f"{where} ends at {ends[where].offset} here, but the checkpoint is at "
+                    f"{offset}. If logbus mirror copied the topic, name its source with --from"
                 )
         topics = {
             topic: TopicOffsets(
@@ -60,17 +67,20 @@ class Places:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("old", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
-@click.option("--from", "source", metavar="HOST:PORT", help="Kafka, if a mirror copied the topics.")
+@click.option(
+    "--from", "source", metavar="HOST:PORT", help="The cluster that logbus mirror copied from."
+)
 @click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,…", help="Default: as logbus mirror.")
 @click.option("-o", "--output", "form", type=click.Choice(("table", "json")), default="table")
 def main(
     old: Path, new: Path, source: str | None, bootstrap_servers: str | None, form: str
 ) -> None:
-    """Copy OLD, the checkpoint of a stopped query of format("kafka"), to NEW, with which the query
-    goes on as format("logbus"): its state, its batches' numbers and its place stay.
+    """Copy OLD, the checkpoint of a stopped format("kafka") query, to NEW for format("logbus").
 
-    OLD is only read. Offsets are translated as the mirror noted them; without --from they stay,
-    which is right where the query read this cluster through Kafka's connector.
+    The query keeps its state, its batch numbers and its position. OLD is only read.
+
+    With --from, the mirror's offset map translates the offsets. Without --from the offsets stay as
+    they are: right for a query that read this cluster through Kafka's connector.
     """
     try:
         with ExitStack() as open_:
@@ -80,14 +90,14 @@ def main(
             if source is not None:
                 mirror = Mirror(source, servers, tell=lambda text: click.echo(text, err=True))
                 open_.callback(mirror.close)
-            carried = carry(old, new, Places(admin, mirror))
+            carried = carry(old, new, OffsetConverter(admin, mirror))
     except (LogbusError, OSError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)
-    told(carried, new, form)
+    print_result(carried, new, form)
 
 
-def told(carried: Carried, new: Path, form: str) -> None:
+def print_result(carried: Carried, new: Path, form: str) -> None:
     if form == "json":
         rows = [row._asdict() for row in carried.offsets]
         click.echo(json.dumps({"batch": carried.batch, "is_completed": carried.is_completed,

@@ -1,9 +1,9 @@
-"""A checkpoint's folder, copied, in which logbus's offsets stand where Kafka's stood.
+"""Copy a query's checkpoint and replace Kafka's offsets by logbus's.
 
-Spark begins again from the last two batches of the offset log: one that was completed, and one that
-it repeats unless that was completed too. Those are carried over; older ones stay as they are, and
-so does everything else: state, batch numbers, watermarks, other sources. The old folder is only
-read, so that the old query can be started again.
+A restarted query needs the last two batches of the offset log. The first of them was completed.
+Spark repeats the second unless the commit log holds it. Only these two are converted. Older
+batches, state, batch numbers, watermarks and the offsets of other sources are copied unchanged. The
+old folder is only read, so the old query can start again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pyspark_logbus.checkpoint.offset_log import Batch, KafkaOffsets
 from pyspark_logbus.offsets import SourceOffset
 
 Place = Callable[[KafkaOffsets], SourceOffset]
-"""Where these offsets of Kafka are here; raises LogbusError for what is not here."""
+"""Converts Kafka offsets to offsets of this cluster; raises LogbusError for an unknown
+partition."""
 
 
 class Moved(NamedTuple):
@@ -35,7 +36,11 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """``batch``: the last one that was planned; ``is_completed``: else Spark repeats it."""
+    """The result of a conversion.
+
+    ``batch`` is the number of the last planned batch. Spark repeats that batch unless
+    ``is_completed``.
+    """
 
     batch: int
     is_completed: bool
@@ -43,18 +48,18 @@ class Carried:
 
 
 def carry(old: Path, new: Path, place: Place) -> Carried:
-    """Copy ``old`` to ``new``, which must not exist and is there whole or not at all.
+    """Copy the checkpoint ``old`` to ``new``, atomically; ``new`` must not exist.
 
-    Raises InvalidConfigError for what is no checkpoint of a query that reads Kafka, and
-    UnsupportedVersionError for a format of Spark's that is not known here.
+    Raises InvalidConfigError if ``old`` is no checkpoint of a query that reads Kafka, and
+    UnsupportedVersionError for an unknown version of Spark's offset log.
     """
     if new.exists():
-        raise InvalidConfigError(f"{new} exists; name a folder that does not")
+        raise InvalidConfigError(f"{new} exists. Name a folder that does not exist")
     numbers = _numbers(old / "offsets")
     if not numbers:
         raise InvalidConfigError(
-            f"{old} is not the checkpoint of a query that has planned a batch: there is no "
-            f"{old / 'offsets'}/0; name what its checkpointLocation named, copied to this machine"
+            f"{old} is not the checkpoint of a query that has planned a batch: "
+            f"{old / 'offsets'}/0 is missing. Name a local copy of the query's checkpointLocation"
         )
     last = numbers[-1]
     carried = Carried(last, last in _numbers(old / "commits"))
@@ -65,13 +70,13 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
         written[number] = _carried(old, number, batch, place, carried)
     if not carried.offsets:
         raise InvalidConfigError(
-            f"no source of {old} is Kafka's, so there is nothing to carry over; a checkpoint of "
-            "logbus's own is used as it is"
+            f"{old} has no Kafka source, so nothing needs conversion. Use a checkpoint of "
+            'format("logbus") as it is'
         )
     part = new.with_name(f"{new.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        # Without the checksums that Hadoop's file system keeps of the files that change.
+        # Leave out Hadoop's checksum files of the offset log entries that change.
         changed = {f".{number}.crc" for number in written}
         shutil.copytree(
             old,
@@ -88,7 +93,7 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
 
 
 def _carried(old: Path, number: int, batch: Batch, place: Place, carried: Carried) -> Batch:
-    """A batch with logbus's offsets; what moved in the last one goes to ``carried``."""
+    """Return the batch with logbus's offsets; append those of the last batch to ``carried``."""
     ends = []
     for source, line in enumerate(batch.ends):
         asked = offset_log.kafka_offsets(line)
@@ -109,19 +114,22 @@ def _carried(old: Path, number: int, batch: Batch, place: Place, carried: Carrie
 
 
 def _with_begin(old: Path, source: int, end: SourceOffset, place: Place) -> SourceOffset:
-    """A first batch that is repeated says where it begins: Spark keeps that of no source."""
+    """Add the start offsets to the end offset of a first batch that Spark repeats.
+
+    Spark's offset log holds no start offsets, so the source has to know them.
+    """
     file = old / "sources" / str(source) / "0"
     begin = offset_log.initial_offsets(file.read_bytes()) if file.exists() else None
     if begin is None:
         raise InvalidConfigError(
-            f"no batch of {old} was completed, and {file} does not say where the first one begins: "
-            "start the query with a new checkpointLocation and its startingOffsets"
+            f"no batch of {old} was completed, and {file} does not hold its start offsets. "
+            "Start the query with a new checkpointLocation and its startingOffsets"
         )
     return SourceOffset(end.cluster_id, end.topics, place(begin).topics)
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The batches that a log of Spark's has, in order."""
+    """Return the batch numbers of one of Spark's logs, in ascending order."""
     if not folder.is_dir():
         return []
     return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())

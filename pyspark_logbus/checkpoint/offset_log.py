@@ -1,8 +1,9 @@
-"""The offset log of a streaming query's checkpoint, as text, and what Kafka's source wrote there.
+"""Parse the offset log of a streaming query's checkpoint, and the offsets of Kafka's source.
 
-One file a batch, ``offsets/N``: the version, the batch's metadata, then for each source a line
-where the batch ends (Spark's ``OffsetSeqLog``). Kafka's source writes ``{"topic":{"0":42}}``, and
-where its first batch begins into ``sources/I/0`` (``KafkaSourceInitialOffsetWriter``). Pure.
+Each batch has a file ``offsets/N``: the version, the batch's metadata, then one line for each
+source with the batch's end offset (Spark's ``OffsetSeqLog``). Kafka's source writes
+``{"topic":{"0":42}}``. It writes the start of its first batch to ``sources/I/0``
+(``KafkaSourceInitialOffsetWriter``). The module does no I/O.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from pyspark_logbus.offsets import SourceOffset
 VERSION = "v1"
 
 KafkaOffsets = Mapping[str, Mapping[str, int]]
-"""Exclusive ends by topic and partition."""
+"""Exclusive end offsets by topic and by partition number."""
 
 
 class Batch(NamedTuple):
-    """One file's content. ``ends``: a line for each source, ``-`` for one without an offset."""
+    """The content of one file of the offset log.
+
+    ``ends`` has a line for each source; the line is ``-`` for a source without an offset.
+    """
 
     metadata: str
     ends: tuple[str, ...]
@@ -32,22 +36,24 @@ class Batch(NamedTuple):
 
 
 def read_batch(name: str, text: str) -> Batch:
-    """``name`` is for the error: InvalidConfigError for what Spark did not write, and
-    UnsupportedVersionError where it wrote another format."""
+    """Parse one file of the offset log; ``name`` appears in error messages.
+
+    Raises InvalidConfigError for a malformed file, and UnsupportedVersionError for another version.
+    """
     version, *lines = text.split("\n")
     if not re.fullmatch(r"v\d+", version) or not lines:
-        raise InvalidConfigError(f"{name} is damaged, or no offset log of Spark's")
+        raise InvalidConfigError(f"{name} is damaged, or not a file of Spark's offset log")
     if version != VERSION:
         raise UnsupportedVersionError(
-            f"{name} is an offset log of version {version}; version {VERSION} is known "
-            "here: begin with a new checkpointLocation, and startingOffsets by logbus mirror "
+            f"{name} is an offset log of version {version}; only {VERSION} is supported. "
+            "Start with a new checkpointLocation, and with startingOffsets from logbus mirror "
             "--translate"
         )
     return Batch(lines[0], tuple(lines[1:]))
 
 
 def kafka_offsets(line: str) -> KafkaOffsets | None:
-    """What a line says if Kafka's source wrote it; None for every other source's."""
+    """Return the offsets of a line that Kafka's source wrote; None for any other source."""
     try:
         found = json.loads(line)
     except ValueError:
@@ -69,11 +75,11 @@ def _is_kafkas(found: Any) -> bool:
 
 
 def initial_offsets(data: bytes) -> KafkaOffsets | None:
-    """Where a Kafka source's first batch begins: of ``sources/I/0``, which a zero byte begins."""
+    """Return the start offsets in ``sources/I/0``, a file that begins with a zero byte."""
     version, _, line = data.lstrip(b"\0").decode("utf-8", "replace").partition("\n")
     return kafka_offsets(line) if version == VERSION else None
 
 
 def line(end: SourceOffset) -> str:
-    """As Spark keeps what logbus's source answers: it compares this text."""
+    """Return the offset log line in the form that Spark compares: logbus's own JSON."""
     return json.dumps(end.to_json())

@@ -1,8 +1,10 @@
-"""``make demo`` and ``logbus demo``: the main job on real log lines, with figures that must agree.
+"""``make demo`` and ``logbus demo``: count real log lines with Spark and check every total.
 
-It starts ZooKeeper and brokers as real processes, ships lines at a pace, lets a Spark query count
-them by minute and kind into another topic, prints the counts live, reconciles every figure and
-stops all that it started. It uses what a user would: the public face, ``LocalCluster`` and Spark.
-``run`` tells the story; ``sources`` has the lines, ``parsing`` their meaning, ``query`` Spark's
-part, ``shipper`` and ``results`` the two ends, ``screen`` what is seen. Only ``run`` reads znodes.
+The demo starts ZooKeeper and brokers as processes and sends log lines at a set rate. A Spark query
+counts the lines by minute and kind and writes the counts to another topic. The demo prints the
+counts live, compares all totals and stops every process that it started. It uses the public API,
+``LocalCluster`` and Spark; only ``run`` reads znodes.
+
+``run`` controls the demo. ``sources`` finds the lines, ``parsing`` classifies them, ``query``
+starts Spark, ``shipper`` sends, ``results`` reads the counts, ``screen`` prints.
 """

@@ -18,14 +18,16 @@ from pyspark_logbus.demo.screen import Screen
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Ship this file (also .gz, .xz, .bz2). Default: the machine's own logs.",
+    help="Send the lines of this file (also .gz, .xz, .bz2). Default: this machine's logs.",
 )
-@click.option("--lines", default=200_000, show_default=True, help="Ship at most so many.")
+@click.option("--lines", default=200_000, show_default=True, help="Maximum lines to send.")
 @click.option("--brokers", default=3, show_default=True)
-@click.option("--seconds", default=20.0, show_default=True, help="Ship the lines over this time.")
-@click.option("--kill", is_flag=True, help="Kill a leading broker when half is shipped.")
+@click.option(
+    "--seconds", default=20.0, show_default=True, help="Send the lines over this many seconds."
+)
+@click.option("--kill", is_flag=True, help="Kill a leader when half of the lines are acknowledged.")
 def main(file: Path | None, lines: int, brokers: int, seconds: float, kill: bool) -> None:
-    """Ship real log lines through three brokers and count them with Spark, live."""
+    """Send real log lines through three brokers and count them with Spark, live."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     screen = Screen()
     try:
@@ -34,7 +36,7 @@ def main(file: Path | None, lines: int, brokers: int, seconds: float, kill: bool
         screen.say(f"Error: {error}")
         code = 1
     except PySparkException as error:
-        # The rest of its text is the query's plan.
+        # The first line is the error; the other lines are the query's plan.
         told = str(error).partition("=== Streaming Query ===")[0].strip()
         screen.say(f"Error: {told}")
         code = 1

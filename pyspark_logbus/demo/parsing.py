@@ -1,8 +1,7 @@
-"""What a log line says, as Spark expressions: its minute and its kind.
+"""Spark expressions for the minute and the kind of a log line.
 
-Kind is the HTTP status, the severity, the action or the program, by what the line has. A line
-without a time of its own counts at the time of its record, one without a kind as "other", so every
-line is counted exactly once.
+The kind is the HTTP status, else the severity, the action or the program, else "other". A line
+without a time of its own counts at its record's timestamp. Every line is counted exactly once.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _NAMED = r"^([A-Za-z][\w-]*)(?: \d{4}-\d\d-\d\d [\d:]{8})?: "
 
 
 def event_time(line: Column, arrival: Column) -> Column:
-    """When the line says that it happened; ``arrival`` where it does not say."""
+    """Return the time that the line names, else ``arrival``, the record's timestamp."""
     digits = [f.regexp_extract(line, _ISO, group) for group in (1, 2, 3, 4)]
     day = f.concat_ws("-", *digits[:3])
     zone = f.regexp_extract(line, _ISO_ZONE, 1)
     iso = f.try_to_timestamp(f.concat(day, f.lit(" "), digits[3], zone))
     apache = f.try_to_timestamp(f.regexp_extract(line, _APACHE, 1), f.lit("dd/MMM/yyyy:HH:mm:ss Z"))
-    # Classic syslog names no year: it is the newest that does not lie in the future.
+    # Classic syslog names no year: take the latest year that does not put the line in the future.
     this_year = _syslog_time(line, f.year(arrival))
     last_year = _syslog_time(line, f.year(arrival) - 1)
     syslog = f.when(this_year <= arrival + f.expr("INTERVAL 1 DAY"), this_year).otherwise(last_year)
@@ -43,7 +42,7 @@ def event_time(line: Column, arrival: Column) -> Column:
 
 
 def kind(line: Column) -> Column:
-    """The line's status, severity, action or program, else "other"."""
+    """Return the line's HTTP status, severity, action or program, else "other"."""
     severity = f.upper(_found(line, _SEVERITY))
     return f.coalesce(
         _found(line, _STATUS),

@@ -1,7 +1,8 @@
-"""Spark's part of the demo: one session, and one query from the lines' topic to the counts' topic.
+"""The Spark session of the demo, and the query from the lines topic to the counts topic.
 
-The query counts in event-time windows without a watermark, in complete mode: each line counts once,
-late ones too, and every result is an upsert by its key. That is for a bounded number of lines.
+The query counts in event-time windows, in complete mode, without a watermark. Late lines count too,
+and every result row replaces the row of its key. State grows with the number of minutes, which
+suits only a bounded number of lines.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ appender.out.layout.pattern = %d{{ISO8601_OFFSET_DATE_TIME_HHCMM}} %p %c{{1}}: %
 """
 
 _JVM_SECONDS = 20.0
-"""For Spark's JVM to end by itself: its shutdown hooks remove what it kept on disk."""
+"""Seconds that Spark's JVM may take to exit; its shutdown hooks delete its temporary files."""
 
 _jvms: list[subprocess.Popen[bytes]] = []
-"""What Spark has started. Until it answers nobody else knows of it, and a user may press Ctrl-C."""
+"""The JVM process that Spark starts, recorded so that Ctrl-C during the start can stop it."""
 
 
 def start_session(directory: Path) -> SparkSession:
-    """A local session on two cores that logs to ``spark.log`` in the directory only."""
+    """Start a local session with two cores that logs only to ``spark.log`` in the directory."""
     vars(java_gateway)["Popen"] = _start_jvm
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     properties = directory / "log4j2.properties"
@@ -58,7 +59,7 @@ def start_session(directory: Path) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        # Minutes are keys: in UTC no minute comes twice, and times without a zone stay as written.
+        # Minutes are keys. UTC has no repeated hour, and times without a zone stay as written.
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
@@ -77,8 +78,11 @@ def _start_jvm(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """What ends the demo comes behind this: raised out of Popen, it would leave a process that has
-    begun and that nobody knows. The process does not inherit it, as it would a blocked signal."""
+    """Delay signals until the block ends.
+
+    A signal handler that raises inside Popen would leave an untracked process. A handler, unlike a
+    blocked signal mask, is not inherited by the child process.
+    """
     arrived: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: arrived.append(number))
@@ -94,8 +98,10 @@ def _signals_wait() -> Iterator[None]:
 
 
 def stop_session() -> None:
-    """Stop Spark, if it was started, and wait for the end of its JVM, which writes to the demo's
-    folder until then. It is killed where that takes over 20 s."""
+    """Stop Spark, if started, and wait until its JVM has exited.
+
+    The JVM writes to the demo's folder until it exits. It is killed after 20 s.
+    """
     session = SparkSession.getActiveSession()
     if session is not None:
         session.stop()
@@ -107,7 +113,8 @@ def stop_session() -> None:
         if jvm.stdin is not None:
             jvm.stdin.close()
         if session is None:
-            # Still starting, it does not look at its input yet.
+            # A JVM that is still starting does not read its input yet, so closing it would not end
+            # it.
             jvm.terminate()
         try:
             jvm.wait(_JVM_SECONDS)

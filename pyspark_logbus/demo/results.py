@@ -1,4 +1,4 @@
-"""Reads the counts as they are written and keeps the last value of each key."""
+"""Read the counts topic and keep the last value of each key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POLL_SECONDS = 0.25
 
 
 class Count(NamedTuple):
-    """One result: so many lines of a kind in a minute."""
+    """The number of lines of one kind in one minute."""
 
     minute: str
     kind: str
@@ -21,7 +21,7 @@ class Count(NamedTuple):
 
 
 class Results:
-    """A consumer in a thread of its own. ``rows`` counts every row that it was given."""
+    """A consumer thread; ``rows`` is the number of records that it has read."""
 
     def __init__(self, bus: Bus, topic: str) -> None:
         self.rows = 0
@@ -35,21 +35,21 @@ class Results:
         self._thread = threading.Thread(target=self._run, name="demo-results", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread and wait for it."""
         self._stopping.set()
         self._thread.join()
 
     def total(self) -> int:
-        """What the last values add up to: the number of lines that were counted."""
+        """Return the sum of the last values: the number of counted lines."""
         with self._lock:
             return sum(json.loads(value)["count"] for value in self._last.values())
 
     def by_kind(self) -> dict[str, int]:
-        """Lines of each kind over all minutes, most first."""
+        """Return the lines of each kind over all minutes, in descending order."""
         sums: dict[str, int] = {}
         with self._lock:
             values = list(self._last.values())
@@ -59,7 +59,7 @@ class Results:
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def take_changed(self, most: int) -> list[Count]:
-        """The results that changed last since the previous call, newest first."""
+        """Return at most ``most`` results that changed since the previous call, newest first."""
         with self._lock:
             keys = list(self._changed)[-most:]
             self._changed.clear()

@@ -1,7 +1,6 @@
-"""The demo from start to end: start everything, ship, count, reconcile, stop everything.
+"""Run the demo: start all processes, send, count, compare the totals, stop all processes.
 
-``run`` gives the exit code: 0 only if every figure agrees. Whatever happens, nothing that it
-started outlives it.
+``run`` returns 0 only if all totals agree. No process that it started outlives it.
 """
 
 from __future__ import annotations
@@ -39,15 +38,18 @@ COUNTS_TOPIC = "demo.counts"
 GROUP = "demo"
 PARTITIONS = 4
 OWN_LINES = 500
-"""Lines of its own ZooKeeper, brokers and Spark that top up the machine's."""
+"""Log lines of the demo's own ZooKeeper, brokers and Spark, sent after the machine's."""
 FINISH_SECONDS = 120.0
-"""After the last line: how long the query may take to catch up."""
+"""Seconds that the query may take to catch up after the last line is acknowledged."""
 _LOOK_SECONDS = 0.3
 
 
 class Plan(NamedTuple):
-    """What to run. ``seconds`` is the pace: how long the shipping of the lines takes. ``kill``: end
-    a leader with kill -9 when half is shipped."""
+    """The demo's options.
+
+    ``seconds`` is the time over which the lines are sent. ``kill`` sends SIGKILL to a leader when
+    half of the lines are acknowledged.
+    """
 
     file: Path | None
     lines_max: int
@@ -57,7 +59,7 @@ class Plan(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Everything that runs while the demo runs."""
+    """The running parts of the demo."""
 
     admin: Admin
     shipper: Shipper
@@ -66,8 +68,11 @@ class Parts(NamedTuple):
 
 
 def run(plan: Plan, screen: Screen) -> int:
-    """Run the demo; gives the exit code. Raises OSError if the file cannot be read, and
-    MissingDependencyError without Java, before anything is started."""
+    """Run the demo and return the exit code.
+
+    Raises OSError if the file cannot be read, and MissingDependencyError without Java, before any
+    process starts.
+    """
     started = time.monotonic()
     find_java()
     find_jars()
@@ -81,9 +86,9 @@ def run(plan: Plan, screen: Screen) -> int:
         note = f" ({source.note})" if source.note else ""
         screen.say(f"  {len(source.lines):>8,} lines  {source.name}{note}")
     if own_count:
-        screen.say(f"  {own_count:>8,} lines  to be written by the demo's own processes")
+        screen.say(f"  {own_count:>8,} lines  from the logs of the demo's own processes")
     if not lines and not own_count:
-        screen.say("There is no line to ship.")
+        screen.say("No log lines found. Name a file with --file.")
         return 1
     directory = Path(tempfile.mkdtemp(prefix="logbus-demo-"))
     is_over = False
@@ -97,7 +102,8 @@ def run(plan: Plan, screen: Screen) -> int:
                 _follow(parts, cluster, screen, kill=plan.kill)
                 agrees = _reconcile(parts, cluster, screen)
             except (KeyboardInterrupt, SystemExit):
-                # Once asked it ends in good order; asked again it would leave things behind.
+                # The first signal starts an orderly stop. Ignore later ones: they would leave
+                # processes behind.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 screen.say("\nStopping …")
@@ -109,8 +115,8 @@ def run(plan: Plan, screen: Screen) -> int:
         if is_over:
             shutil.rmtree(directory, ignore_errors=True)
         else:
-            screen.say(f"It did not get to the end; what was logged is in {directory}")
-    screen.say(f"Everything was stopped after {time.monotonic() - started:.0f} s.")
+            screen.say(f"The demo failed. Its logs are in {directory}")
+    screen.say(f"All processes stopped after {time.monotonic() - started:.0f} s.")
     return 0 if agrees else 1
 
 
@@ -123,17 +129,17 @@ def _start(
     screen: Screen,
     stack: contextlib.ExitStack,
 ) -> tuple[Parts, LocalCluster]:
-    """Cluster and Spark side by side, then the topics, the query and both ends."""
+    """Start the cluster and Spark in parallel, then the topics, the query, sender and reader."""
     cluster = LocalCluster(
         plan.brokers, directory=directory / "cluster", zookeeper_log_level="INFO"
     )
     began = time.monotonic()
     ready_after: list[float] = []
     screen.say(
-        f"\nStarting ZooKeeper, {_brokers(plan.brokers)} and Spark in this folder: {directory}; "
-        "that takes some ten seconds …"
+        f"\nStarting ZooKeeper, {_brokers(plan.brokers)} and Spark in {directory}; "
+        "this takes about ten seconds …"
     )
-    # Spark starts in this thread: its lookup of formats goes by the thread's active session.
+    # Start Spark in this thread: its lookup of formats uses the thread's active session.
     with ThreadPoolExecutor(1, "demo-cluster") as pool:
         stack.callback(cluster.stop)
         starting = pool.submit(cluster.start)
@@ -183,14 +189,17 @@ def _brokers(count: int) -> str:
 
 
 def _stop_query(counting: StreamingQuery) -> None:
-    # A query that failed has stopped, and says so by raising here what ended it; Py4J's errors
-    # are those of a Spark that is gone already.
+    # stop() raises the error of a failed query, which is already reported. Py4J errors mean that
+    # Spark has already exited.
     with contextlib.suppress(PySparkException, Py4JError, OSError):
         counting.stop()
 
 
 def _follow(parts: Parts, cluster: LocalCluster, screen: Screen, *, kill: bool) -> None:
-    """Draw until all is shipped, counted, committed and printed. Raises what ended a part."""
+    """Draw the progress until all lines are sent, counted, committed and printed.
+
+    Raises the error of a failed part, and RequestTimedOutError if the query falls behind.
+    """
     deadline: float | None = None
     for progress in _progress(parts):
         screen.draw(progress, parts.results.take_changed(8))
@@ -205,7 +214,7 @@ def _follow(parts: Parts, cluster: LocalCluster, screen: Screen, *, kill: bool) 
                 return
             if time.monotonic() > deadline:
                 raise RequestTimedOutError(
-                    f"the query did not catch up within {FINISH_SECONDS:.0f} s"
+                    f"the query did not catch up within {FINISH_SECONDS:.0f} s of the last line"
                 )
         time.sleep(_LOOK_SECONDS)
 
@@ -214,7 +223,7 @@ def _kill_leader(parts: Parts, cluster: LocalCluster, screen: Screen) -> None:
     where = TopicPartition(LINES_TOPIC, 0)
     known = parts.admin.cluster([LINES_TOPIC]).partition(where)
     broker = next(b for b in cluster.brokers if known is not None and b.id == known.leader)
-    screen.say(f"\nkill -9 of broker {broker.id}, which leads {where} and stays dead\n")
+    screen.say(f"\nkill -9 of broker {broker.id}, the leader of {where}; it is not restarted\n")
     broker.kill()
 
 
@@ -242,7 +251,10 @@ def _progress(parts: Parts) -> Iterator[Progress]:
 
 
 def _rows_by_batch(counting: StreamingQuery) -> dict[int, int]:
-    """Rows read in each micro-batch that has ended. A trigger without data repeats its number."""
+    """Return the rows read in each completed micro-batch.
+
+    A trigger without data repeats the batch number of the one before.
+    """
     rows: dict[int, int] = {}
     for entry in counting.recentProgress:
         rows[entry["batchId"]] = max(rows.get(entry["batchId"], 0), entry["numInputRows"])
@@ -257,13 +269,13 @@ def _ends(admin: Admin, topic: str) -> dict[TopicPartition, int]:
 
 
 def _reconcile(parts: Parts, cluster: LocalCluster, screen: Screen) -> bool:
-    """Print the figures that must agree; whether they do."""
+    """Print all totals and return whether they agree."""
     committed = read_group_offsets(cluster.zookeeper, GROUP)
     figures = {
         "lines shipped and acknowledged": parts.shipper.acknowledged,
         f"end offsets of {LINES_TOPIC}": sum(_ends(parts.admin, LINES_TOPIC).values()),
         "rows read by the query": sum(_rows_by_batch(parts.query).values()),
-        "what the counts add up to": parts.results.total(),
+        "sum of the counts": parts.results.total(),
         f"offsets of group {GROUP} in ZooKeeper": sum(at.offset for at in committed.values()),
     }
     agrees = set(figures.values()) == {parts.shipper.total}
@@ -274,7 +286,7 @@ def _reconcile(parts: Parts, cluster: LocalCluster, screen: Screen) -> bool:
     if len(by_kind) > 10:
         rest = sum(list(by_kind.values())[10:])
         screen.say(f"  {f'and {len(by_kind) - 10} more':<24} {rest:>9,}")
-    screen.say("\nReconciled:" if agrees else "\nThe figures do not agree:")
+    screen.say("\nThe totals agree:" if agrees else "\nThe totals do not agree:")
     for name, value in figures.items():
         mark = "ok" if value == parts.shipper.total else f"expected {parts.shipper.total:,}"
         screen.say(f"  {name:<36} {value:>9,}  {mark}")
@@ -288,11 +300,11 @@ def _reconcile(parts: Parts, cluster: LocalCluster, screen: Screen) -> bool:
 
 _NEXT = """
 Next:
-  logbus up -d                                 a cluster that stays
+  logbus up -d                                 start a cluster that keeps running
   logbus topic create events -p 3
   tail -f any.log | logbus produce events
   logbus consume events
   spark.readStream.format("logbus").option("subscribe", "events").load()
-  make demo FILE=any.log                       this demo on a file of yours (also .gz)
-  make demo KILL=1                             this demo, and a broker is killed in the middle of it
+  make demo FILE=any.log                       this demo with your file (also .gz)
+  make demo KILL=1                             this demo, with one broker killed halfway
 """

@@ -1,7 +1,7 @@
-"""What the demo shows: a progress block that is redrawn on a terminal, plain lines elsewhere.
+"""The demo's output: a redrawn progress block on a terminal, plain lines elsewhere.
 
-While it is open, whatever Spark's JVM and workers print goes to a file instead: the screen writes
-to the terminal by a descriptor of its own.
+While the screen is open, output of Spark's JVM and workers goes to a file. The screen writes to the
+terminal through a descriptor of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COLUMNS = 96
 
 
 class Progress(NamedTuple):
-    """The figures of the moment; ``lag`` is None until the query has committed something."""
+    """The current totals; ``lag`` is None until the query has committed offsets."""
 
     shipped: int
     total: int
@@ -33,7 +33,7 @@ class Progress(NamedTuple):
 
 
 class Screen:
-    """Owns the terminal between ``open`` and ``close``. One thread only."""
+    """The owner of the terminal between ``open`` and ``close``; for one thread only."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
@@ -45,7 +45,7 @@ class Screen:
         self._recent: dict[tuple[str, str], Count] = {}
 
     def open(self, elsewhere: Path) -> None:
-        """Send what this process and its children print to the file ``elsewhere``."""
+        """Redirect the output of this process and its children to the file ``elsewhere``."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._saved = (os.dup(1), os.dup(2))
@@ -54,7 +54,7 @@ class Screen:
             os.dup2(file.fileno(), 2)
 
     def close(self) -> None:
-        """Give stdout and stderr back. Idempotent."""
+        """Restore stdout and stderr. Idempotent."""
         if self._saved is None:
             return
         sys.stdout.flush()
@@ -65,12 +65,12 @@ class Screen:
         self._saved = None
 
     def say(self, text: str = "") -> None:
-        """Print a line that stays."""
+        """Print a line that is not redrawn."""
         self._drawn = 0
         print(text, file=self._out, flush=True)
 
     def draw(self, progress: Progress, changed: list[Count], *, force: bool = False) -> None:
-        """Show the figures and the counts that changed last."""
+        """Show the totals and the counts that changed last."""
         for count in reversed(changed):
             self._recent.pop(count[:2], None)
             self._recent[count[:2]] = count
@@ -99,13 +99,13 @@ class Screen:
 
 
 def _figures(progress: Progress) -> str:
-    """The bar is of what the query has read: shipping is far sooner done, and is not the end."""
+    """Return the progress line; its bar shows the rows read by the query, not the lines sent."""
     share = min(1.0, progress.rows_read / progress.total) if progress.total else 1.0
     bar = ("#" * int(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
-    shipped = f"[{bar}] lines in {progress.shipped:,}/{progress.total:,}"
+    shipped = f"[{bar}] sent {progress.shipped:,}/{progress.total:,}"
     if not progress.rows_read and not progress.rows_written:
-        return f"{shipped}; Spark begins its first batch …"
-    # Until the query has committed something nobody knows how far it is behind.
+        return f"{shipped}; Spark starts its first batch …"
+    # The lag is unknown until the query has committed offsets.
     lag = "" if progress.lag is None else f"  lag {progress.lag:,}"
     return f"{shipped}  read {progress.rows_read:,}  written {progress.rows_written:,}{lag}"
 

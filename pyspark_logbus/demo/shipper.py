@@ -1,4 +1,4 @@
-"""Ships lines at a pace from a thread of its own and counts what the brokers acknowledged."""
+"""Send lines at a set rate from a thread and count the acknowledged ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _TICK_SECONDS = 0.1
 
 
 class Shipper:
-    """Sends ``lines`` evenly over ``seconds``, and ``own_count`` lines that ``own`` gives.
+    """A sender of ``lines``, evenly over ``seconds``, and of ``own_count`` lines from ``own``.
 
-    ``acknowledged`` counts what is flushed on the brokers; ``error`` is what ended it early.
+    ``acknowledged`` counts records that the brokers have flushed. ``error`` is the error that ended
+    the thread early.
     """
 
     def __init__(
@@ -44,17 +45,17 @@ class Shipper:
         self._thread = threading.Thread(target=self._run, name="demo-shipper", daemon=True)
 
     def start(self) -> None:
-        """Begin to ship."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End early, if it is not done."""
+        """Stop the thread, even with lines left to send."""
         self._stopping.set()
         self._thread.join()
 
     @property
     def is_done(self) -> bool:
-        """Whether every line is acknowledged."""
+        """Return whether every line is acknowledged."""
         return self.acknowledged == self.total
 
     def _run(self) -> None:

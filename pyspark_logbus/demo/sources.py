@@ -1,8 +1,8 @@
-"""The lines that the demo ships: a user's file, or the machine's own logs and the demo's own.
+"""The log lines that the demo sends: a user's file, or the machine's and the demo's own logs.
 
-A source yields raw lines without their ends, blank ones left out. What cannot be read of the
-machine's logs is passed over: which ones a user may read differs from machine to machine. Nothing
-is read beyond the lines that are wanted.
+A source holds raw lines without line ends; blank lines are dropped. Unreadable files of the
+machine's logs are skipped, since permissions differ between machines. A source stops reading after
+the requested number of lines.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 LINE_BYTES_MAX = 1 << 20
-"""Longer lines are no log lines; a binary file looks like one."""
+"""Maximum bytes of a log line; binary files have longer ones."""
 NUL, NUL_SHOWN = b"\x00", "\N{REPLACEMENT CHARACTER}".encode()
 JOURNAL_LINES_MAX = 50_000
 _LOGS = Path("/var/log")
 _NOT_LINES = {".journal", ".journal~"}
 _NO_LOGS = {"wtmp", "btmp", "lastlog", "faillog", "README", "eipp.log.xz"}
-"""Tables of logins, a text about logs, and apt's copy of the package list."""
+"""Files under /var/log that are no logs: login tables, a README, apt's package list."""
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 class Source(NamedTuple):
-    """Some lines, the name under which they are listed, and what there is to say of them."""
+    """Lines of one origin, its name, and a note for the listing."""
 
     name: str
     lines: list[bytes]
@@ -38,28 +38,29 @@ class Source(NamedTuple):
 
 
 Take = Callable[[int], list[bytes]]
-"""Reads at most so many lines."""
+"""Reads at most this number of lines."""
 
 
 def from_file(path: Path, lines_max: int) -> list[Source]:
-    """A user's file, plain or packed. Raises OSError or EOFError if it cannot be read.
+    """Return the lines of a user's file, plain or compressed.
 
-    NUL bytes, as a crash leaves them in a log, are shown as such and not taken for a binary file.
+    Raises OSError or EOFError if the file cannot be read. NUL bytes, which a crash leaves in a log,
+    become replacement characters.
     """
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
             lines = _take(file, lines_max)
     except (lzma.LZMAError, zlib.error) as error:
-        raise OSError(f"{path} cannot be unpacked: {error}") from None
+        raise OSError(f"{path} cannot be decompressed: {error}") from None
     count = sum(NUL in line for line in lines)
     note = f"{count:,} of them with NUL bytes, each now \N{REPLACEMENT CHARACTER}" if count else ""
     if not lines:
-        note = "it has no line that is not blank"
+        note = "the file has only blank lines"
     return [Source(path.name, [line.replace(NUL, NUL_SHOWN) for line in lines], note)]
 
 
 def from_machine(lines_max: int) -> list[Source]:
-    """What this user may read of /var/log and of the journal, at most ``lines_max`` in all."""
+    """Return at most ``lines_max`` lines of /var/log and the journal that this user may read."""
     found: list[Source] = []
     left = lines_max
     for name, take in _machine_logs():
@@ -86,7 +87,7 @@ def _log(path: Path, lines_max: int) -> list[bytes]:
             lines = _take(file, lines_max)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return []
-    # What holds NUL bytes under /var/log is a table, not text.
+    # A file under /var/log with NUL bytes is a binary table.
     return [] if any(NUL in line for line in lines) else lines
 
 
@@ -119,14 +120,14 @@ def _take(file: IO[bytes], lines_max: int) -> list[bytes]:
 
 
 class Tail:
-    """New whole lines of files that are still being written, such as the demo's own logs."""
+    """A reader of new complete lines in files that are still written, such as the demo's logs."""
 
     def __init__(self, paths: Callable[[], list[Path]]) -> None:
         self._paths = paths
         self._positions: dict[Path, int] = {}
 
     def lines(self, lines_max: int) -> list[bytes]:
-        """What was written since the last call, at most ``lines_max`` lines."""
+        """Return at most ``lines_max`` lines written since the previous call."""
         found: list[bytes] = []
         for path in self._paths():
             if len(found) >= lines_max:
@@ -139,7 +140,7 @@ class Tail:
         try:
             with path.open("rb") as file:
                 file.seek(self._positions.get(path, 0))
-                # A line without its end is still being written: it comes with the next call.
+                # Leave an incomplete line for the next call.
                 while len(found) < lines_max and (line := file.readline()).endswith(b"\n"):
                     self._positions[path] = file.tell()
                     if line.strip():

@@ -18,7 +18,7 @@ from broker_lite.local.cluster import LocalCluster
 @pytest.mark.parametrize(
     ("mode", "refused"), [("always", {RAW, ROWS_ONLY}), ("unverified", {ROWS_ONLY}), ("never", ())]
 )
-def test_whose_fetches_are_checked(
+def test_fetch_validation_follows_the_broker_setting(
     make_cluster: Callable[..., LocalCluster], mode: str, refused: set[tuple[int, int]]
 ) -> None:
     running = make_cluster(1, config={"fetch.verify": mode})
@@ -43,7 +43,7 @@ def test_whose_fetches_are_checked(
                 assert bool(len(got.records)) is (reader not in refused)
 
 
-def test_metrics_over_http(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster]) -> None:
     running = make_cluster(1, config={"metrics.port": "0"})
     place = make_topic(running, "measured")
     with PlainConnection(place.address) as leader:

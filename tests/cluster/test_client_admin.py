@@ -27,7 +27,7 @@ from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, ListedOffset, TopicPartition
 
 
-def test_topics(bus: Bus) -> None:
+def test_admin_manages_topics(bus: Bus) -> None:
     topic_id = bus.create_topic("adm", 2, config={"retention.ms": 60000})
     assert "adm" in bus.topics()
     view = bus.admin.cluster(["adm", "absent"])
@@ -50,7 +50,7 @@ def test_topics(bus: Bus) -> None:
         bus.admin.create_partitions("adm", 9)
 
 
-def test_what_no_topic_can_be(bus: Bus) -> None:
+def test_invalid_topics_are_refused(bus: Bus) -> None:
     with pytest.raises(InvalidTopicError, match="letters"):
         bus.create_topic("no spaces")
     with pytest.raises(InvalidReplicationFactorError):
@@ -61,7 +61,7 @@ def test_what_no_topic_can_be(bus: Bus) -> None:
     assert "dry" not in bus.topics()
 
 
-def test_settings(bus: Bus, topic: str) -> None:
+def test_admin_reads_and_changes_settings(bus: Bus, topic: str) -> None:
     before = bus.admin.describe_configs([topic])["topic", topic]["retention.ms"]
     assert before.is_default and before.documentation
     bus.admin.alter_configs(topic, {"retention.ms": 12345})
@@ -79,7 +79,7 @@ def test_settings(bus: Bus, topic: str) -> None:
         bus.admin.describe_configs(brokers=[99])
 
 
-def test_offsets(bus: Bus, topic: str) -> None:
+def test_admin_lists_offsets(bus: Bus, topic: str) -> None:
     where = TopicPartition(topic, 1)
     with bus.producer(batch_bytes=1) as producer:
         for n in range(10):
@@ -105,7 +105,7 @@ def test_offsets(bus: Bus, topic: str) -> None:
         admin.list_offsets({where: -1}, isolation="dirty")
 
 
-def test_groups(bus: Bus, topic: str) -> None:
+def test_admin_manages_groups(bus: Bus, topic: str) -> None:
     rows = {TopicPartition(topic, 0): CommittedOffset(5, 0, "note"), TopicPartition(topic, 1): 7}
     bus.admin.commit_offsets("adm-group", rows)
     found = bus.admin.committed("adm-group")
@@ -119,7 +119,7 @@ def test_groups(bus: Bus, topic: str) -> None:
     assert bus.admin.describe_groups(["adm-group"])["adm-group"].members == ()
 
 
-def test_lag_in_records_and_in_seconds(bus: Bus, topic: str) -> None:
+def test_lag_is_reported_in_records_and_seconds(bus: Bus, topic: str) -> None:
     group, began_ms = f"lag-{topic}", time.time() * 1000
     wheres = [TopicPartition(topic, index) for index in range(3)]
     with bus.producer() as producer:
@@ -140,7 +140,7 @@ def test_lag_in_records_and_in_seconds(bus: Bus, topic: str) -> None:
     assert bus.admin.lag("nobody") == {}
 
 
-def test_disks(bus: Bus, topic: str) -> None:
+def test_admin_describes_disks(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
         producer.send(topic, b"v")
     found = bus.admin.log_dirs()
@@ -149,7 +149,7 @@ def test_disks(bus: Bus, topic: str) -> None:
     assert all(row.error is None and row.total_bytes > 0 for row in found)
 
 
-def test_finding_the_cluster(
+def test_cluster_is_found_by_each_kind_of_address(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -170,7 +170,7 @@ def test_finding_the_cluster(
         assert bus.bootstrap_servers == cluster.bootstrap_servers
 
 
-def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_cluster_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 300)
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1"):
         connect("127.0.0.1:1")
@@ -178,7 +178,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
         connect("127.0.0.1:1", linger=5)
 
 
-def test_administration_imports_little(cluster: LocalCluster) -> None:
+def test_admin_imports_only_light_modules(cluster: LocalCluster) -> None:
     code = (
         "import sys\n"
         "from broker_lite.bus import connect\n"
@@ -190,7 +190,7 @@ def test_administration_imports_little(cluster: LocalCluster) -> None:
     subprocess.run([sys.executable, "-c", code, cluster.bootstrap_servers], check=True, timeout=60)
 
 
-def test_a_forked_child_uses_the_bus_but_not_the_parents_producer(
+def test_forked_child_can_use_the_bus_but_not_the_inherited_producer(
     cluster: LocalCluster, topic: str
 ) -> None:
     code = """
@@ -239,7 +239,7 @@ producer.close(); consumer.close()
     )
 
 
-def test_admin_alone(cluster: LocalCluster) -> None:
+def test_admin_works_without_a_bus(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap_servers) as admin:
         view = admin.describe_cluster()
         assert view.controller_id in view.brokers

@@ -20,7 +20,7 @@ from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
 
-def test_there_and_back(cluster: LocalCluster, topic: str) -> None:
+def test_asyncio_records_round_trip(cluster: LocalCluster, topic: str) -> None:
     async def main() -> None:
         async with await aconnect(cluster.bootstrap_servers) as bus:
             assert topic in await bus.topics()
@@ -71,7 +71,7 @@ def test_there_and_back(cluster: LocalCluster, topic: str) -> None:
     asyncio.run(main())
 
 
-def test_a_reader_waits_for_a_writer(cluster: LocalCluster, topic: str) -> None:
+def test_asyncio_reader_waits_for_a_writer(cluster: LocalCluster, topic: str) -> None:
     async def main() -> None:
         async with (
             await aconnect(cluster.bootstrap_servers) as bus,
@@ -92,7 +92,7 @@ def test_a_reader_waits_for_a_writer(cluster: LocalCluster, topic: str) -> None:
     asyncio.run(main())
 
 
-def test_errors(cluster: LocalCluster, topic: str) -> None:
+def test_asyncio_client_raises_broker_errors(cluster: LocalCluster, topic: str) -> None:
     async def main() -> None:
         async with await aconnect(cluster.bootstrap_servers) as bus:
             with pytest.raises(UnknownTopicOrPartitionError):
@@ -110,7 +110,7 @@ def test_errors(cluster: LocalCluster, topic: str) -> None:
     asyncio.run(main())
 
 
-def test_memory_is_bounded(cluster: LocalCluster, topic: str) -> None:
+def test_asyncio_producer_memory_is_bounded(cluster: LocalCluster, topic: str) -> None:
     async def main() -> None:
         async with await aconnect(cluster.bootstrap_servers) as bus:
             async with bus.producer(buffer_bytes=70_000, batch_bytes=10_000) as producer:

@@ -91,7 +91,7 @@ RAISING = [
 
 @pytest.mark.parametrize("is_closed_by_hand", [False, True])
 @pytest.mark.parametrize(("read", "expected"), RAISING)
-def test_what_was_under_way_when_the_reader_raised_comes_again(
+def test_record_in_progress_is_redelivered_after_reader_error(
     bus: Bus,
     topic: str,
     read: Callable[[Consumer], None],
@@ -112,7 +112,7 @@ def test_what_was_under_way_when_the_reader_raised_comes_again(
     assert next_offset(bus, topic, topic) == expected
 
 
-def test_leaving_normally_commits_what_was_handed_out(bus: Bus, topic: str) -> None:
+def test_normal_close_commits_delivered_records(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 20)
     with bus.consumer(topic, group=topic, start="earliest") as consumer:
         consumer.poll(10.0, max_records=5)
@@ -124,7 +124,7 @@ def test_leaving_normally_commits_what_was_handed_out(bus: Bus, topic: str) -> N
     assert next_offset(bus, topic, topic) == 9
 
 
-def test_commit_takes_the_position_settled_what_is_done_with(bus: Bus, topic: str) -> None:
+def test_commit_uses_position_and_settled_records(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 20)
     where = TopicPartition(topic, 0)
     with bus.consumer(topic, group=topic, start="earliest", auto_commit=False) as consumer:
@@ -138,7 +138,7 @@ def test_commit_takes_the_position_settled_what_is_done_with(bus: Bus, topic: st
 
 
 @pytest.mark.parametrize("way", ["poll", "loop", "arrow"])
-def test_no_commit_runs_ahead_of_the_reader(bus: Bus, topic: str, way: str) -> None:
+def test_commit_never_runs_ahead_of_the_reader(bus: Bus, topic: str, way: str) -> None:
     fill(bus, topic, 0, 600)
     with bus.consumer(topic, group=topic, start="earliest", auto_commit_interval_ms=10) as consumer:
         seen = 0
@@ -192,7 +192,7 @@ while True:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("way", ["loop", "poll"])
-def test_a_killed_reader_skips_nothing(
+def test_killed_reader_skips_no_record(
     cluster: LocalCluster, bus: Bus, topic: str, way: str, tmp_path: Path
 ) -> None:
     fill(bus, topic, 0, 500)
@@ -215,7 +215,7 @@ def test_a_killed_reader_skips_nothing(
 
 
 @pytest.mark.timeout(120)
-def test_a_killed_logbus_consume_may_repeat_and_skips_nothing(
+def test_killed_logbus_consume_may_repeat_but_skips_no_record(
     cluster: LocalCluster, bus: Bus, topic: str, tmp_path: Path
 ) -> None:
     fill(bus, topic, 0, 500)
@@ -239,7 +239,7 @@ def test_a_killed_logbus_consume_may_repeat_and_skips_nothing(
     assert {int(line) for line in (*lines, *done.stdout.splitlines())} == set(range(500))
 
 
-def test_logbus_consume_commits_a_parquet_file_when_it_is_complete(
+def test_logbus_consume_commits_after_a_parquet_file_is_complete(
     cluster: LocalCluster, bus: Bus, topic: str, tmp_path: Path
 ) -> None:
     fill(bus, topic, 0, 50)
@@ -269,7 +269,7 @@ async def async_loop_then_raise(consumer: AsyncConsumer) -> None:
 @pytest.mark.parametrize(
     ("read", "expected"), [(async_poll_then_raise, 5), (async_loop_then_raise, 7)]
 )
-def test_asyncio_what_was_under_way_comes_again(
+def test_asyncio_record_in_progress_is_redelivered(
     bus: Bus,
     topic: str,
     read: Callable[[AsyncConsumer], Awaitable[None]],
@@ -294,7 +294,7 @@ def test_asyncio_what_was_under_way_comes_again(
     assert next_offset(bus, topic, topic) == expected
 
 
-def test_asyncio_no_commit_runs_ahead_and_a_cancelled_poll_loses_nothing(
+def test_asyncio_commit_never_runs_ahead_and_cancelled_poll_loses_no_record(
     bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 0, 300)
@@ -334,7 +334,7 @@ def test_asyncio_no_commit_runs_ahead_and_a_cancelled_poll_loses_nothing(
     assert next_offset(bus, topic, topic) == 291
 
 
-def test_asyncio_a_first_poll_that_was_cancelled_is_no_start(bus: Bus, topic: str) -> None:
+def test_asyncio_cancelled_first_poll_does_not_set_the_start(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 3)
 
     async def main() -> None:
@@ -352,9 +352,7 @@ def test_asyncio_a_first_poll_that_was_cancelled_is_no_start(bus: Bus, topic: st
 # -- where reading begins, and begins again
 
 
-def test_a_group_that_began_at_the_end_goes_on_from_there_after_a_crash(
-    bus: Bus, topic: str
-) -> None:
+def test_group_started_at_latest_resumes_there_after_a_crash(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 5)
     first = bus.consumer(topic, group=topic, session_timeout_ms=1000, heartbeat_interval_ms=200)
     fill(bus, topic, 5, 10)
@@ -364,9 +362,7 @@ def test_a_group_that_began_at_the_end_goes_on_from_there_after_a_crash(
         assert second.poll(10.0, max_records=1)[0].offset == 5
 
 
-def test_partitions_added_while_the_group_was_away_are_read_from_their_beginning(
-    bus: Bus, topic: str
-) -> None:
+def test_partitions_added_while_group_is_empty_start_at_earliest(bus: Bus, topic: str) -> None:
     with bus.consumer(topic, group=topic):
         pass
     bus.admin.create_partitions(topic, 4)
@@ -375,9 +371,7 @@ def test_partitions_added_while_the_group_was_away_are_read_from_their_beginning
         assert consumer.position(topic, 3) == 0
 
 
-def test_partitions_that_users_left_out_of_their_commits_begin_by_start(
-    bus: Bus, topic: str
-) -> None:
+def test_partitions_without_commit_use_the_start_option(bus: Bus, topic: str) -> None:
     """Their records, of before the group began at the end, were once handed out to it."""
     for partition in range(3):
         fill(bus, topic, 0, 5, partition=partition)
@@ -388,7 +382,7 @@ def test_partitions_that_users_left_out_of_their_commits_begin_by_start(
         assert [record.offset for record in consumer.poll(10.0)] == [5]
 
 
-def test_a_new_partition_whose_first_records_are_gone_begins_at_its_earliest(
+def test_new_partition_with_trimmed_records_starts_at_earliest(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.consuming.fetching.REFRESH_MS", 300)
@@ -415,7 +409,7 @@ def test_a_new_partition_whose_first_records_are_gone_begins_at_its_earliest(
     assert asyncio.run(follow())[-1] == 7
 
 
-def test_resets_are_counted_and_told_once_a_partition(
+def test_offset_resets_are_counted_and_logged_once_per_partition(
     bus: Bus, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(bus, topic, 0, 10)

@@ -29,7 +29,7 @@ def fill(bus: Bus, topic: str, count: int, partition: int = 0, **options: object
             producer.send(topic, b"%d" % n, partition=partition, timestamp_ms=1000 + n)
 
 
-def test_iteration_waits_at_the_end(bus: Bus, topic: str) -> None:
+def test_iteration_waits_at_the_log_end(bus: Bus, topic: str) -> None:
     fill(bus, topic, 3)
     found: list[bytes | None] = []
     with bus.consumer(topic, start="earliest") as consumer, bus.producer() as producer:
@@ -44,7 +44,7 @@ def test_iteration_waits_at_the_end(bus: Bus, topic: str) -> None:
     assert found == [b"0", b"1", b"2", b"late"]
 
 
-def test_leaving_the_loop_loses_nothing(bus: Bus, topic: str) -> None:
+def test_leaving_the_loop_loses_no_record(bus: Bus, topic: str) -> None:
     fill(bus, topic, 10)
     with bus.consumer(topic, start="earliest") as consumer:
         for record in consumer:
@@ -56,7 +56,7 @@ def test_leaving_the_loop_loses_nothing(bus: Bus, topic: str) -> None:
         assert next(iter(consumer)).offset == 8
 
 
-def test_arrow_rows_are_joined_up_to_a_size_and_none_is_skipped(bus: Bus, topic: str) -> None:
+def test_arrow_tables_are_joined_up_to_a_size_without_gaps(bus: Bus, topic: str) -> None:
     with bus.producer(compression="zstd", linger_ms=0) as producer:
         for _ in range(20):
             producer.send(topic, bytes(8_000_000), partition=0).result()
@@ -69,7 +69,7 @@ def test_arrow_rows_are_joined_up_to_a_size_and_none_is_skipped(bus: Bus, topic:
         assert offsets == list(range(20))
 
 
-def test_rows_that_could_not_be_joined_come_again(
+def test_rows_that_failed_to_join_are_redelivered(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two gigabytes of values did not fit into one column, and were passed over."""
@@ -93,7 +93,7 @@ def test_rows_that_could_not_be_joined_come_again(
         assert consumer.poll_arrow(10.0).column("offset").to_pylist()[0] == 0
 
 
-def test_latest_begins_behind_what_is_there(bus: Bus, topic: str) -> None:
+def test_latest_starts_at_the_log_end(bus: Bus, topic: str) -> None:
     fill(bus, topic, 5)
     with bus.consumer(topic) as consumer:
         assert consumer.poll(0.1) == []
@@ -102,7 +102,7 @@ def test_latest_begins_behind_what_is_there(bus: Bus, topic: str) -> None:
         assert [record.value for record in consumer.poll(10.0)] == [b"new"]
 
 
-def test_seeking(bus: Bus, topic: str) -> None:
+def test_seek_moves_the_position(bus: Bus, topic: str) -> None:
     fill(bus, topic, 100, batch_bytes=500)
     with bus.consumer(topic, partitions=[0], start="earliest") as consumer:
         consumer.seek(topic, 0, 50)
@@ -127,7 +127,7 @@ def test_seeking(bus: Bus, topic: str) -> None:
             consumer.seek(topic, 1, 0)
 
 
-def test_numbers_that_the_protocol_has_no_room_for_are_refused(bus: Bus, topic: str) -> None:
+def test_out_of_range_numbers_are_refused(bus: Bus, topic: str) -> None:
     """They ended the consumer's thread, or came out of ``struct``."""
     fill(bus, topic, 3)
     where, admin = TopicPartition(topic, 0), bus.admin
@@ -150,7 +150,7 @@ def test_numbers_that_the_protocol_has_no_room_for_are_refused(bus: Bus, topic: 
         assert consumer.committed() == {}
 
 
-def test_start_none_makes_a_missing_offset_an_error(bus: Bus, topic: str) -> None:
+def test_start_none_raises_for_a_missing_offset(bus: Bus, topic: str) -> None:
     fill(bus, topic, 3)
     with pytest.raises(OffsetOutOfRangeError, match="start='earliest'"):
         bus.consumer(topic, group="g-none", start="none")
@@ -162,7 +162,7 @@ def test_start_none_makes_a_missing_offset_an_error(bus: Bus, topic: str) -> Non
             consumer.poll(5.0)
 
 
-def test_pausing(bus: Bus, topic: str) -> None:
+def test_paused_partition_delivers_no_records(bus: Bus, topic: str) -> None:
     fill(bus, topic, 3, partition=0)
     fill(bus, topic, 3, partition=1)
     zero = TopicPartition(topic, 0)
@@ -174,7 +174,7 @@ def test_pausing(bus: Bus, topic: str) -> None:
         assert [record.offset for record in consumer.poll(5.0)] == [0, 1, 2]
 
 
-def test_a_group_goes_on_where_it_stood(bus: Bus, topic: str) -> None:
+def test_group_resumes_from_its_committed_offset(bus: Bus, topic: str) -> None:
     fill(bus, topic, 10)
     with bus.consumer(topic, group="g-on", start="earliest", auto_commit=False) as consumer:
         assert len(consumer.poll(5.0, max_records=4)) == 4
@@ -193,7 +193,7 @@ def test_a_group_goes_on_where_it_stood(bus: Bus, topic: str) -> None:
         consumer.commit()
 
 
-def test_commits_by_themselves(bus: Bus, topic: str) -> None:
+def test_consumer_commits_automatically(bus: Bus, topic: str) -> None:
     fill(bus, topic, 3)
     where = TopicPartition(topic, 0)
     with bus.consumer(
@@ -210,7 +210,7 @@ def test_commits_by_themselves(bus: Bus, topic: str) -> None:
         assert consumer.commit_error is None
 
 
-def test_missing_topics_and_partitions(bus: Bus, topic: str) -> None:
+def test_missing_topics_and_partitions_raise_errors(bus: Bus, topic: str) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="logbus topic create nowhere"):
         bus.consumer("nowhere")
     with pytest.raises(UnknownTopicOrPartitionError, match="3 partitions"):
@@ -219,7 +219,7 @@ def test_missing_topics_and_partitions(bus: Bus, topic: str) -> None:
         bus.consumer()
 
 
-def test_a_topic_deleted_and_made_again_is_another(bus: Bus) -> None:
+def test_recreated_topic_is_another_topic(bus: Bus) -> None:
     bus.create_topic("again", 1)
     fill(bus, "again", 2)
     with bus.consumer("again", start="earliest") as consumer:
@@ -231,7 +231,7 @@ def test_a_topic_deleted_and_made_again_is_another(bus: Bus) -> None:
                 consumer.poll(0.2)
 
 
-def test_ranges(bus: Bus, topic: str) -> None:
+def test_range_reads_its_exact_offsets(bus: Bus, topic: str) -> None:
     fill(bus, topic, 1000, batch_bytes=700)
     where = TopicPartition(topic, 0)
     view = bus.admin.cluster([topic])
@@ -283,7 +283,7 @@ def test_ranges(bus: Bus, topic: str) -> None:
         )
 
 
-def test_the_watch_knows_the_ends(bus: Bus, topic: str) -> None:
+def test_watch_reports_end_offsets(bus: Bus, topic: str) -> None:
     where = TopicPartition(topic, 0)
     changed = threading.Event()
     with EndOffsetsWatch(
@@ -312,7 +312,7 @@ def test_the_watch_knows_the_ends(bus: Bus, topic: str) -> None:
         until(lambda: watch.ends().get(where) is not None and watch.ends()[where].offset == 0)
 
 
-def test_the_watch_follows_a_pattern(bus: Bus, topic: str) -> None:
+def test_watch_follows_a_topic_pattern(bus: Bus, topic: str) -> None:
     with EndOffsetsWatch(
         bus.bootstrap_servers,
         lambda view: [name for name in view.topics if name.startswith(topic + "-x")],
@@ -324,7 +324,7 @@ def test_the_watch_follows_a_pattern(bus: Bus, topic: str) -> None:
         until(lambda: TopicPartition(topic + "-x1", 0) in watch.ends())
 
 
-def test_new_partitions_are_read_from_their_beginning(
+def test_new_partitions_are_read_from_earliest(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.consuming.fetching.REFRESH_MS", 100)

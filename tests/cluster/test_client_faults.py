@@ -27,7 +27,7 @@ from broker_lite.model import TopicPartition
 
 
 @pytest.mark.timeout(180)
-def test_a_broker_killed_under_a_producer_and_its_readers(
+def test_producer_and_readers_survive_a_killed_broker(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     with (
@@ -80,7 +80,7 @@ def test_a_broker_killed_under_a_producer_and_its_readers(
 
 
 @pytest.mark.timeout(120)
-def test_a_range_is_read_through_a_restart(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_range_read_survives_a_broker_restart(make_cluster: Callable[..., LocalCluster]) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
         bus.create_topic("t", 1)
         where = TopicPartition("t", 0)
@@ -117,7 +117,7 @@ def test_a_range_is_read_through_a_restart(make_cluster: Callable[..., LocalClus
             ranges(300)
 
 
-def test_a_damaged_batch_is_named_or_skipped_and_never_delivered(
+def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
@@ -185,9 +185,7 @@ def test_a_damaged_batch_is_named_or_skipped_and_never_delivered(
             assert found == [0, 1, 4]
 
 
-def test_a_batch_that_no_reader_can_decode_is_an_error_of_its_readers_alone(
-    cluster: LocalCluster, bus: Bus
-) -> None:
+def test_undecodable_batch_fails_only_its_readers(cluster: LocalCluster, bus: Bus) -> None:
     """Its CRC is right, so all replicas have it: nobody leaves the ISR, and readers may skip it."""
     bus.create_topic("poison", 1, 3)
     place, where = find_topic(cluster, "poison"), TopicPartition("poison", 0)
@@ -225,7 +223,7 @@ def test_a_batch_that_no_reader_can_decode_is_an_error_of_its_readers_alone(
     assert watched.state() == before
 
 
-def test_a_producer_that_gave_up_on_a_full_disk_says_so(
+def test_producer_timeout_on_a_full_disk_names_the_cause(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
@@ -252,7 +250,7 @@ def test_a_producer_that_gave_up_on_a_full_disk_says_so(
         assert "raise delivery.timeout.ms" in message
 
 
-def test_a_partition_without_a_leader_says_which_broker_is_down(
+def test_leaderless_partition_error_names_the_dead_broker(
     make_cluster: Callable[..., LocalCluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
     soon = {"zookeeper.session.timeout.ms": "2000"}

@@ -33,7 +33,7 @@ def everything(bus: Bus, topic: str, count: int) -> list[tuple[int, int, bytes |
     return found
 
 
-def test_a_record_and_all_that_belongs_to_it(bus: Bus, topic: str) -> None:
+def test_record_keeps_key_headers_and_timestamp(bus: Bus, topic: str) -> None:
     with bus.producer(acks="all", linger_ms=5, compression="lz4") as producer:
         sent = producer.send(
             topic, b"value", key=b"k", headers=[("h", b"x")], partition=None, timestamp_ms=123
@@ -44,7 +44,7 @@ def test_a_record_and_all_that_belongs_to_it(bus: Bus, topic: str) -> None:
     assert record == (topic, sent.partition, 0, 123, b"k", b"value", [("h", b"x")])
 
 
-def test_records_beyond_unread_cached_bytes_are_read_back_whole(bus: Bus, topic: str) -> None:
+def test_records_beyond_unread_cache_limit_are_read_from_disk(bus: Bus, topic: str) -> None:
     """24 MB nobody reads, six times ``unread.cached.bytes``, then a reader, then more records."""
     name = f"{topic}-unread"
     bus.create_topic(name, 1, replication_factor=1)
@@ -61,7 +61,7 @@ def test_records_beyond_unread_cached_bytes_are_read_back_whole(bus: Bus, topic:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_many_records_each_once_and_in_order(bus: Bus, topic: str, compression: str) -> None:
+def test_many_records_arrive_once_and_in_order(bus: Bus, topic: str, compression: str) -> None:
     with bus.producer(compression=compression, batch_bytes=20_000) as producer:
         futures = [
             producer.send(topic, b"%d" % n, key=b"k%d" % (n % 50) if n % 2 else None)
@@ -81,13 +81,13 @@ def test_many_records_each_once_and_in_order(bus: Bus, topic: str, compression: 
         assert numbers == sorted(numbers)
 
 
-def test_keyless_records_reach_all_partitions(bus: Bus, topic: str) -> None:
+def test_records_without_key_reach_all_partitions(bus: Bus, topic: str) -> None:
     with bus.producer(linger_ms=0) as producer:
         used = {producer.send(topic, b"v").result(30).partition for _ in range(12)}
     assert used == {0, 1, 2}
 
 
-def test_text_none_and_dicts(bus: Bus, topic: str) -> None:
+def test_values_may_be_text_none_or_dicts(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
         producer.send(topic, "grün", key="ключ", headers={"a": "b"}, partition=1)
         producer.send(topic, None, key=b"gone", partition=1)
@@ -101,7 +101,7 @@ def test_text_none_and_dicts(bus: Bus, topic: str) -> None:
     ]
 
 
-def test_sends_from_several_threads(bus: Bus, topic: str) -> None:
+def test_several_threads_can_share_a_producer(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
 
         def work(number: int) -> None:
@@ -120,7 +120,7 @@ def test_sends_from_several_threads(bus: Bus, topic: str) -> None:
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acks(bus: Bus, topic: str, acks: str) -> None:
+def test_producer_honours_each_acks_value(bus: Bus, topic: str, acks: str) -> None:
     # acks=0 is not told that a new leader does not serve yet.
     bus.admin.list_offsets({TopicPartition(topic, 0): LATEST_TIMESTAMP})
     with bus.producer(acks=acks) as producer:
@@ -129,7 +129,7 @@ def test_acks(bus: Bus, topic: str, acks: str) -> None:
     assert everything(bus, topic, 1) == [(0, 0, b"v")]
 
 
-def test_log_append_time(bus: Bus) -> None:
+def test_log_append_time_topic_uses_broker_time(bus: Bus) -> None:
     bus.create_topic("appended", 1, config={"message.timestamp.type": "LogAppendTime"})
     with bus.producer() as producer:
         sent = producer.send("appended", b"v", timestamp_ms=5).result(30)
@@ -140,7 +140,7 @@ def test_log_append_time(bus: Bus) -> None:
     assert rows.column("timestamp").cast("int64").to_pylist() == [sent.timestamp_ms * 1000]
 
 
-def test_what_is_refused_at_once(bus: Bus, topic: str) -> None:
+def test_invalid_send_is_refused_at_once(bus: Bus, topic: str) -> None:
     with bus.producer(max_request_bytes=10_000) as producer:
         with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
             producer.send(topic, b"x" * 10_000)
@@ -162,7 +162,7 @@ def test_what_is_refused_at_once(bus: Bus, topic: str) -> None:
         bus.producer(linger=5)
 
 
-def test_what_fails_later_is_raised_by_result_and_by_flush(bus: Bus, topic: str) -> None:
+def test_asynchronous_send_error_is_raised_by_result_and_flush(bus: Bus, topic: str) -> None:
     producer = bus.producer()
     with pytest.raises(InvalidPartitionsError, match="it has 3"):
         producer.send(topic, b"v", partition=3).result(30)
@@ -177,7 +177,7 @@ def test_what_fails_later_is_raised_by_result_and_by_flush(bus: Bus, topic: str)
         producer.send(topic, b"v")
 
 
-def test_a_topic_with_a_smaller_limit_gets_smaller_batches(bus: Bus) -> None:
+def test_topic_with_smaller_limit_gets_smaller_batches(bus: Bus) -> None:
     bus.create_topic("narrow", 1, config={"max.message.bytes": "5000"})
     with bus.producer() as producer:
         futures = [producer.send("narrow", bytes([65 + n]) * 1000) for n in range(20)]
@@ -190,7 +190,7 @@ def test_a_topic_with_a_smaller_limit_gets_smaller_batches(bus: Bus) -> None:
         assert after.result(30).offset == 20
 
 
-def test_send_blocks_while_memory_is_full(bus: Bus, topic: str) -> None:
+def test_send_blocks_while_buffer_memory_is_full(bus: Bus, topic: str) -> None:
     with bus.producer(buffer_bytes=70_000, batch_bytes=10_000, linger_ms=60_000) as producer:
         for _ in range(2000):
             producer.send(topic, b"x" * 1000)
@@ -199,7 +199,7 @@ def test_send_blocks_while_memory_is_full(bus: Bus, topic: str) -> None:
         assert sum(consumer.lag().values()) == 2000
 
 
-def test_memory_stays_full_without_a_cluster() -> None:
+def test_full_buffer_memory_times_out_without_a_cluster() -> None:
     config = ProducerConfig(buffer_bytes=70_000, batch_bytes=10_000, max_block_ms=50)
     producer = Producer("127.0.0.1:1", config)
     with pytest.raises(BufferFullError, match=r"max\.block\.ms=50"):
@@ -208,7 +208,7 @@ def test_memory_stays_full_without_a_cluster() -> None:
     producer.end()
 
 
-def test_arrow_in_and_out(bus: Bus, topic: str) -> None:
+def test_arrow_tables_round_trip(bus: Bus, topic: str) -> None:
     table = pa.table(
         {
             "key": pa.array(["a", None, "c"]),
@@ -238,7 +238,7 @@ def test_arrow_in_and_out(bus: Bus, topic: str) -> None:
     assert found[b"2"]["timestamp"].timestamp() == pytest.approx(2)
 
 
-def test_large_tables_are_cut_into_batches(bus: Bus, topic: str) -> None:
+def test_large_tables_are_split_into_batches(bus: Bus, topic: str) -> None:
     table = pa.table({"msg": pa.array([b"%06d" % n * 30 for n in range(30_000)])})
     with bus.producer(batch_bytes=200_000) as producer:
         future = producer.send_arrow(topic, table, value="msg", partition=1)
@@ -264,7 +264,7 @@ class Streams:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
-def test_whatever_has_an_arrow_stream(bus: Bus, topic: str) -> None:
+def test_any_arrow_stream_object_can_be_sent(bus: Bus, topic: str) -> None:
     table = pa.table({"value": ["a", "b"], "k": ["x", "x"]})
     with bus.producer() as producer:
         producer.send_arrow(topic, Streams(table), key="k")
@@ -275,7 +275,7 @@ def test_whatever_has_an_arrow_stream(bus: Bus, topic: str) -> None:
     assert [value for _, _, value in found] == [b"a", b"b"] * 3
 
 
-def test_a_closed_consumer_says_so(bus: Bus, topic: str) -> None:
+def test_closed_consumer_raises_a_clear_error(bus: Bus, topic: str) -> None:
     consumer: Consumer = bus.consumer(topic)
     consumer.close()
     with pytest.raises(ClosedError):

@@ -69,7 +69,7 @@ def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_lines_go_in_and_come_out(logbus: Logbus, new_topic: str) -> None:
+def test_produced_lines_are_consumed(logbus: Logbus, new_topic: str) -> None:
     lines = [f"line {number} \xff".encode("latin-1") for number in range(1000)]
     groups = {row["group"] for row in rows(logbus("groups", "list"))}
     logbus("produce", new_topic, stdin=b"\n".join(lines))
@@ -84,7 +84,7 @@ def test_lines_go_in_and_come_out(logbus: Logbus, new_topic: str) -> None:
     assert left <= groups, "a reader without a group makes none"
 
 
-def test_a_slow_pipe_is_passed_on_at_once(environment: dict[str, str], new_topic: str) -> None:
+def test_slow_pipe_lines_are_sent_at_once(environment: dict[str, str], new_topic: str) -> None:
     """``tail -f x.log | logbus produce t``, watched by ``logbus consume t``."""
     command = [sys.executable, "-P", "-m", "broker_lite"]
     consumer = subprocess.Popen(
@@ -109,7 +109,7 @@ def test_a_slow_pipe_is_passed_on_at_once(environment: dict[str, str], new_topic
         consumer.stdout.close()
 
 
-def test_keys_headers_and_json_make_the_round_trip(logbus: Logbus, new_topic: str) -> None:
+def test_keys_headers_and_json_round_trip(logbus: Logbus, new_topic: str) -> None:
     logbus("produce", new_topic, "-K", ":", "-H", "h=x", "-Z", stdin=b'k1:{"a": 1}\nk2:\nk3:\xff\n')
     done = logbus("consume", new_topic, "-e", "-o", "jsonl")
     found = {row["key"]: row for row in rows(done)}
@@ -127,13 +127,13 @@ def test_keys_headers_and_json_make_the_round_trip(logbus: Logbus, new_topic: st
     )
 
 
-def test_lines_without_the_key_are_told_once(logbus: Logbus, new_topic: str) -> None:
+def test_lines_without_key_separator_are_reported_once(logbus: Logbus, new_topic: str) -> None:
     done = logbus("produce", new_topic, "-K", ":", stdin=b"k:v\nno key\n:\n\n")
     assert done.stderr == b"2 of 4 records had no ':': no key\n"
     assert logbus("produce", new_topic, "-K", ":", stdin=b"k:v\n").stderr == b""
 
 
-def test_a_person_is_told_how_many_records_went_where(
+def test_produce_reports_records_per_partition_on_a_terminal(
     environment: dict[str, str], new_topic: str
 ) -> None:
     main, terminal = pty.openpty()
@@ -153,7 +153,7 @@ def test_a_person_is_told_how_many_records_went_where(
     assert re.fullmatch(rf"2 records to {new_topic} in [\d.]+ s\s+", said)
 
 
-def test_ctrl_c_tells_what_was_acknowledged(environment: dict[str, str], new_topic: str) -> None:
+def test_ctrl_c_reports_acknowledged_records(environment: dict[str, str], new_topic: str) -> None:
     """It ended without a word: whether the last lines had arrived was anybody's guess."""
     command = [sys.executable, "-P", "-m", "broker_lite"]
     with (
@@ -185,7 +185,7 @@ def test_ctrl_c_tells_what_was_acknowledged(environment: dict[str, str], new_top
     assert re.fullmatch(rf"2 records to {new_topic} in [\d.]+ s\n", said)
 
 
-def test_a_start_past_the_end_is_told(logbus: Logbus, new_topic: str) -> None:
+def test_start_past_the_log_end_is_reported(logbus: Logbus, new_topic: str) -> None:
     logbus("produce", new_topic, "-p", "1", stdin=b"a\nb\n")
     done = logbus("consume", new_topic, "-e", "-s", "7", "-p", "1")
     assert done.stdout == b""
@@ -194,7 +194,7 @@ def test_a_start_past_the_end_is_told(logbus: Logbus, new_topic: str) -> None:
     assert logbus("consume", new_topic, "-e", "-s", "2", "-p", "1").stderr == b""
 
 
-def test_arrow_and_parquet(logbus: Logbus, new_topic: str, tmp_path: Path) -> None:
+def test_arrow_and_parquet_files_round_trip(logbus: Logbus, new_topic: str, tmp_path: Path) -> None:
     logbus("produce", new_topic, "-k", "key", stdin=b"a\nb\nc\n")
     (tmp_path / "t.parquet").write_bytes(logbus("consume", new_topic, "-e", "-o", "parquet").stdout)
     logbus("produce", new_topic, "t.parquet")
@@ -206,7 +206,7 @@ def test_arrow_and_parquet(logbus: Logbus, new_topic: str, tmp_path: Path) -> No
     assert b"INVALID_SCHEMA" in logbus("produce", new_topic, "bad.parquet", code=1).stderr
 
 
-def test_a_reader_that_leaves_is_no_error(environment: dict[str, str], new_topic: str) -> None:
+def test_closed_output_pipe_is_no_error(environment: dict[str, str], new_topic: str) -> None:
     logbus = f"{sys.executable} -P -m broker_lite"
     script = (
         f"seq 200000 | {logbus} produce {new_topic} && "
@@ -219,7 +219,7 @@ def test_a_reader_that_leaves_is_no_error(environment: dict[str, str], new_topic
     assert done.stderr == ""
 
 
-def test_a_consumer_ends_with_its_reader_though_nothing_comes(
+def test_consumer_exits_with_its_pipe_reader_on_an_idle_topic(
     environment: dict[str, str], logbus: Logbus, new_topic: str
 ) -> None:
     """``logbus consume t | head -n 1`` where head has all that there is."""
@@ -231,7 +231,7 @@ def test_a_consumer_ends_with_its_reader_though_nothing_comes(
         assert consumer.wait(60) == 0
 
 
-def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
+def test_groups_and_lag_commands_report_a_group(logbus: Logbus, new_topic: str) -> None:
     group = f"g-{new_topic}"
     logbus("produce", new_topic, stdin=b"x\n" * 100)
     assert logbus("consume", new_topic, "-g", group, "-n", "60").stdout.count(b"\n") == 60
@@ -292,7 +292,7 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
     assert group not in [row["group"] for row in rows(logbus("groups", "list"))]
 
 
-def test_a_group_whose_members_are_not_heard_of_yet_is_not_called_empty(
+def test_group_with_unknown_members_is_not_reported_empty(
     cluster: LocalCluster, logbus: Logbus
 ) -> None:
     """As a coordinator leaves it that dies under them."""
@@ -318,7 +318,7 @@ def test_a_group_whose_members_are_not_heard_of_yet_is_not_called_empty(
     assert b"NON_EMPTY_GROUP" in logbus("groups", "delete", group, "--yes", code=1).stderr
 
 
-def test_offsets_that_a_running_query_would_overwrite_are_not_moved(
+def test_offsets_of_a_running_query_are_not_reset(
     logbus: Logbus, new_topic: str, cluster: LocalCluster
 ) -> None:
     """Moving them succeeded, and the query's next commit put them back without a word."""
@@ -361,7 +361,7 @@ def test_offsets_that_a_running_query_would_overwrite_are_not_moved(
         assert bus.admin.committed(group) == {}
 
 
-def test_lag_of_what_is_not_there_is_an_error(
+def test_lag_of_a_missing_group_is_an_error(
     logbus: Logbus, new_topic: str, environment: dict[str, str]
 ) -> None:
     group = f"g-{new_topic}"
@@ -391,7 +391,7 @@ def test_lag_of_what_is_not_there_is_an_error(
 
 
 @pytest.mark.parametrize("coordination", ["kafka", "zookeeper"])
-def test_a_member_that_never_commits_is_behind_by_the_whole_log(
+def test_member_without_commits_lags_by_the_whole_log(
     logbus: Logbus, new_topic: str, cluster: LocalCluster, coordination: str
 ) -> None:
     """Its group had no rows, so a check of it passed whatever it left unread."""
@@ -427,7 +427,7 @@ def test_a_member_that_never_commits_is_behind_by_the_whole_log(
     assert b"its lag is not known" in logbus("lag", "-g", group, "--crit", "1", code=5).stderr
 
 
-def test_topics(logbus: Logbus) -> None:
+def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     name = f"cli-{uuid.uuid4().hex[:8]}"
     logbus("topic", "create", name, "-p", "2", "-c", "retention.ms=60000", "--dry-run")
     assert name not in [row["topic"] for row in rows(logbus("topic", "list"))]
@@ -455,7 +455,7 @@ def test_topics(logbus: Logbus) -> None:
     logbus("topic", "delete", name, "--yes", "--if-exists")
 
 
-def test_wrong_input_is_named(logbus: Logbus, new_topic: str) -> None:
+def test_invalid_input_is_named(logbus: Logbus, new_topic: str) -> None:
     assert b"no topic" in logbus("produce", "nosuch", code=1).stderr
     assert b"logbus topic create" in logbus("consume", "nosuch", code=1).stderr
     assert b"partitions 0 to 1" in logbus("consume", new_topic, "-p", "7", code=2).stderr
@@ -475,7 +475,7 @@ def test_wrong_input_is_named(logbus: Logbus, new_topic: str) -> None:
     logbus("topic", "list", "-b", "127.0.0.1:1", code=3)
 
 
-def test_storage_reads_segments_offline(
+def test_storage_command_reads_segments_offline(
     logbus: Logbus, new_topic: str, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     logbus("produce", new_topic, "-p", "0", stdin=b"a\nb\n")
@@ -490,7 +490,7 @@ def test_storage_reads_segments_offline(
     assert rows(logbus("storage", "verify", str(bad), code=5))[0]["problems"]
 
 
-def test_perf_prints_figures(logbus: Logbus) -> None:
+def test_perf_prints_throughput(logbus: Logbus) -> None:
     for command in ("produce", "consume"):
         (figures,) = rows(logbus("perf", command, "-n", "2000", "-p", "1", "-X", "client.id=x"))
         assert figures["records"] == 2000

@@ -26,7 +26,7 @@ def written(cluster: LocalCluster) -> int:
     return int(found[1], 16)
 
 
-def test_zookeeper_is_written_to_as_often_as_the_interval_allows_however_many_commit(
+def test_offset_writes_to_zookeeper_are_limited_by_the_interval(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     """The count is held to how long it took, so that it holds on a slow machine too."""

@@ -49,7 +49,7 @@ def leader(place: Place) -> Iterator[PlainConnection]:
         yield connection
 
 
-def test_columns_come_back_as_they_were_sent(place: Place, leader: PlainConnection) -> None:
+def test_columnar_batch_is_returned_unchanged(place: Place, leader: PlainConnection) -> None:
     sent = [b"v%d" % n for n in range(100)]
     first = send_batch(leader, place, columns_batch(sent))
     second = send_batch(leader, place, columns_batch([b"w"]))
@@ -64,7 +64,7 @@ def test_columns_come_back_as_they_were_sent(place: Place, leader: PlainConnecti
     assert values(got.records) == [*sent, b"w"]
 
 
-def test_readers_that_know_rows_alone_get_rows(place: Place, leader: PlainConnection) -> None:
+def test_row_only_readers_get_row_batches(place: Place, leader: PlainConnection) -> None:
     """Offsets, epoch and times stay; the checksum is a new one and right."""
     send_batch(leader, place, columns_batch([b"a", b"b"], timestamp_ms=77))
     send_batch(leader, place, rows_batch([b"c", b"d"]))
@@ -81,7 +81,7 @@ def test_readers_that_know_rows_alone_get_rows(place: Place, leader: PlainConnec
     assert [r.value for r in rows(from_middle.records)] == [b"e"]
 
 
-def test_transcoded_answers_keep_to_the_limit(place: Place, leader: PlainConnection) -> None:
+def test_transcoded_response_respects_the_byte_limit(place: Place, leader: PlainConnection) -> None:
     for _ in range(5):
         send_batch(leader, place, columns_batch([bytes(1000)] * 10))
     got = read(leader, place, 0, reader=ROWS_ONLY, partition_bytes=25_000)
@@ -90,7 +90,7 @@ def test_transcoded_answers_keep_to_the_limit(place: Place, leader: PlainConnect
     assert len(batches(tiny.records)) == 1
 
 
-def test_at_least_one_batch_and_then_no_more_than_asked_for(
+def test_fetch_returns_one_batch_then_respects_the_limit(
     place: Place, leader: PlainConnection
 ) -> None:
     for _ in range(4):
@@ -101,7 +101,7 @@ def test_at_least_one_batch_and_then_no_more_than_asked_for(
     assert len(batches(read(leader, place, 0).records)) == 4
 
 
-def test_several_partitions_share_one_limit(cluster: LocalCluster) -> None:
+def test_partitions_of_a_fetch_share_one_limit(cluster: LocalCluster) -> None:
     place = make_topic(cluster, next(_NAMES), partitions=6)
     mine = [p for p in range(6) if p % 3 == 0]
     with PlainConnection(place.address) as leader:
@@ -117,7 +117,7 @@ def test_several_partitions_share_one_limit(cluster: LocalCluster) -> None:
         assert [len(batches(row.records)) for row in got] == [1, 0]
 
 
-def test_a_fetch_waits_for_records(place: Place, leader: PlainConnection) -> None:
+def test_fetch_waits_for_records(place: Place, leader: PlainConnection) -> None:
     leader.send(fetch_request(place, 0, max_wait_ms=30_000))
     with PlainConnection(place.address) as other:
         send_batch(other, place, rows_batch([b"news"]))
@@ -125,7 +125,7 @@ def test_a_fetch_waits_for_records(place: Place, leader: PlainConnection) -> Non
     assert values(got.records) == [b"news"]
 
 
-def test_a_fetch_waits_for_as_many_bytes_as_it_wants(place: Place, leader: PlainConnection) -> None:
+def test_fetch_waits_for_minimum_bytes(place: Place, leader: PlainConnection) -> None:
     leader.send(fetch_request(place, 0, max_wait_ms=30_000, min_bytes=12_000))
     with PlainConnection(place.address) as other:
         for _ in range(3):
@@ -134,7 +134,7 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_wants(place: Place, leader: Plain
     assert len(batches(got.records)) == 3
 
 
-def test_a_fetch_is_answered_when_its_time_is_up(place: Place, leader: PlainConnection) -> None:
+def test_fetch_returns_after_its_maximum_wait(place: Place, leader: PlainConnection) -> None:
     send_batch(leader, place, rows_batch([b"x"]))
     empty = read(leader, place, 1, max_wait_ms=30)
     assert (empty.error_code, len(empty.records), empty.high_watermark) == (0, 0, 1)
@@ -143,7 +143,9 @@ def test_a_fetch_is_answered_when_its_time_is_up(place: Place, leader: PlainConn
         assert values(little.records) == [b"x"]
 
 
-def test_ends_only_waits_but_brings_no_records(place: Place, leader: PlainConnection) -> None:
+def test_ends_only_fetch_waits_but_returns_no_records(
+    place: Place, leader: PlainConnection
+) -> None:
     ends = (1, fetch.FLAG_ENDS_ONLY)
     leader.send(fetch_request(place, 0, max_wait_ms=30_000, reader=ends))
     with PlainConnection(place.address) as other:
@@ -154,7 +156,9 @@ def test_ends_only_waits_but_brings_no_records(place: Place, leader: PlainConnec
     assert (again.high_watermark, len(again.records)) == (2, 0)
 
 
-def test_every_acks_and_version(place: Place, leader: PlainConnection) -> None:
+def test_produce_works_with_every_acks_value_and_version(
+    place: Place, leader: PlainConnection
+) -> None:
     for n, version in enumerate(range(3, 14)):
         sent = send_batch(leader, place, rows_batch([b"%d" % version]), version=version)
         assert (sent.error_code, sent.base_offset) == (0, n)
@@ -164,7 +168,7 @@ def test_every_acks_and_version(place: Place, leader: PlainConnection) -> None:
     assert values(read(leader, place, 11).records) == [b"one", b"none", b"all"]
 
 
-def test_a_batch_sent_again_is_not_written_again(place: Place, leader: PlainConnection) -> None:
+def test_resent_batch_is_not_appended_again(place: Place, leader: PlainConnection) -> None:
     def batch(sequence: int) -> bytes:
         return rows_batch([b"a", b"b"], producer_id=7, producer_epoch=0, base_sequence=sequence)
 
@@ -207,7 +211,7 @@ def _frames(connection: PlainConnection) -> Iterator[memoryview]:
 # Refusals.
 
 
-def test_a_bad_batch_is_refused_alone(place: Place, leader: PlainConnection) -> None:
+def test_invalid_batch_is_refused_alone(place: Place, leader: PlainConnection) -> None:
     good = rows_batch([b"good"])
     flipped = bytearray(good)
     flipped[-1] ^= 1
@@ -243,9 +247,7 @@ def test_a_bad_batch_is_refused_alone(place: Place, leader: PlainConnection) -> 
     assert send_batch(leader, place, good).base_offset == 0
 
 
-def test_columns_that_lie_about_themselves_are_refused(
-    place: Place, leader: PlainConnection
-) -> None:
+def test_columnar_batch_with_false_header_is_refused(place: Place, leader: PlainConnection) -> None:
     good = columns_batch([b"some", b"values"])
     # Body version, flags, schema id, reserved, and the header's two counts.
     for position in (61, 63, 66, 71, 26, 60):
@@ -258,7 +260,7 @@ def test_columns_that_lie_about_themselves_are_refused(
     assert send_batch(leader, place, good).base_offset == 0
 
 
-def test_requests_that_go_to_the_wrong_place(
+def test_requests_for_missing_partitions_are_refused(
     cluster: LocalCluster, place: Place, leader: PlainConnection
 ) -> None:
     batch = rows_batch([b"x"])
@@ -282,7 +284,7 @@ def test_requests_that_go_to_the_wrong_place(
         assert list_offsets(stranger, place.name, -1).error_code == errors.NotLeaderError.code
 
 
-def test_leader_epochs_are_compared(place: Place, leader: PlainConnection) -> None:
+def test_stale_and_future_leader_epochs_are_refused(place: Place, leader: PlainConnection) -> None:
     unknown = errors.UnknownLeaderEpochError.code
     assert read(leader, place, 0, epoch=0).error_code == 0
     assert read(leader, place, 0, epoch=1).error_code == unknown
@@ -290,7 +292,7 @@ def test_leader_epochs_are_compared(place: Place, leader: PlainConnection) -> No
     assert list_offsets(leader, place.name, -1, epoch=1).error_code == unknown
 
 
-def test_offsets_outside_the_log(place: Place, leader: PlainConnection) -> None:
+def test_fetch_outside_the_log_is_out_of_range(place: Place, leader: PlainConnection) -> None:
     send_batch(leader, place, rows_batch([b"a", b"b"]))
     send_batch(leader, place, rows_batch([b"c"]))
     beyond = read(leader, place, 4)
@@ -299,7 +301,7 @@ def test_offsets_outside_the_log(place: Place, leader: PlainConnection) -> None:
     assert read(leader, place, 3).error_code == 0
 
 
-def test_acks_0_and_a_refused_batch_end_the_connection(
+def test_refused_batch_with_acks_0_closes_the_connection(
     place: Place, leader: PlainConnection
 ) -> None:
     leader.send(produce_request(place, rows_batch([b"x"]), acks=0, partition=9))
@@ -310,7 +312,7 @@ def test_acks_0_and_a_refused_batch_end_the_connection(
 # Offsets.
 
 
-def test_offsets_by_name_and_by_time(place: Place, leader: PlainConnection) -> None:
+def test_offsets_are_found_by_name_and_timestamp(place: Place, leader: PlainConnection) -> None:
     none = list_offsets(leader, place.name, 5)
     assert (none.error_code, none.offset, none.timestamp) == (0, -1, -1)
     send_batch(leader, place, rows_batch([b"a", b"b"]))
@@ -327,7 +329,7 @@ def test_offsets_by_name_and_by_time(place: Place, leader: PlainConnection) -> N
     assert list_offsets(leader, place.name, -7).error_code == errors.UnsupportedVersionError.code
 
 
-def test_ranges_by_bytes_end_at_batches(place: Place, leader: PlainConnection) -> None:
+def test_byte_ranges_end_at_batch_boundaries(place: Place, leader: PlainConnection) -> None:
     assert offsets_for_bytes(leader, place, 0, 1000).end_offset == 0
     for _ in range(10):
         send_batch(leader, place, rows_batch([bytes(5000)] * 2))
@@ -359,7 +361,7 @@ def test_deleted_records_are_out_of_range(
 # Topics that come and go.
 
 
-def test_a_topic_made_again_is_another_one(
+def test_recreated_topic_has_a_new_id(
     cluster: LocalCluster, place: Place, leader: PlainConnection
 ) -> None:
     send_batch(leader, place, rows_batch([b"old"]))
@@ -377,7 +379,7 @@ def test_a_topic_made_again_is_another_one(
         assert old.error_code == errors.UnknownTopicIdError.code
 
 
-def test_a_topics_settings_hold_at_once(cluster: LocalCluster, place: Place) -> None:
+def test_topic_settings_take_effect_at_once(cluster: LocalCluster, place: Place) -> None:
     with Admin(cluster.bootstrap_servers) as admin, PlainConnection(place.address) as leader:
         batch = rows_batch([bytes(5000)])
         assert send_batch(leader, place, batch).error_code == 0
@@ -394,7 +396,7 @@ def test_a_topics_settings_hold_at_once(cluster: LocalCluster, place: Place) -> 
         assert row.timestamp_ms == sent.log_append_time_ms
 
 
-def test_flushes_by_count_and_by_time(cluster: LocalCluster) -> None:
+def test_log_is_flushed_by_count_and_by_time(cluster: LocalCluster) -> None:
     """What is not flushed is not seen, and an ack for all waits for the flush."""
     config = {"flush.messages": "100", "flush.ms": "3000"}
     place = make_topic(cluster, next(_NAMES), config=config)
@@ -408,7 +410,9 @@ def test_flushes_by_count_and_by_time(cluster: LocalCluster) -> None:
         assert read(leader, place, 2).high_watermark == 102
 
 
-def test_raw_and_checked_readers_see_the_same(place: Place, leader: PlainConnection) -> None:
+def test_raw_and_validated_fetches_return_the_same_bytes(
+    place: Place, leader: PlainConnection
+) -> None:
     for n in range(20):
         send_batch(leader, place, columns_batch([b"%d" % n] * 50))
     raw = read(leader, place, 0, reader=RAW)

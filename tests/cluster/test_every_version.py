@@ -323,14 +323,14 @@ def errors_in(item: Any) -> set[int]:
 @pytest.mark.parametrize(
     ("key", "version"), EVERY, ids=[f"{key.name.lower()}-{version}" for key, version in EVERY]
 )
-def test_every_version_is_answered(target: Target, key: ApiKey, version: int) -> None:
+def test_every_version_of_every_api_is_answered(target: Target, key: ApiKey, version: int) -> None:
     name = "".join(word.capitalize() for word in key.name.split("_"))
     request = library(f"{name}Request")(version=version, **fields_of(key, version, target))
     answer = target.whom(key).call_library(request, library(f"{name}Response"))
     assert errors_in(answer.to_dict()) - {0, None} <= ALLOWED.get(key, set())
 
 
-def test_where_an_epoch_ended(target: Target) -> None:
+def test_end_offset_of_a_leader_epoch_is_found(target: Target) -> None:
     kind = consumer.OffsetForLeaderEpochRequest
     topic = kind.OffsetForLeaderTopic
 
@@ -356,7 +356,7 @@ def test_where_an_epoch_ended(target: Target) -> None:
     assert ask("no-such-topic", 0) == (UnknownTopicOrPartitionError.code, -1, -1)
 
 
-def test_settings_are_changed_through_any_broker(cluster: LocalCluster, target: Target) -> None:
+def test_settings_can_be_changed_through_any_broker(cluster: LocalCluster, target: Target) -> None:
     """Clients ask any broker for it; it reaches the controller."""
     for number, broker in enumerate(cluster.brokers):
         value = str(70_000 + number)
@@ -393,7 +393,7 @@ def test_records_are_deleted_by_their_leader_only(cluster: LocalCluster, target:
     assert (code, low >= 3) == (0, True)
 
 
-def test_what_is_not_served_is_refused_and_the_connection_goes_on(target: Target) -> None:
+def test_unserved_api_is_refused_and_the_connection_stays_open(target: Target) -> None:
     """In every version of every API that the library knows and a broker does not serve."""
     rng = random.Random(1)
     refused = 0
@@ -424,7 +424,7 @@ def _has_rows(item: Any) -> bool:
     return not isinstance(item, list) or (bool(item) and all(map(_has_rows, item)))
 
 
-def test_what_nobody_knows_ends_its_own_connection_alone(target: Target) -> None:
+def test_unknown_api_closes_only_its_own_connection(target: Target) -> None:
     for key, version in ((9999, 0), (ApiKey.METADATA, 99), (ApiKey.RECORD_TIMES, 7)):
         connection = target.connect(target.any_address)
         writer = Writer()

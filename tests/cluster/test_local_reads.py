@@ -96,7 +96,7 @@ def reading(
     return found
 
 
-def test_large_ranges_are_read_in_place_and_small_ones_sent(reading: Reading) -> None:
+def test_large_ranges_are_read_from_files_and_small_ones_sent(reading: Reading) -> None:
     assert reading.read() == list(range(ROWS))
     assert [Path(stored.path) for stored in reading.opened] == [reading.path]
     assert reading.read(1234, 18_765, fetch_bytes=300_000) == list(range(1234, 18_765))
@@ -107,7 +107,7 @@ def test_large_ranges_are_read_in_place_and_small_ones_sent(reading: Reading) ->
     assert len(reading.opened) == 2
 
 
-def test_cold_backlog_is_read_past_the_page_cache(
+def test_cold_backlog_bypasses_the_page_cache(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages count as cold after the first, which the broker's offset lookup brings in."""
@@ -134,7 +134,7 @@ def test_cold_backlog_is_read_past_the_page_cache(
     assert not (cached_reads and DIRECT)
 
 
-def test_committed_records_alone_are_told(reading: Reading) -> None:
+def test_stored_ranges_end_at_the_high_watermark(reading: Reading) -> None:
     reading.read()
     (stored,) = reading.opened
     assert stored.position + stored.length == reading.path.stat().st_size
@@ -142,7 +142,7 @@ def test_committed_records_alone_are_told(reading: Reading) -> None:
         reading.read(ROWS + 1, ROWS + 2)
 
 
-def test_a_broker_that_is_told_not_to_sends_records(
+def test_broker_with_local_reads_disabled_sends_records(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or does not believe that the reader is on its machine, as any other's is not."""
@@ -151,7 +151,7 @@ def test_a_broker_that_is_told_not_to_sends_records(
     assert reading.opened == []
 
 
-def test_a_reader_that_may_not_open_the_file_is_sent_the_records(reading: Reading) -> None:
+def test_reader_without_file_permission_is_sent_records(reading: Reading) -> None:
     user, mode = os.geteuid(), reading.path.stat().st_mode
     reading.path.chmod(0)
     try:
@@ -164,7 +164,7 @@ def test_a_reader_that_may_not_open_the_file_is_sent_the_records(reading: Readin
     assert reading.opened == []
 
 
-def test_a_deleted_segment_is_read_to_its_end_and_sent_from_then_on(reading: Reading) -> None:
+def test_deleted_segment_is_read_to_its_end_then_records_are_sent(reading: Reading) -> None:
     """The broker has it open for a while; by its name it is gone."""
     found = reading.batches()
     first = next(found)
@@ -179,7 +179,7 @@ def test_a_deleted_segment_is_read_to_its_end_and_sent_from_then_on(reading: Rea
         aside.rename(reading.path)
 
 
-def test_records_are_sent_from_where_a_file_was_cut(
+def test_records_are_sent_from_the_truncation_point_of_a_file(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)
@@ -207,7 +207,7 @@ def flip_a_bit_of_batch_seven(reading: Reading) -> int:
     return batch_bytes
 
 
-def test_damage_in_a_file_is_named_or_skipped_as_ever(reading: Reading) -> None:
+def test_damage_in_a_file_is_reported_or_skipped(reading: Reading) -> None:
     batch_bytes = flip_a_bit_of_batch_seven(reading)
     delivered: list[int] = []
     with pytest.raises(CorruptMessageError, match="partition 0 offset 7000: "):
@@ -236,7 +236,7 @@ def small(options: dict[str, Any]) -> dict[str, Any]:
     return {"partition_fetch_bytes": 300_000, **options}
 
 
-def test_a_consumer_reads_in_place_and_goes_on_with_what_comes(reading: Reading) -> None:
+def test_consumer_reads_files_and_continues_with_new_records(reading: Reading) -> None:
     with reading.consumer(**small({})) as consumer:
         assert reading.consumed(consumer, ROWS) == list(range(ROWS))
         assert [Path(stored.path) for stored in reading.opened] == [reading.path]
@@ -257,7 +257,7 @@ def open_files() -> list[str]:
     return [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
 
 
-def test_a_consumer_in_the_middle_of_a_file_gives_it_back(
+def test_consumer_releases_a_partly_read_file(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)
@@ -274,7 +274,7 @@ def test_a_consumer_in_the_middle_of_a_file_gives_it_back(
 
 
 @pytest.mark.parametrize("options", [{"local_reads": False}, {"partition_fetch_bytes": 100_000}])
-def test_a_consumer_that_is_to_be_sent_records_opens_nothing(
+def test_consumer_with_local_reads_disabled_opens_no_file(
     reading: Reading, options: dict[str, Any]
 ) -> None:
     with reading.consumer(**small(options)) as consumer:
@@ -282,7 +282,7 @@ def test_a_consumer_that_is_to_be_sent_records_opens_nothing(
     assert reading.opened == []
 
 
-def test_a_consumer_is_sent_what_a_file_does_not_give(
+def test_consumer_fetches_records_that_a_file_lacks(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Walked] = []
@@ -304,7 +304,7 @@ def test_a_consumer_is_sent_what_a_file_does_not_give(
         assert len(reading.opened) == 1, "its files are left alone"
 
 
-def test_a_consumer_asks_the_broker_for_what_is_damaged_in_a_file(reading: Reading) -> None:
+def test_consumer_fetches_damaged_file_ranges_from_the_broker(reading: Reading) -> None:
     """Only what the broker has no better is an error, or skipped."""
     flip_a_bit_of_batch_seven(reading)
     with reading.consumer(**small({})) as consumer:

@@ -32,7 +32,7 @@ def make_again(cluster: LocalCluster, bus: Bus, topic: str) -> str:
     return topic_id
 
 
-def test_a_consumer_s_close_commits_nothing_to_the_new_topic(
+def test_close_commits_no_offset_to_a_recreated_topic(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     other, group = f"{topic}-other", f"again-{topic}"
@@ -54,7 +54,9 @@ def test_a_consumer_s_close_commits_nothing_to_the_new_topic(
         assert [row.value for row in successor.poll(20.0)] == [b"%d" % n for n in range(15)]
 
 
-def test_no_commit_of_a_consumer_gets_past_it(cluster: LocalCluster, bus: Bus, topic: str) -> None:
+def test_explicit_commit_to_a_recreated_topic_fails(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
     where, group = TopicPartition(topic, 0), f"again-{topic}"
     fill(bus, topic, 10)
     with bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer:
@@ -71,7 +73,9 @@ def test_no_commit_of_a_consumer_gets_past_it(cluster: LocalCluster, bus: Bus, t
         assert bus.admin.committed(group)[where].offset == 2
 
 
-def test_an_automatic_commit_says_so(cluster: LocalCluster, bus: Bus, topic: str) -> None:
+def test_automatic_commit_reports_a_recreated_topic(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
     group = f"again-{topic}"
     fill(bus, topic, 10)
     consumer = bus.consumer(
@@ -88,7 +92,7 @@ def test_an_automatic_commit_says_so(cluster: LocalCluster, bus: Bus, topic: str
         assert successor.committed() == {}
 
 
-def test_an_asyncio_consumer_s_close_commits_nothing_to_the_new_topic(
+def test_asyncio_close_commits_no_offset_to_a_recreated_topic(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     where, group = TopicPartition(topic, 0), f"again-{topic}"
@@ -108,7 +112,7 @@ def test_an_asyncio_consumer_s_close_commits_nothing_to_the_new_topic(
     assert bus.admin.committed(group) == {}
 
 
-def test_offsets_come_with_their_topic_and_time(bus: Bus, topic: str) -> None:
+def test_committed_offsets_include_topic_id_and_time(bus: Bus, topic: str) -> None:
     where, group = TopicPartition(topic, 1), f"described-{topic}"
     before_ms = int(time.time() * 1000)
     bus.admin.commit_offsets(group, {where: 0})
@@ -118,7 +122,7 @@ def test_offsets_come_with_their_topic_and_time(bus: Bus, topic: str) -> None:
     assert bus.admin.committed(group, [where])[where] == row
 
 
-def test_who_joins_after_it_was_made_again_begins_at_its_beginning(
+def test_new_member_reads_a_recreated_topic_from_earliest(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     """Under start="latest" too, as a member that was there does: what was written since the group

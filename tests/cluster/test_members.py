@@ -176,9 +176,7 @@ def until_read(readers: Sequence[Reader], values: Sequence[bytes]) -> None:
 
 
 @pytest.mark.parametrize("assignors", ["range,cooperative-sticky", "cooperative-sticky", "sticky"])
-def test_members_share_the_partitions_and_hand_them_over(
-    bus: Bus, topic: str, assignors: str
-) -> None:
+def test_members_share_partitions_and_hand_them_over(bus: Bus, topic: str, assignors: str) -> None:
     sent = fill(bus, topic, 0, 30)
     one, two = (of_logbus(bus, topic, assignors=assignors) for _ in "ab")
     with one:
@@ -212,7 +210,7 @@ def until_taken_over(readers: Sequence[Reader]) -> None:
 
 
 @pytest.mark.parametrize("assignors", ["range", "cooperative-sticky"])
-def test_one_group_of_logbus_and_kafkas_clients_through_a_death(
+def test_group_of_logbus_and_kafka_clients_survives_member_death(
     cluster: LocalCluster, bus: Bus, topic: str, assignors: str
 ) -> None:
     """Whoever joined first leads: logbus, and after its end one of the others."""
@@ -246,9 +244,7 @@ def test_one_group_of_logbus_and_kafkas_clients_through_a_death(
 STUCK_MS = 1000
 
 
-def test_a_reader_that_is_stuck_gives_others_its_partitions_and_comes_back(
-    bus: Bus, topic: str
-) -> None:
+def test_stuck_reader_loses_its_partitions_and_rejoins(bus: Bus, topic: str) -> None:
     sent = fill(bus, topic, 0, 30)
     other = of_logbus(bus, topic)
     told: list[str] = []
@@ -266,7 +262,7 @@ def test_a_reader_that_is_stuck_gives_others_its_partitions_and_comes_back(
     assert read([other]) == sent
 
 
-def test_a_loop_gives_partitions_up_after_the_record_that_it_is_at(bus: Bus, topic: str) -> None:
+def test_loop_gives_up_partitions_after_the_current_record(bus: Bus, topic: str) -> None:
     sent = fill(bus, topic, 0, 300)
     told: list[int] = []
     options = {"on_revoke": lambda c, w: told.append(len(seen)), "assignors": "cooperative-sticky"}
@@ -286,7 +282,7 @@ def test_a_loop_gives_partitions_up_after_the_record_that_it_is_at(bus: Bus, top
     assert len(seen) + len(other.values) == 300
 
 
-def test_a_commit_of_what_went_to_another_member_changes_nothing(bus: Bus, topic: str) -> None:
+def test_commit_for_a_reassigned_partition_has_no_effect(bus: Bus, topic: str) -> None:
     """At most once: commit, and leave out what NotOwnerError names."""
     fill(bus, topic, 0, 30)
     options = {"auto_commit": False, "assignors": "cooperative-sticky"}
@@ -305,7 +301,7 @@ def test_a_commit_of_what_went_to_another_member_changes_nothing(bus: Bus, topic
         assert sorted(row.offset for row in bus.admin.committed(topic).values()) == [4, 10]
 
 
-def test_static_members_come_back_unnoticed_and_are_fenced(bus: Bus, topic: str) -> None:
+def test_static_members_rejoin_without_rebalance_and_are_fenced(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 30)
     one = of_logbus(bus, topic, group_instance_id="one")
     with one, of_logbus(bus, topic, group_instance_id="two") as two:
@@ -325,7 +321,7 @@ def test_static_members_come_back_unnoticed_and_are_fenced(bus: Bus, topic: str)
         assert one.owned == mine and one.told == told
 
 
-def test_a_static_leader_shares_out_what_was_added_while_it_was_away(bus: Bus, topic: str) -> None:
+def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) -> None:
     """It was handed what it had before, and took the new partition for one that somebody reads."""
 
     def share() -> list[TopicPartition]:
@@ -338,7 +334,7 @@ def test_a_static_leader_shares_out_what_was_added_while_it_was_away(bus: Bus, t
     eventually(lambda: share() == [*before, TopicPartition(topic, len(before))], share)
 
 
-def test_a_pattern_finds_topics_as_they_come_and_go(bus: Bus, topic: str) -> None:
+def test_pattern_subscription_follows_created_and_deleted_topics(bus: Bus, topic: str) -> None:
     options = {"pattern": f"{topic}-.*", "metadata_max_age_ms": 100}
     with member(bus, group=topic, **options) as consumer:
         assert consumer.assignment() == []
@@ -359,7 +355,7 @@ def test_a_pattern_finds_topics_as_they_come_and_go(bus: Bus, topic: str) -> Non
         eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"new"])
 
 
-def test_partitions_that_are_added_are_read_from_their_beginning(bus: Bus, topic: str) -> None:
+def test_added_partitions_are_read_from_earliest(bus: Bus, topic: str) -> None:
     options = {"start": "latest", "metadata_max_age_ms": 100}
     with member(bus, topic, group=topic, **options) as consumer:
         bus.admin.create_partitions(topic, 4)
@@ -369,7 +365,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(bus: Bus, topic
         eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
 
 
-def test_a_topic_that_is_made_again_is_read_from_its_beginning(bus: Bus, topic: str) -> None:
+def test_recreated_topic_is_read_from_earliest(bus: Bus, topic: str) -> None:
     options = {"start": "latest", "metadata_max_age_ms": 100}
     with bus.producer() as producer:
         producer.send(topic, b"before", partition=0)
@@ -384,7 +380,7 @@ def test_a_topic_that_is_made_again_is_read_from_its_beginning(bus: Bus, topic: 
         eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
 
 
-def test_nothing_is_handed_out_after_the_coordinator_was_not_heard_for_long(
+def test_no_record_is_delivered_without_recent_coordinator_contact(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bus, topic, 0, 30)
@@ -397,7 +393,7 @@ def test_nothing_is_handed_out_after_the_coordinator_was_not_heard_for_long(
         monkeypatch.undo()
 
 
-def test_what_cannot_be_joined_says_why(bus: Bus, topic: str) -> None:
+def test_failed_join_names_the_reason(bus: Bus, topic: str) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="no-such"):
         member(bus, "no-such", group=topic)
     with pytest.raises(InvalidSessionTimeoutError, match=r"group\.min\.session\.timeout\.ms"):
@@ -407,7 +403,7 @@ def test_what_cannot_be_joined_says_why(bus: Bus, topic: str) -> None:
     assert bus.admin.describe_groups([topic])[topic].members == (), "it left"
 
 
-def test_the_asyncio_face(bus: Bus, topic: str) -> None:
+def test_asyncio_member_reads_and_commits(bus: Bus, topic: str) -> None:
     sent = fill(bus, topic, 0, 60)
     told: list[tuple[str, int]] = []
 
@@ -437,9 +433,7 @@ def test_the_asyncio_face(bus: Bus, topic: str) -> None:
     assert sum(row.offset for row in bus.admin.committed(topic).values()) == 60
 
 
-def test_the_coordinator_dies_under_its_members(
-    cluster: LocalCluster, bus: Bus, topic: str
-) -> None:
+def test_members_survive_coordinator_death(cluster: LocalCluster, bus: Bus, topic: str) -> None:
     sent = fill(bus, topic, 0, 30)
     readers = [of_logbus(bus, topic, assignors="cooperative-sticky") for _ in "ab"]
     with readers[0], readers[1]:

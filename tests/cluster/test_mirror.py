@@ -105,7 +105,7 @@ def rows_of(bus: Bus, topic: str) -> list[list[tuple[Any, ...]]]:
     return found
 
 
-def test_batches_of_columns_are_copied_as_they_are(
+def test_columnar_batches_are_copied_unchanged(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     send(origin, copied, 0, 1000, compression="lz4")
@@ -158,7 +158,7 @@ def test_batches_of_columns_are_copied_as_they_are(
     )
 
 
-def test_what_was_written_and_not_noted_is_not_copied_again(
+def test_unrecorded_copies_are_not_copied_again(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     send(origin, copied, 0, 500)
@@ -195,7 +195,7 @@ def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
     broker.start()
 
 
-def test_what_takes_the_place_of_what_the_source_lost_is_copied(
+def test_records_replacing_lost_source_records_are_copied(
     source: LocalCluster, origin: Bus, bus: Bus, copied: str,
     mirror: Callable[..., Mirror],
 ) -> None:  # fmt: skip
@@ -253,7 +253,7 @@ def test_two_mirrors_do_not_copy_in_a_circle(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_others_write_to_the_copy_and_offsets_still_lead_to_the_record(
+def test_offsets_are_translated_despite_foreign_records_in_the_copy(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     where, group = TopicPartition(copied, 0), f"g-{copied}"
@@ -270,7 +270,7 @@ def test_others_write_to_the_copy_and_offsets_still_lead_to_the_record(
         done.translated({copied: {"0": 101}})
 
 
-def test_a_native_groups_members_go_on_from_its_copied_offsets(
+def test_native_group_resumes_from_copied_offsets(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     """What was copied made the group Kafka's, which a native member could not join."""
@@ -302,7 +302,7 @@ def test_a_native_groups_members_go_on_from_its_copied_offsets(
     assert {row.state for row in mirror().group_rows if row.group == group} == {"own"}
 
 
-def test_a_kafka_querys_checkpoint_is_carried_over_to_the_copy(
+def test_kafka_query_checkpoint_is_converted_for_the_copy(
     origin: Bus,
     bus: Bus,
     copied: str,
@@ -344,7 +344,7 @@ def test_a_kafka_querys_checkpoint_is_carried_over_to_the_copy(
     assert {each.name for each in tmp_path.iterdir()} == {"old", "new", "same"}
 
 
-def test_a_copy_that_would_stamp_its_own_times_is_refused(
+def test_copy_with_log_append_time_is_refused(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     """After a kill nothing would tell its records as copies, and they would be copied twice."""
@@ -359,7 +359,7 @@ def test_a_copy_that_would_stamp_its_own_times_is_refused(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_live_until_it_is_stopped(
+def test_mirror_copies_live_until_stopped(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     running = Mirror(
@@ -392,7 +392,7 @@ def test_live_until_it_is_stopped(
     assert sum(copy.copied for copy in mirror().copies.values()) == 0
 
 
-def test_a_copy_that_begins_to_stamp_while_it_is_copied_is_noted_and_left(
+def test_topic_switched_to_log_append_time_is_reported_and_dropped(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -423,7 +423,7 @@ def test_a_copy_that_begins_to_stamp_while_it_is_copied_is_noted_and_left(
     assert {(copy.copied, copy.already) for copy in again.copies.values()} == {(0, 0)}
 
 
-def test_two_mirrors_of_one_source_are_never_at_work_at_once(
+def test_only_one_mirror_of_a_source_is_active(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     def made() -> Mirror:
@@ -480,7 +480,7 @@ def test_two_mirrors_of_one_source_are_never_at_work_at_once(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_nothing_that_matches_is_an_error_once_and_waited_for_live(
+def test_unmatched_pattern_fails_with_once_and_waits_live(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     with pytest.raises(InvalidConfigError, match=f"'no.*' matches no topic at .*{copied}"):
@@ -498,7 +498,7 @@ def test_nothing_that_matches_is_an_error_once_and_waited_for_live(
     assert len(said) == 1 and said[0].endswith("; looking for it every 10 s")
 
 
-def test_the_command_and_what_it_refuses(
+def test_mirror_command_copies_and_refuses_bad_arguments(
     origin: Bus, cluster: LocalCluster, bus: Bus, copied: str, tmp_path: Path
 ) -> None:
     def run(*arguments: str, code: int = 0, source: str = origin.bootstrap_servers) -> Any:

@@ -100,7 +100,7 @@ def shell(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_members_share_the_partitions_and_hand_them_over(
+def test_native_members_share_partitions_and_hand_them_over(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     told: list[tuple[str, list[int]]] = []
@@ -151,7 +151,7 @@ def test_members_share_the_partitions_and_hand_them_over(
         assert again.poll(0.3) == []
 
 
-def test_a_member_that_is_killed_is_followed_when_its_session_ends(
+def test_killed_member_is_replaced_after_its_session_expires(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     process = subprocess.Popen(
@@ -174,7 +174,7 @@ def test_a_member_that_is_killed_is_followed_when_its_session_ends(
         process.stdout.close()
 
 
-def test_a_member_that_is_at_its_work_is_not_waited_for(bus: Bus, topic: str) -> None:
+def test_handover_does_not_wait_for_a_busy_member(bus: Bus, topic: str) -> None:
     """What it was at comes again to the next owner, and its own commit of that is refused."""
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as slow:
@@ -195,7 +195,7 @@ def test_a_member_that_is_at_its_work_is_not_waited_for(bus: Bus, topic: str) ->
             assert not set(slow.assignment()) & set(eager.assignment())
 
 
-def test_each_record_is_worked_on_at_most_once_or_at_least_once(bus: Bus, topic: str) -> None:
+def test_commit_order_gives_at_most_once_or_at_least_once(bus: Bus, topic: str) -> None:
     """As the reader orders commit and work; a crash is a consumer that is not closed well."""
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as careful:
@@ -210,7 +210,7 @@ def test_each_record_is_worked_on_at_most_once_or_at_least_once(bus: Bus, topic:
         assert not set(rest) & set(before)
 
 
-def test_a_rewind_gives_everything_again_and_is_the_group_s_once_it_is_committed(
+def test_committed_rewind_redelivers_records_to_the_group(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     """By its reader, and by the command line where nobody reads."""
@@ -249,7 +249,7 @@ def test_a_rewind_gives_everything_again_and_is_the_group_s_once_it_is_committed
             assert sorted(drain([again], last)) == sorted(last)
 
 
-def test_streams_of_one_consumer_have_a_thread_each(bus: Bus, topic: str) -> None:
+def test_each_stream_of_a_consumer_has_a_thread(bus: Bus, topic: str) -> None:
     got: list[list[bytes]] = [[], [], []]
     sent = fill(bus, topic, 0, 90)
     with bus.create_message_streams(topic, group=topic, streams=3, start="earliest") as streams:
@@ -278,7 +278,7 @@ def test_streams_of_one_consumer_have_a_thread_each(bus: Bus, topic: str) -> Non
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-def test_what_a_thread_is_at_when_its_streams_are_closed_comes_again(
+def test_record_in_progress_at_stream_close_is_redelivered(
     bus: Bus, topic: str, is_late: bool
 ) -> None:
     """Nobody but the thread knows whether that work will succeed, however long it takes."""
@@ -308,9 +308,7 @@ def test_what_a_thread_is_at_when_its_streams_are_closed_comes_again(
             assert again == [b"%d" % seen[-1]], "and what the thread was done with does not"
 
 
-def test_a_thread_that_asks_for_more_has_done_what_it_had_when_its_streams_are_closed(
-    bus: Bus, topic: str
-) -> None:
+def test_polling_again_marks_earlier_records_done_at_stream_close(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 90)
     seen: list[bytes] = []
     has_all = threading.Event()
@@ -332,7 +330,7 @@ def test_a_thread_that_asks_for_more_has_done_what_it_had_when_its_streams_are_c
         assert heir.poll(0.1) == []
 
 
-def test_a_pattern_finds_topics_as_they_come_and_go(bus: Bus, topic: str) -> None:
+def test_native_pattern_follows_created_and_deleted_topics(bus: Bus, topic: str) -> None:
     with member(bus, group=topic, pattern=f"{topic}-.*", start="latest") as consumer:
         assert consumer.poll(0.2) == []
         for _ in range(2):
@@ -344,9 +342,7 @@ def test_a_pattern_finds_topics_as_they_come_and_go(bus: Bus, topic: str) -> Non
             until([consumer], lambda: owned([consumer]) == [0])
 
 
-def test_a_topic_that_comes_after_the_group_began_is_read_from_its_beginning(
-    bus: Bus, topic: str
-) -> None:
+def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: str) -> None:
     """Whatever ``start`` is: with "latest", what was written before the claim was skipped."""
     fill(bus, topic, 0, 3)
     bus.create_topic(f"{topic}-old", partitions=1)
@@ -362,7 +358,7 @@ def test_a_topic_that_comes_after_the_group_began_is_read_from_its_beginning(
             assert sorted(drain([consumer], sent)) == sorted(sent), "and nothing older"
 
 
-def test_what_cannot_be_joined_says_why(
+def test_failed_native_join_names_the_reason(
     cluster: LocalCluster, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(error: type[LogbusError], match: str, *topics: str, **options: object) -> None:
@@ -396,7 +392,7 @@ def test_what_cannot_be_joined_says_why(
     refused(InconsistentGroupProtocolError, cure, topic, **kafkas)
 
 
-def test_a_group_without_an_offset_may_refuse_to_begin(bus: Bus, topic: str) -> None:
+def test_native_group_without_offset_can_refuse_to_start(bus: Bus, topic: str) -> None:
     group = f"{topic} / 100 % ümlaut"
     consumer = member(bus, topic, group=group, start="none")
     with pytest.raises(OffsetOutOfRangeError, match="start='none'"):
@@ -404,7 +400,9 @@ def test_a_group_without_an_offset_may_refuse_to_begin(bus: Bus, topic: str) -> 
     consumer.close()
 
 
-def test_the_asyncio_face(cluster: LocalCluster, bus: Bus, topic: str) -> None:
+def test_asyncio_native_member_reads_and_commits(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
     sent = fill(bus, topic, 0, 90)
 
     async def main() -> None:

@@ -109,7 +109,7 @@ def wire(cluster: LocalCluster) -> Iterator[Wire]:
     made.close()
 
 
-def test_a_member_cut_off_from_zookeeper_hands_out_nothing_that_is_another_s(
+def test_member_cut_off_from_zookeeper_delivers_no_foreign_records(
     bus: Bus, topic: str, wire: Wire
 ) -> None:
     """The brokers serve it all the while: what keeps it from reading on is its own lease."""
@@ -136,7 +136,7 @@ def test_a_member_cut_off_from_zookeeper_hands_out_nothing_that_is_another_s(
             assert sorted(drain(both, last)) == sorted(last)
 
 
-def test_a_member_that_slept_past_its_session_hands_out_nothing_that_is_another_s(
+def test_member_asleep_past_its_session_delivers_no_foreign_records(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     """It has hundreds of records at hand as it falls asleep, and wakes up in the middle of them."""
@@ -191,7 +191,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return sleep
 
 
-def test_a_member_whose_machine_slept_hands_out_nothing_until_it_is_confirmed_again(
+def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
     bus: Bus, topic: str, wire: Wire, asleep: Callable[[float], None]
 ) -> None:
     """It knows of no lost session, and ``time.monotonic`` stood still meanwhile."""
@@ -218,7 +218,7 @@ def test_a_member_whose_machine_slept_hands_out_nothing_until_it_is_confirmed_ag
     assert sorted(got) == sorted(kafka) == sorted(sent)
 
 
-def test_a_commit_of_a_former_claim_is_refused_by_zookeeper_itself(
+def test_commit_of_a_former_claim_is_refused_by_zookeeper(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     """Who claims a partition writes its offset anew: that alone voids the claim before."""

@@ -72,7 +72,7 @@ def shell(
         yield Shell(cluster, directory)
 
 
-def test_topics_are_replicated_without_a_word(shell: Shell) -> None:
+def test_topics_are_replicated_by_default_without_options(shell: Shell) -> None:
     shell.run("topic", "create", "plain", "-p", "3")
     rows = shell.until_ok("plain")
     assert sorted(row["leader"] for row in rows) == [0, 1, 2]
@@ -83,7 +83,7 @@ def test_topics_are_replicated_without_a_word(shell: Shell) -> None:
     assert "nothing could be acknowledged" in done.stderr
 
 
-def test_partitions_are_moved(shell: Shell) -> None:
+def test_partitions_are_reassigned(shell: Shell) -> None:
     shell.run("topic", "create", "moved", "-p", "2", "-r", "1")
     was = [row["replicas"] for row in shell.partitions("moved")]
     rows = shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--dry-run")
@@ -105,7 +105,7 @@ def test_partitions_are_moved(shell: Shell) -> None:
     assert shell.rows("topic", "reassign") == []
 
 
-def test_a_plan_from_a_file_and_wrong_ones(shell: Shell, tmp_path: Path) -> None:
+def test_reassignment_plan_file_is_validated(shell: Shell, tmp_path: Path) -> None:
     shell.run("topic", "create", "planned", "-r", "1")
     plan = tmp_path / "plan.json"
     row = {"topic": "planned", "partition": 0, "replicas": [1, 2]}
@@ -124,7 +124,7 @@ def test_a_plan_from_a_file_and_wrong_ones(shell: Shell, tmp_path: Path) -> None
     shell.run("topic", "elect", "--unclean", code=2)
 
 
-def test_a_dead_broker_is_named_everywhere_and_replaced(shell: Shell) -> None:
+def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     shell.run("topic", "create", "hurt", "-p", "3", "-r", "3")
     shell.run("topic", "create", "alone", "-p", "3", "-r", "1")
     shell.until_ok("hurt")

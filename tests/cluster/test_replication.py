@@ -75,7 +75,7 @@ def test_topics_are_replicated_by_default(running: LocalCluster) -> None:
             assert sorted(partition.replicas) == [0, 1, 2]
 
 
-def test_both_bodies_are_the_same_bytes_everywhere(watched: Watched) -> None:
+def test_replicas_store_identical_bytes_of_both_batch_formats(watched: Watched) -> None:
     with watched.bus.producer() as producer:
         column = pa.array([b"c%d" % n for n in range(100)], pa.binary())
         producer.send_arrow(watched.topic, pa.table({"value": column}))
@@ -86,7 +86,7 @@ def test_both_bodies_are_the_same_bytes_everywhere(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("whom", ["leader", "follower"])
-def test_killed(watched: Watched, whom: str) -> None:
+def test_killed_leader_is_replaced_without_loss(watched: Watched, whom: str) -> None:
     with Load(watched) as load:
         leader = watched.leader()
         broker = leader if whom == "leader" else watched.followers()[0]
@@ -101,7 +101,7 @@ def test_killed(watched: Watched, whom: str) -> None:
     watched.all_alike()
 
 
-def test_the_leader_hangs(watched: Watched) -> None:
+def test_hanging_leader_is_replaced(watched: Watched) -> None:
     with Load(watched, request_timeout_ms=1000) as load:
         leader = watched.leader()
         leader.pause()
@@ -114,7 +114,7 @@ def test_the_leader_hangs(watched: Watched) -> None:
     watched.all_alike()
 
 
-def test_a_follower_that_hangs_leaves_the_isr_and_returns(watched: Watched) -> None:
+def test_hanging_follower_leaves_the_isr_and_rejoins(watched: Watched) -> None:
     follower = watched.followers()[0]
     others = {0, 1, 2} - {follower.id}
     with Load(watched) as load:
@@ -128,7 +128,7 @@ def test_a_follower_that_hangs_leaves_the_isr_and_returns(watched: Watched) -> N
     watched.all_alike()
 
 
-def test_a_rolling_restart_fails_no_send(watched: Watched) -> None:
+def test_rolling_restart_fails_no_send(watched: Watched) -> None:
     with Load(watched, retry_backoff_ms=10) as load:
         for broker in watched.cluster.brokers:
             broker.stop()
@@ -141,7 +141,7 @@ def test_a_rolling_restart_fails_no_send(watched: Watched) -> None:
     watched.all_alike()
 
 
-def test_what_was_not_acknowledged_is_cut_after_a_failover(watched: Watched) -> None:
+def test_unacknowledged_records_are_truncated_after_failover(watched: Watched) -> None:
     with Load(watched) as load:
         pass
     leader, followers = watched.leader(), watched.followers()
@@ -166,7 +166,7 @@ def test_what_was_not_acknowledged_is_cut_after_a_failover(watched: Watched) -> 
     more.check()
 
 
-def test_fetches_of_another_epoch_or_registration_are_refused(watched: Watched) -> None:
+def test_fetch_with_stale_epoch_or_registration_is_refused(watched: Watched) -> None:
     """A reader's and a follower's, over a socket; the offsets of an epoch that is over, too."""
     with Load(watched) as load:
         pass
@@ -198,7 +198,7 @@ def test_fetches_of_another_epoch_or_registration_are_refused(watched: Watched) 
     load.check()
 
 
-def test_an_empty_disk_catches_up_before_it_leads(watched: Watched) -> None:
+def test_replica_with_empty_disk_catches_up_before_leading(watched: Watched) -> None:
     with Load(watched) as load:
         leader = watched.leader()
         leader.kill()
@@ -231,7 +231,7 @@ async def end(bus: AsyncBus, consumer: AsyncConsumer, count: int) -> list[Reset]
         return consumer.resets
 
 
-def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
+def test_unclean_election_is_reported_and_readers_resume_at_truncation(
     watched: Watched,
 ) -> None:
     bus, cluster = watched.bus, watched.cluster
@@ -296,7 +296,7 @@ def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
     assert b"lost" not in topic.bytes_on(leader)
 
 
-def test_too_few_in_sync_refuse_acks_all(watched: Watched) -> None:
+def test_acks_all_is_refused_below_min_insync_replicas(watched: Watched) -> None:
     with Load(watched) as load:
         pass
     followers = watched.followers()
@@ -331,7 +331,7 @@ def damage(watched: Watched, broker_id: int, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("reader", ["consumer", "range"])
-def test_damage_on_a_leaders_disk_is_repaired_from_a_peer(watched: Watched, reader: str) -> None:
+def test_damage_on_leader_disk_is_repaired_from_a_replica(watched: Watched, reader: str) -> None:
     with Load(watched) as load:
         pass
     leader, epoch, _ = watched.state()
@@ -353,7 +353,7 @@ def test_damage_on_a_leaders_disk_is_repaired_from_a_peer(watched: Watched, read
     assert watched.all_alike() == sound
 
 
-def test_damage_found_at_a_start_is_repaired_before_it_leads(watched: Watched) -> None:
+def test_damage_found_at_startup_is_repaired_before_leading(watched: Watched) -> None:
     with Load(watched) as load:
         pass
     sound = watched.all_alike()

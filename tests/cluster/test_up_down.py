@@ -84,7 +84,7 @@ def recorded(directory: Path) -> dict[str, Any]:
     return found
 
 
-def test_up_status_down(logbus: Logbus, tmp_path: Path) -> None:
+def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> None:
     facts = up(logbus, "-d", "-n", "2", "--port", "0")
     assert facts == json.loads((tmp_path / "data/logbus/cluster/cluster.json").read_text())
     assert len(facts["brokers"]) == 2
@@ -121,7 +121,7 @@ def test_up_status_down(logbus: Logbus, tmp_path: Path) -> None:
     assert [len(row["to"]) for row in moved] == [3, 3]
 
 
-def test_nothing_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
     facts = up(logbus, "-d", "--port", "0")
     os.kill(facts["pid"], signal.SIGKILL)
     wait_until(lambda: are_gone(facts))
@@ -133,7 +133,7 @@ def test_nothing_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
     logbus("up", "-d", "--port", "0")
 
 
-def test_what_is_killed_is_started_again(logbus: Logbus, tmp_path: Path) -> None:
+def test_killed_process_is_restarted(logbus: Logbus, tmp_path: Path) -> None:
     facts = up(logbus, "-d", "-n", "2", "--port", "0")
     directory = Path(facts["directory"])
     later = up(logbus, "-d", "--ephemeral", "--port", "0")
@@ -157,7 +157,7 @@ def test_what_is_killed_is_started_again(logbus: Logbus, tmp_path: Path) -> None
     assert json.loads(logbus("status").stdout)["directory"] == later["directory"]
 
 
-def test_a_broker_that_cannot_start_is_told_and_tried_again(
+def test_broker_that_fails_to_start_is_reported_and_retried(
     make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "PAUSES_SECONDS", (0.0, 0.6))
@@ -196,7 +196,7 @@ def taken(port: int) -> Iterator[None]:
         yield
 
 
-def test_a_temporary_folder_does_not_outlive_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
+def test_temporary_folder_is_removed_after_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
     facts = up(logbus, "-d", "--ephemeral", "--port", "0")
     folder = Path(facts["directory"])
     assert folder.parent == tmp_path and folder.is_dir()
@@ -205,7 +205,7 @@ def test_a_temporary_folder_does_not_outlive_a_killed_up(logbus: Logbus, tmp_pat
     wait_until(lambda: not folder.exists())
 
 
-def test_an_advertised_port_is_not_taken_for_the_one_that_up_listens_on(logbus: Logbus) -> None:
+def test_advertised_port_is_not_taken_for_the_listener_port(logbus: Logbus) -> None:
     (port,) = first_free_ports("127.0.0.1", 21000, 1)
     done = logbus(
         "up", "-d", "--ephemeral", "--port", str(port), "-c", f"advertised.port={port + 1}"
@@ -216,7 +216,7 @@ def test_an_advertised_port_is_not_taken_for_the_one_that_up_listens_on(logbus: 
     socket.create_connection(("127.0.0.1", port)).close()
 
 
-def test_several_clusters_are_told_apart_by_directory(logbus: Logbus, tmp_path: Path) -> None:
+def test_clusters_are_distinguished_by_directory(logbus: Logbus, tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     first = up(logbus, "-d", "--port", "0", "--dir", one)
     second = up(logbus, "-d", "--port", "0", "--dir", two)
@@ -241,7 +241,7 @@ def test_several_clusters_are_told_apart_by_directory(logbus: Logbus, tmp_path: 
     logbus("status", code=3)
 
 
-def test_a_killed_cluster_hides_none_that_runs(logbus: Logbus, tmp_path: Path) -> None:
+def test_killed_cluster_does_not_hide_a_running_one(logbus: Logbus, tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     first = up(logbus, "-d", "--port", "0", "--dir", one)
     second = up(logbus, "-d", "--port", "0", "--dir", two)
@@ -252,14 +252,16 @@ def test_a_killed_cluster_hides_none_that_runs(logbus: Logbus, tmp_path: Path) -
     assert are_gone(first)
 
 
-def test_up_goes_on_where_no_record_can_be_kept(logbus: Logbus, tmp_path: Path) -> None:
+def test_up_continues_when_its_record_cannot_be_written(logbus: Logbus, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
     facts = up(logbus, "-d", "--ephemeral", "--port", "0")
     logbus("down", "--dir", facts["directory"])
     assert are_gone(facts)
 
 
-def test_down_leaves_a_stranger_with_a_recorded_pid_alone(logbus: Logbus, tmp_path: Path) -> None:
+def test_down_does_not_kill_a_foreign_process_with_a_recorded_pid(
+    logbus: Logbus, tmp_path: Path
+) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         record = tmp_path / "data/logbus/last-cluster.json"
@@ -284,7 +286,7 @@ def test_down_leaves_a_stranger_with_a_recorded_pid_alone(logbus: Logbus, tmp_pa
         stranger.wait()
 
 
-def test_up_in_the_foreground_ends_on_a_signal_and_keeps_nothing(tmp_path: Path) -> None:
+def test_foreground_up_ends_on_a_signal_and_deletes_its_data(tmp_path: Path) -> None:
     environment = os.environ | {"XDG_DATA_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     up = subprocess.Popen(
         [sys.executable, "-P", "-m", "broker_lite", "up", "--ephemeral", "--port", "0"],
@@ -304,7 +306,7 @@ def test_up_in_the_foreground_ends_on_a_signal_and_keeps_nothing(tmp_path: Path)
     assert not discovery.last_cluster_path({"XDG_DATA_HOME": str(tmp_path)}).exists()
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(logbus: Logbus, tmp_path: Path) -> None:
+def test_requested_port_in_use_is_refused(logbus: Logbus, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for how in ((), ("-d",)):
@@ -318,7 +320,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(logbus: Logbus, tmp_p
     assert "cannot listen" in logbus("up", "--host", "203.0.113.1", "--port", "9", code=1).stderr
 
 
-def test_the_other_brokers_take_the_next_free_ports_and_say_so(logbus: Logbus) -> None:
+def test_remaining_brokers_take_and_report_the_next_free_ports(logbus: Logbus) -> None:
     with before_a_taken_port() as port:
         done = logbus("up", "-d", "-n", "2", "--port", str(port))
     ports = [broker["port"] for broker in json.loads(done.stdout)["brokers"]]
@@ -340,14 +342,16 @@ def before_a_taken_port() -> Iterator[int]:
         yield port
 
 
-def test_the_first_free_ports_are_taken(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_first_free_ports_are_taken(make_cluster: Callable[..., LocalCluster]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ports = [broker.port for broker in make_cluster(2, port=port).brokers]
     assert port < ports[0] < ports[1] <= port + 50
 
 
-def test_an_existing_zookeeper(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> None:
+def test_up_uses_an_existing_zookeeper(
+    make_cluster: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
     first = make_cluster(1, own_zookeeper=True)
     assert first.zookeeper_server is not None
     other_chroot = f"{first.zookeeper_server.address}/other/place"
@@ -371,7 +375,7 @@ def test_a_directory_of_another_cluster_is_refused(
         LocalCluster(1, directory=tmp_path / "copy", zookeeper=foreign).start()
 
 
-def test_a_broker_comes_back_on_its_port(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_restarted_broker_keeps_its_port(make_cluster: Callable[..., LocalCluster]) -> None:
     running = make_cluster(2)
     ports = [broker.port for broker in running.brokers]
     for ending in ("stop", "kill"):
@@ -383,7 +387,7 @@ def test_a_broker_comes_back_on_its_port(make_cluster: Callable[..., LocalCluste
         wait_until(lambda: len(admin.cluster().brokers) == 2)
 
 
-def test_a_full_log_of_a_broker_is_rotated(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_full_broker_log_is_rotated(make_cluster: Callable[..., LocalCluster]) -> None:
     [broker] = make_cluster(1).brokers
     broker.stop()
     os.truncate(broker.log, FILE_BYTES_MAX)
@@ -393,7 +397,7 @@ def test_a_full_log_of_a_broker_is_rotated(make_cluster: Callable[..., LocalClus
     assert 0 < broker.log.stat().st_size < FILE_BYTES_MAX
 
 
-def test_wrong_settings_are_the_brokers_own_error(tmp_path: Path) -> None:
+def test_invalid_setting_is_reported_by_the_broker(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match=r"max.connection.*did you mean"):
         LocalCluster(1, directory=tmp_path / "c", config={"max.connection": "1"})
     with pytest.raises(InvalidConfigError, match=r"topic create NAME -c retention.ms=3"):
@@ -406,20 +410,20 @@ def test_wrong_settings_are_the_brokers_own_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["/proc/logbus", "{file}/below", "{file}"])
-def test_a_folder_that_cannot_be_used_is_named(place: str, tmp_path: Path) -> None:
+def test_unusable_folder_is_named(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     directory = place.format(file=tmp_path / "file")
     with pytest.raises(InvalidConfigError, match=f"cannot store data in {directory}: .*--dir"):
         LocalCluster(1, directory=directory).start()
 
 
-def test_a_folder_that_cannot_be_used_inside_is_named(tmp_path: Path) -> None:
+def test_unusable_subfolder_is_named(tmp_path: Path) -> None:
     (tmp_path / "broker-0").write_text("a file where the broker's folder should be")
     with pytest.raises(InvalidConfigError, match=r"cannot store data in .*broker-0"):
         LocalCluster(1, directory=tmp_path).start()
 
 
-def test_up_says_what_is_wrong_with_its_folder(logbus: Logbus, tmp_path: Path) -> None:
+def test_up_reports_a_problem_with_its_folder(logbus: Logbus, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for how in ((), ("-d",)):
         said = logbus("up", *how, "--dir", str(tmp_path / "file/below"), code=1).stderr
@@ -427,7 +431,7 @@ def test_up_says_what_is_wrong_with_its_folder(logbus: Logbus, tmp_path: Path) -
         assert "Traceback" not in said
 
 
-def test_a_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr("broker_lite.local.cluster.first_free_ports", lambda *_: [port])
@@ -435,13 +439,15 @@ def test_a_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             LocalCluster(1, directory=tmp_path).start()
 
 
-def test_a_directory_is_used_once(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_directory_cannot_be_used_by_two_clusters(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
     running = make_cluster(1)
     with pytest.raises(DirectoryLockedError, match="logbus down"):
         LocalCluster(1, directory=running.directory).start()
 
 
-def test_a_broker_that_is_never_ready_is_told(
+def test_broker_that_never_becomes_ready_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.local.broker.START_TIMEOUT_SECONDS", 0.0)
@@ -451,7 +457,7 @@ def test_a_broker_that_is_never_ready_is_told(
     assert running.brokers[0].pid is None
 
 
-def test_free_ports() -> None:
+def test_free_ports_are_distinct() -> None:
     assert first_free_ports("127.0.0.1", 0, 3) == [0, 0, 0]
     with pytest.raises(InvalidConfigError, match="another --port"):
         first_free_ports("127.0.0.1", 65535, 2)

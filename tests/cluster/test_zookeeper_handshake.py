@@ -49,7 +49,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def test_an_unanswered_handshake_is_given_up_before_the_session_timeout(
+def test_unanswered_handshake_is_abandoned_before_session_timeout(
     zookeeper: EmbeddedZooKeeper,
 ) -> None:
     async def body() -> None:

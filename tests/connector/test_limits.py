@@ -20,7 +20,7 @@ from broker_lite.model import OffsetAndEpoch, TopicPartition
 from pyspark_logbus import stream_planner
 
 
-def test_limits_by_rows_hold_over_a_restart_and_not_for_once(planner, bus, make_topic):
+def test_row_limits_hold_after_restart_but_not_with_trigger_once(planner, bus, make_topic):
     topic = make_topic(101, 11, 1)
     given = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
     plan = planner(**given)
@@ -35,7 +35,7 @@ def test_limits_by_rows_hold_over_a_restart_and_not_for_once(planner, bus, make_
     assert ends(step(planner(**given), first, unlimited=True), topic) == [101, 11, 1]
 
 
-def test_a_report_tells_the_lag_after_its_batch(planner, make_topic):
+def test_progress_reports_the_lag_after_its_batch(planner, make_topic):
     """As Kafka's offsetsBehindLatest: a query that has read everything is at 0."""
     topic = make_topic(8, 2)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="5")
@@ -56,7 +56,7 @@ def test_a_report_tells_the_lag_after_its_batch(planner, make_topic):
     assert plan.report()["lagAfterBatchTotal"] == 0
 
 
-def test_limits_by_bytes_are_whole_batches(planner, bus, make_topic):
+def test_byte_limits_round_to_whole_batches(planner, bus, make_topic):
     topic = make_topic(0, 0)
     with bus.producer(linger_ms=0) as producer:
         for _ in range(20):  # a batch each
@@ -75,7 +75,7 @@ def test_limits_by_bytes_are_whole_batches(planner, bus, make_topic):
     assert sum(ends(step(tiny, tiny.initial_offset()), topic)) == 2
 
 
-def test_available_now_ends_where_it_began_to_look(planner, bus, make_topic):
+def test_available_now_stops_at_the_ends_seen_at_its_start(planner, bus, make_topic):
     topic = make_topic(15)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     plan.prepare_for_available_now()
@@ -91,7 +91,7 @@ def test_available_now_ends_where_it_began_to_look(planner, bus, make_topic):
     assert (count, ends(at, topic)) == (3, [15])
 
 
-def test_available_now_reads_all_however_late_the_answers_are(planner, bus, make_topic):
+def test_available_now_reads_all_records_despite_late_answers(planner, bus, make_topic):
     """Spark takes a call without news for the end of the run, and leaves the rest unread."""
     topic = make_topic(0)
     with bus.producer(linger_ms=0) as producer:
@@ -119,7 +119,7 @@ def test_available_now_reads_all_however_late_the_answers_are(planner, bus, make
     assert count >= 4
 
 
-def test_bytes_are_counted_from_where_the_log_begins_now(planner, bus, make_topic):
+def test_backlog_bytes_are_counted_from_the_current_log_start(planner, bus, make_topic):
     topic = make_topic(20)
     given = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
     start = planner(**given).initial_offset()
@@ -129,7 +129,7 @@ def test_bytes_are_counted_from_where_the_log_begins_now(planner, bus, make_topi
 
 
 @pytest.mark.parametrize("counts", [(3,), (3, 0), (9, 9)])
-def test_available_now_fails_when_what_it_planned_is_gone(planner, bus, make_topic, counts):
+def test_available_now_fails_when_planned_topic_is_deleted(planner, bus, make_topic, counts):
     topic = make_topic(5, 5)
     plan = planner(
         subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2",
@@ -143,7 +143,7 @@ def test_available_now_fails_when_what_it_planned_is_gone(planner, bus, make_top
     assert "have been lost during running query with Trigger.AvailableNow" in said
 
 
-def test_available_now_fails_when_less_is_there_than_it_planned(planner, make_topic, monkeypatch):
+def test_available_now_fails_when_the_log_is_shorter_than_planned(planner, make_topic, monkeypatch):
     topic = make_topic(5)
     plan = planner(
         subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2",
@@ -158,7 +158,7 @@ def test_available_now_fails_when_less_is_there_than_it_planned(planner, make_to
         plan.latest_offset(first, unlimited=False)
 
 
-def test_a_slow_answer_is_not_waited_for_while_a_query_runs(planner, make_topic):
+def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
     """Spark asks every 12 ms, and its other sources wait meanwhile."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
@@ -185,7 +185,7 @@ def test_a_slow_answer_is_not_waited_for_while_a_query_runs(planner, make_topic)
     assert rows(plan, start, end) == [(0, 0, 5)]
 
 
-def test_rows_are_read_though_nobody_could_tell_their_bytes_at_first(planner, bus, make_topic):
+def test_rows_are_read_after_an_initial_byte_lookup_failure(planner, bus, make_topic):
     """A topic goes away while its bytes are asked for, and nothing new comes afterwards."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
@@ -209,7 +209,7 @@ def test_rows_are_read_though_nobody_could_tell_their_bytes_at_first(planner, bu
     assert failed
 
 
-def test_a_question_about_a_topic_that_is_gone_holds_up_no_other(planner, bus, make_topic):
+def test_byte_lookup_of_a_deleted_topic_delays_no_other(planner, bus, make_topic):
     """A client waits for a topic that it does not find until its request times out."""
     gone, stays = make_topic(5), make_topic(5)
     plan = planner(
@@ -242,7 +242,7 @@ def test_a_question_about_a_topic_that_is_gone_holds_up_no_other(planner, bus, m
             each.set()
 
 
-def test_bytes_of_a_topic_that_is_made_again_are_asked_of_the_new_one(planner, bus, make_topic):
+def test_byte_lookup_uses_the_id_of_a_recreated_topic(planner, bus, make_topic):
     """What was known of the former one was asked for for ever, and the query stood still."""
     topic = make_topic(5, 5)
     plan = planner(
@@ -261,7 +261,7 @@ def test_bytes_of_a_topic_that_is_made_again_are_asked_of_the_new_one(planner, b
     assert rows(plan, first, end) == [(0, 0, 3)]
 
 
-def test_a_repeated_batch_of_available_now_gets_past_added_partitions(planner, bus, make_topic):
+def test_repeated_available_now_batch_handles_added_partitions(planner, bus, make_topic):
     topic = make_topic(5)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     plan = planner(**given)

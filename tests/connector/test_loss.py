@@ -22,7 +22,7 @@ from pyspark_logbus.stream_planner import StreamPlanner
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
-def test_repeating_the_first_batch_whose_topic_is_gone_is_loss_of_what_it_read(
+def test_repeated_first_batch_of_a_deleted_topic_reports_its_loss(
     planner, bus, make_topic, how, caplog
 ):
     kept, gone = make_topic(3), make_topic(7)
@@ -54,7 +54,7 @@ def test_repeating_the_first_batch_whose_topic_is_gone_is_loss_of_what_it_read(
 
 
 @pytest.mark.parametrize("count", [2, 50])
-def test_a_recreated_topic_is_loss_however_long_it_is(planner, bus, make_topic, count):
+def test_recreated_topic_is_loss_whatever_its_length(planner, bus, make_topic, count):
     topic = make_topic(10)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     plan, lax = planner(**given), planner(**given, failOnDataLoss="false")
@@ -79,7 +79,7 @@ def test_a_recreated_topic_is_loss_however_long_it_is(planner, bus, make_topic, 
     assert rows(lax, first, end) == [(0, 0, count)]
 
 
-def test_a_topic_that_vanishes(planner, bus, make_topic, caplog):
+def test_deleted_topic_is_loss(planner, bus, make_topic, caplog):
     kept, gone = make_topic(1), make_topic(7)
     given = {"subscribe": f"{kept},{gone}", "startingOffsets": "earliest"}
     plan, lax = planner(**given), planner(**given, failOnDataLoss="false")
@@ -100,9 +100,7 @@ def test_a_topic_that_vanishes(planner, bus, make_topic, caplog):
     assert f"going on without {gone}-0 [3, 7)" in caplog.text
 
 
-def test_a_new_topic_that_is_deleted_before_its_first_batch_is_planned(
-    planner, bus, make_topic, caplog
-):
+def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, make_topic, caplog):
     """Its ends were seen; where it begins was asked too late, and ended the query in any case."""
     kept = make_topic(1)
     given = {"subscribePattern": f"{kept}.*", "startingOffsets": "earliest"}
@@ -123,9 +121,7 @@ def test_a_new_topic_that_is_deleted_before_its_first_batch_is_planned(
         strict.ranges(first, end)
 
 
-def test_a_topic_that_is_deleted_while_a_task_looks_for_its_records(
-    planner, bus, make_topic, monkeypatch, caplog
-):
+def test_topic_deleted_while_a_task_fetches_is_loss(planner, bus, make_topic, monkeypatch, caplog):
     """Its records aged out, and then it went: that ended the query in any case."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
@@ -143,7 +139,7 @@ def test_a_topic_that_is_deleted_while_a_task_looks_for_its_records(
     assert f"skipped {topic}-0 [0, 5)" in caplog.text
 
 
-def test_an_offset_behind_the_log_s_end(planner, bus, make_topic):
+def test_offset_past_the_log_end_is_loss(planner, bus, make_topic):
     topic = make_topic(5)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     at = planner(**given).initial_offset()
@@ -159,7 +155,7 @@ def test_an_offset_behind_the_log_s_end(planner, bus, make_topic):
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
 @pytest.mark.parametrize("once", [False, True])
-def test_a_topic_that_vanished_before_a_run_that_ends_by_itself(
+def test_topic_deleted_before_an_available_now_run_is_loss(
     planner, bus, make_topic, how, once, caplog
 ):
     kept, gone = make_topic(1), make_topic(7)
@@ -194,7 +190,7 @@ def test_a_topic_that_vanished_before_a_run_that_ends_by_itself(
         made.latest_offset(at, unlimited=once)
 
 
-def test_records_that_were_deleted_before_they_were_read(planner, bus, make_topic, caplog):
+def test_records_deleted_before_reading_are_loss(planner, bus, make_topic, caplog):
     topic = make_topic(20)
     where = TopicPartition(topic, 0)
     plan = planner(subscribe=topic, startingOffsets="earliest")
@@ -221,9 +217,7 @@ def test_records_that_were_deleted_before_they_were_read(planner, bus, make_topi
     assert lax.report() is None or lax.report()["lostRecords"] == 8
 
 
-def test_a_repeated_batch_counts_the_records_that_were_deleted_before_it(
-    planner, bus, make_topic, caplog
-):
+def test_repeated_batch_counts_records_deleted_before_it(planner, bus, make_topic, caplog):
     """A query that failed on them goes on under failOnDataLoss=false by repeating that batch."""
     topic = make_topic(10, 10)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -246,9 +240,7 @@ def test_a_repeated_batch_counts_the_records_that_were_deleted_before_it(
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
-def test_a_topic_that_a_restarted_query_leaves_out_is_not_reported_as_deleted(
-    planner, bus, make_topic, how
-):
+def test_unsubscribed_topic_is_not_reported_as_deleted(planner, bus, make_topic, how):
     kept, left = make_topic(3), make_topic(7)
     named = {
         "subscribe": (f"{kept},{left}", kept),
@@ -272,7 +264,7 @@ def test_a_topic_that_a_restarted_query_leaves_out_is_not_reported_as_deleted(
     assert lax.report()["lostRecords"] == 0
 
 
-def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplog):
+def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
     """Ids and ends look right; only the leader epochs tell."""
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:
@@ -323,7 +315,7 @@ def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplo
 
 
 @pytest.mark.parametrize("before", ["deleted", "damaged"])
-def test_what_lies_before_a_range_after_a_new_leader_epoch_is_no_loss(make_cluster, caplog, before):
+def test_records_before_a_range_in_a_new_leader_epoch_are_no_loss(make_cluster, caplog, before):
     """A batch after a change of leaders looks at the record before; that one was read long ago."""
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:

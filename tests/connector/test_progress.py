@@ -12,7 +12,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 from pyspark_logbus import group_progress, offset_reader
 
 
-def test_progress_goes_to_the_group_with_the_next_planning_call(planner, bus, make_topic):
+def test_progress_is_committed_in_the_next_planning_call(planner, bus, make_topic):
     topic = make_topic(4, 2)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -31,9 +31,7 @@ def test_progress_goes_to_the_group_with_the_next_planning_call(planner, bus, ma
     assert all(not lease_of(row.metadata)[0] for row in rows_left.values())
 
 
-def test_the_next_run_of_a_query_publishes_though_the_last_one_s_lease_lasts(
-    planner, bus, make_topic
-):
+def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_topic):
     """Spark ends a run by killing its planner: it may have no time to give the lease back."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -51,7 +49,7 @@ def test_the_next_run_of_a_query_publishes_though_the_last_one_s_lease_lasts(
     assert bus.admin.committed(group)[TopicPartition(topic, 0)].offset == 7
 
 
-def test_what_once_read_is_published_when_it_runs_again(planner, bus, make_topic):
+def test_trigger_once_progress_is_committed_at_the_next_run(planner, bus, make_topic):
     """Trigger.Once asks once, before its only batch: nobody tells it that the batch was done."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": "team"}
@@ -67,7 +65,7 @@ def test_what_once_read_is_published_when_it_runs_again(planner, bus, make_topic
     assert bus.admin.committed(group)[where].offset == 4
 
 
-def test_a_second_query_on_the_same_group(planner, bus, make_topic, monkeypatch):
+def test_second_query_on_a_group_commits_nothing(planner, bus, make_topic, monkeypatch):
     monkeypatch.setattr(group_progress, "LEASE_MS", 1_000)
     monkeypatch.setattr(group_progress, "RENEW_MS", 100)
     topic = make_topic(4)
@@ -79,7 +77,7 @@ def test_a_second_query_on_the_same_group(planner, bus, make_topic, monkeypatch)
     assert state["group"] == one.report()["group"]
 
 
-def test_a_second_query_of_a_named_group_fails_before_its_first_batch(
+def test_second_query_on_a_named_group_fails_before_its_first_batch(
     planner, bus, make_topic, monkeypatch
 ):
     monkeypatch.setattr(group_progress, "LEASE_MS", 2_000)
@@ -103,7 +101,7 @@ def test_a_second_query_of_a_named_group_fails_before_its_first_batch(
     assert bus.admin.committed(f"g-{topic}")[TopicPartition(topic, 0)].offset == 0
 
 
-def test_a_query_may_start_from_its_group(planner, bus, make_topic):
+def test_query_can_start_from_group_offsets(planner, bus, make_topic):
     topic = make_topic(5, 5, 5)
     group = f"start-{topic}"
     bus.admin.commit_offsets(
@@ -121,7 +119,7 @@ def test_a_query_may_start_from_its_group(planner, bus, make_topic):
     assert rows(plan, first, step(plan, first)) == [(0, 2, 5), (2, 0, 5)]
 
 
-def test_a_deleted_topic_s_group_offsets_are_not_its_successor_s(planner, bus, make_topic):
+def test_recreated_topic_does_not_inherit_group_offsets(planner, bus, make_topic):
     topic = make_topic(9)
     group = f"recreated-{topic}"
     bus.admin.commit_offsets(group, {TopicPartition(topic, 0): 7})
@@ -131,7 +129,7 @@ def test_a_deleted_topic_s_group_offsets_are_not_its_successor_s(planner, bus, m
     assert ends(plan.initial_offset(), topic) == [0]
 
 
-def test_a_query_that_ends_leaves_a_recreated_topic_without_offsets(
+def test_ending_query_commits_no_offset_to_a_recreated_topic(
     planner, bus, make_topic, make_again, caplog
 ):
     topic, kept = make_topic(10), make_topic(3)
@@ -152,7 +150,7 @@ def test_a_query_that_ends_leaves_a_recreated_topic_without_offsets(
     assert (ends(again, topic), ends(again, kept)) == ([0], [3])
 
 
-def test_loss_is_judged_before_progress_goes_to_the_group(planner, bus, make_topic, make_again):
+def test_data_loss_is_checked_before_progress_is_committed(planner, bus, make_topic, make_again):
     topic = make_topic(10)
     group = f"judged-{topic}"
     given = {"subscribe": topic, "startingOffsets": "earliest", "group.id": group}

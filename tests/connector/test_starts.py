@@ -21,7 +21,7 @@ from pyspark_logbus import options
 from pyspark_logbus.stream_planner import StreamPlanner
 
 
-def test_a_query_goes_on_from_offset_to_offset(planner, bus, make_topic):
+def test_query_continues_from_its_end_offset(planner, bus, make_topic):
     topic = make_topic(5, 3)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -42,9 +42,7 @@ def test_a_query_goes_on_from_offset_to_offset(planner, bus, make_topic):
     assert report["lostRecords"] == 0
 
 
-def test_repeating_the_first_batch_reads_the_same_rows_though_the_start_moved(
-    planner, bus, make_topic
-):
+def test_repeated_first_batch_reads_the_same_rows_after_start_moves(planner, bus, make_topic):
     topic = make_topic(10)
     plan = planner(subscribe=topic, startingOffsets="latest")
     start = plan.initial_offset()
@@ -80,7 +78,7 @@ def test_repeating_the_first_batch_reads_the_same_rows_though_the_start_moved(
         ),
     ],
 )
-def test_where_a_query_starts(planner, bus, make_topic, given, expected):
+def test_query_starts_where_its_options_say(planner, bus, make_topic, given, expected):
     topic = make_topic(0, 0, 0)
     fill(bus, topic, 4, 4, 4, start_ms=1_700_000_000_000)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
@@ -100,14 +98,16 @@ def test_where_a_query_starts(planner, bus, make_topic, given, expected):
         ({"startingOffsets": '{"%s":{"0":99,"1":0}}'}, DataLossError, r"%s-0 has \[0, 1\], not 99"),
     ],
 )
-def test_where_it_cannot_start(planner, make_topic, given, error, said):
+def test_impossible_start_is_refused(planner, make_topic, given, error, said):
     topic = make_topic(1, 1)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
     with pytest.raises(error, match=said.replace("%s", topic)):
         begin_query(planner(subscribe=topic, **given))
 
 
-def test_the_end_offset_of_a_progress_is_a_start_and_an_end(planner, bus, make_topic, make_again):
+def test_end_offset_of_a_progress_report_is_a_valid_start_and_end(
+    planner, bus, make_topic, make_again
+):
     topic, other = make_topic(5, 3), make_topic(2)
     plan = planner(subscribe=f"{topic},{other}", startingOffsets="earliest")
     printed = json.dumps(step(plan, plan.initial_offset()))
@@ -130,7 +130,7 @@ def test_the_end_offset_of_a_progress_is_a_start_and_an_end(planner, bus, make_t
         batch(bus, **given)
 
 
-def test_missing_topics(planner, bus, make_topic):
+def test_missing_topics_are_reported(planner, bus, make_topic):
     name = f"missing-{os.getpid()}"
     for given in ({"subscribe": name}, {"assign": json.dumps({name: [0]})}):
         with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {name}"):
@@ -154,7 +154,7 @@ def test_missing_topics(planner, bus, make_topic):
     bus.delete_topic(fill_later)
 
 
-def test_assigned_partitions_only(planner, make_topic):
+def test_only_assigned_partitions_are_read(planner, make_topic):
     topic = make_topic(1, 2, 3)
     plan = planner(assign=json.dumps({topic: [0, 2]}), startingOffsets="earliest")
     start = plan.initial_offset()
@@ -162,7 +162,7 @@ def test_assigned_partitions_only(planner, make_topic):
     assert end["topics"][topic]["offsets"] == {"0": 1, "2": 3}
 
 
-def test_partitions_that_are_added_are_read_from_their_beginning(planner, bus, make_topic):
+def test_added_partitions_are_read_from_earliest(planner, bus, make_topic):
     topic = make_topic(2)
     plan = planner(subscribe=topic, startingOffsets="latest")
     late = planner(subscribe=topic, startingOffsets="latest", newPartitionOffsets="latest")
@@ -181,7 +181,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(planner, bus, m
     assert rows(late, first_late, seen) == []
 
 
-def test_a_checkpoint_of_another_cluster_or_source(planner, make_topic):
+def test_checkpoint_of_another_cluster_or_source_is_refused(planner, make_topic):
     topic = make_topic(1)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()

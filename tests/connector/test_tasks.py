@@ -41,14 +41,14 @@ from pyspark_logbus.topic_frame import plan_part
          [(0, 0, 6), (1, 0, 6)]),
     ],
 )  # fmt: skip
-def test_batches(bus, make_topic, given, expected):
+def test_batch_query_reads_its_range(bus, make_topic, given, expected):
     topic = make_topic(0, 0)
     fill(bus, topic, 6, 6, start_ms=1_700_000_000_000)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
     assert sorted(batch(bus, subscribe=topic, **given)) == expected
 
 
-def test_batches_that_cannot_be(bus, make_topic):
+def test_invalid_batch_range_is_refused(bus, make_topic):
     topic = make_topic(6)
     with pytest.raises(DataLossError, match="endingOffsets names 99, the log ends at 6"):
         batch(bus, subscribe=topic, endingOffsets=json.dumps({topic: {"0": 99}}))
@@ -67,7 +67,7 @@ def test_batches_that_cannot_be(bus, make_topic):
         ({"startingTimestamp": "2", "endingTimestamp": "1"}, (0, 0)),
     ],
 )
-def test_swapped_bounds_are_an_error_with_both_offsets(bus, make_topic, given, named):
+def test_swapped_bounds_error_names_both_offsets(bus, make_topic, given, named):
     topic = make_topic(0)
     fill(bus, topic, 6, start_ms=1_700_000_000_000)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
@@ -80,13 +80,13 @@ def test_swapped_bounds_are_an_error_with_both_offsets(bus, make_topic, given, n
     assert f"ends at offset {named[1]};" in str(raised.value)
 
 
-def test_an_end_before_the_log_begins_reads_nothing(bus, make_topic):
+def test_end_before_the_log_start_reads_no_rows(bus, make_topic):
     topic = make_topic(6)
     bus.admin.delete_records({TopicPartition(topic, 0): 4})
     assert batch(bus, subscribe=topic, endingOffsets=json.dumps({topic: {"0": 3}})) == []
 
 
-def test_a_leader_that_hangs_is_asked_anew_after_the_request_timeout(planner, bus, make_topic):
+def test_request_to_a_hanging_leader_is_retried_after_its_timeout(planner, bus, make_topic):
     """pollTimeoutMs is for all of it; with only that, one hung answer took all of the time."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
@@ -98,7 +98,7 @@ def test_a_leader_that_hangs_is_asked_anew_after_the_request_timeout(planner, bu
         assert len(values_of(bus, [elsewhere], True, request_timeout_ms=200)) == 5
 
 
-def test_what_a_task_s_request_says(planner, make_topic):
+def test_task_fetch_request_uses_the_query_options(planner, make_topic):
     """client.id, isolation.level, max.partition.fetch.bytes and pollTimeoutMs, on the wire."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
@@ -129,7 +129,7 @@ def test_what_a_task_s_request_says(planner, make_topic):
     assert (wanted.fetch_offset, wanted.max_bytes) == (0, 123456)
 
 
-def test_records_deleted_after_the_first_action_fail_with_the_way_to_plan_again(bus, make_topic):
+def test_records_deleted_after_the_first_action_fail_with_advice_to_reload(bus, make_topic):
     topic = make_topic(5)
     source = DefaultSource({"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic})
     reader = source.reader(source.schema())
@@ -142,7 +142,7 @@ def test_records_deleted_after_the_first_action_fail_with_the_way_to_plan_again(
     assert sum(found.num_rows for found in reader.read(task)) == 2
 
 
-def test_a_day_of_a_month_reads_a_thirtieth_of_the_records(bus, make_topic):
+def test_reading_one_day_of_a_month_fetches_a_thirtieth_of_the_records(bus, make_topic):
     topic, hour_ms, start_ms = make_topic(0), 3_600_000, 1_700_006_400_000
     with bus.producer() as producer:
         for hour in range(30 * 24):
@@ -154,9 +154,7 @@ def test_a_day_of_a_month_reads_a_thirtieth_of_the_records(bus, make_topic):
     assert batch(bus, **newest.options) == []
 
 
-def test_many_small_partitions_are_few_tasks_that_fetch_once_from_each_leader(
-    bus, make_topic, monkeypatch
-):
+def test_many_small_partitions_are_fetched_in_few_tasks(bus, make_topic, monkeypatch):
     topic = make_topic(*range(1, 41))
     source = DefaultSource({"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic})
     reader = source.reader(source.schema())
@@ -177,7 +175,7 @@ def test_many_small_partitions_are_few_tasks_that_fetch_once_from_each_leader(
         assert len(other.reader(other.schema()).partitions()) == count
 
 
-def test_a_micro_batch_of_many_small_partitions_is_few_tasks(planner, make_topic):
+def test_micro_batch_of_many_small_partitions_has_few_tasks(planner, make_topic):
     topic = make_topic(*[2] * 20)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -188,7 +186,7 @@ def test_a_micro_batch_of_many_small_partitions_is_few_tasks(planner, make_topic
     ]
 
 
-def test_a_first_answer_that_does_not_fit_is_fetched_again(bus, planner, make_topic):
+def test_oversized_first_batch_is_fetched_again(bus, planner, make_topic):
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -209,7 +207,7 @@ def test_a_first_answer_that_does_not_fit_is_fetched_again(bus, planner, make_to
         assert sum(found.row_count for found in rows) == 8 - first_offset
 
 
-def test_a_cluster_is_found_by_its_zookeeper(cluster, make_topic):
+def test_cluster_is_found_through_zookeeper(cluster, make_topic):
     topic = make_topic(5)
     source = DefaultSource({"zookeeper.connect": cluster.zookeeper, "subscribe": topic})
     reader = source.reader(source.schema())

@@ -9,18 +9,18 @@ from importlib.metadata import entry_points
 TESTS = """
 import sys
 
-def test_the_fixtures(logbus, logbus_topic, logbus_cluster):
+def test_pytest_fixtures_start_a_cluster(logbus, logbus_topic, logbus_cluster):
     with logbus.producer() as producer:
         assert producer.send(logbus_topic, b"x").result().offset == 0
-    assert logbus_topic.startswith("test_the_fixtures")
+    assert logbus_topic.startswith("test_pytest_fixtures_start_a_cluster")
     assert len(logbus_cluster.brokers) == 1
 
-def test_a_fresh_topic(logbus, logbus_topic):
+def test_fresh_topic_fixture_gives_an_empty_topic(logbus, logbus_topic):
     assert len(logbus.cluster().partitions_of(logbus_topic)) == 1
 """
 
 
-def test_fixtures_for_people_who_test_their_streams(tmp_path):
+def test_user_stream_test_runs_with_the_fixtures(tmp_path):
     (tmp_path / "test_mine.py").write_text(TESTS)
     # An installed package is found by pytest itself, and a plugin may not come twice.
     installed = entry_points(group="pytest11", name="logbus")
@@ -33,7 +33,7 @@ def test_fixtures_for_people_who_test_their_streams(tmp_path):
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_plugin_costs_other_tests_nothing():
+def test_pytest_plugin_adds_no_cost_to_other_tests():
     code = (
         "import sys, pyspark_logbus.testing; print([m for m in sys.modules if 'broker_lite' in m])"
     )

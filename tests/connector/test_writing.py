@@ -37,7 +37,7 @@ def ends(bus, topic):
     return [found[place].offset for place in sorted(found)]
 
 
-def test_a_partition_that_was_added_a_moment_ago_is_written_to(bus, topic, write):
+def test_newly_added_partition_can_be_written(bus, topic, write):
     """The count is known for a minute: a partition beyond it is looked up before it is refused."""
     columns = SinkColumns(value=0, partition=1)
     name = f"{topic}-grows"
@@ -71,7 +71,7 @@ def test_a_partition_that_was_added_a_moment_ago_is_written_to(bus, topic, write
         ),
     ],
 )
-def test_what_is_wrong_with_a_batch_is_found_before_any_of_its_rows_is_sent(
+def test_invalid_batch_is_refused_before_any_row_is_sent(
     bus, topic, write, topics, wrong, error, monkeypatch
 ):
     """The first topic's rows went out before the second topic was looked at."""
@@ -86,14 +86,14 @@ def test_what_is_wrong_with_a_batch_is_found_before_any_of_its_rows_is_sent(
     assert sent == []
 
 
-def test_max_request_size_is_honoured(topic, write):
+def test_row_above_max_request_size_fails(topic, write):
     rows, columns = {"value": [b"x" * 5000]}, SinkColumns(value=0)
     with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
         write(rows, columns, topic=topic, **{"max.request.size": "4000"})
     assert write(rows, columns, topic=topic) == {topic: 1}
 
 
-def test_a_request_is_tried_again_after_retry_backoff_ms(bus, topic, write, cluster, monkeypatch):
+def test_request_is_retried_after_retry_backoff_ms(bus, topic, write, cluster, monkeypatch):
     """And after twice as long the next time, until delivery.timeout.ms."""
     pauses, later = [], Delivery._later
 

@@ -88,7 +88,7 @@ class Writer(threading.Thread):
             self.enough.set()
 
 
-def test_kill_9_while_producing_loses_nothing_that_was_acknowledged(make_cluster: Make) -> None:
+def test_sigkill_while_producing_loses_no_acknowledged_record(make_cluster: Make) -> None:
     running = make_cluster(1)
     broker = running.brokers[0]
     place = make_topic(running, "acked")
@@ -112,7 +112,7 @@ def test_kill_9_while_producing_loses_nothing_that_was_acknowledged(make_cluster
     assert "an unclean stop" in Path(broker.log).read_text()
 
 
-def test_a_graceful_stop_is_clean_and_quick(make_cluster: Make) -> None:
+def test_graceful_shutdown_is_clean_and_quick(make_cluster: Make) -> None:
     running = make_cluster(1)
     broker = running.brokers[0]
     place = make_topic(running, "clean")
@@ -131,7 +131,7 @@ def test_a_graceful_stop_is_clean_and_quick(make_cluster: Make) -> None:
     assert read_all(find_topic(running, "clean")) == [b"x"]
 
 
-def test_a_full_disk_refuses_and_goes_on_when_there_is_room(make_cluster: Make) -> None:
+def test_full_disk_refuses_produce_until_space_is_available(make_cluster: Make) -> None:
     running = make_cluster(1)
     broker = running.brokers[0]
     place = make_topic(running, "full")
@@ -159,7 +159,7 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(make_cluster: Make) 
     assert read_all(find_topic(running, "full")) == [*kept, b"small", b"room"]
 
 
-def test_damage_on_disk_is_named_and_never_delivered(make_cluster: Make) -> None:
+def test_damaged_batch_is_reported_and_never_delivered(make_cluster: Make) -> None:
     """Of three batches the second is damaged in its body, then in its header."""
     running = make_cluster(1)
     broker = running.brokers[0]
@@ -299,7 +299,7 @@ def run_broker(tmp_path: Path, running: LocalCluster, **settings: str) -> tuple[
     return done.returncode, done.stderr.strip().splitlines()[-1]
 
 
-def test_a_port_in_use(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_broker_refuses_a_port_in_use(tmp_path: Path, cluster: LocalCluster) -> None:
     port = str(cluster.brokers[0].port)
     code, said = run_broker(tmp_path, cluster, port=port)
     assert code == 1
@@ -313,21 +313,25 @@ def test_a_directory_that_another_process_holds(tmp_path: Path, cluster: LocalCl
     assert "[LOGBUS_DIRECTORY_LOCKED]" in said and held in said
 
 
-def test_a_broker_id_that_lives(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_broker_refuses_the_id_of_a_live_broker(tmp_path: Path, cluster: LocalCluster) -> None:
     soon = {"zookeeper_session_timeout_ms": "1000"}
     code, said = run_broker(tmp_path, cluster, broker_id="0", **soon)
     assert code == 1
     assert "[LOGBUS_BROKER_ID_TAKEN]" in said
 
 
-def test_a_directory_that_cannot_be_made(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_broker_reports_an_uncreatable_data_directory(
+    tmp_path: Path, cluster: LocalCluster
+) -> None:
     (tmp_path / "file").write_text("not a directory")
     code, said = run_broker(tmp_path, cluster, log_dir=str(tmp_path / "file" / "data"))
     assert code == 1
     assert "log.dir=" in said
 
 
-def test_a_directory_of_another_cluster(make_cluster: Make, tmp_path: Path) -> None:
+def test_broker_refuses_data_directory_of_another_cluster(
+    make_cluster: Make, tmp_path: Path
+) -> None:
     first = make_cluster(1)
     place = make_topic(first, "mine")
     with PlainConnection(place.address) as leader:
@@ -342,7 +346,7 @@ def test_a_directory_of_another_cluster(make_cluster: Make, tmp_path: Path) -> N
     )
 
 
-def test_a_topic_deleted_while_its_broker_was_down_leaves_no_files(make_cluster: Make) -> None:
+def test_broker_removes_files_of_topic_deleted_while_it_was_down(make_cluster: Make) -> None:
     settings = {"stray.retention.ms": "0"}
     running = make_cluster(2, config=settings)
     place = make_topic(running, "goes")

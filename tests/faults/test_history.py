@@ -26,7 +26,7 @@ def kinds(made: History, rows: Rows) -> set[str]:
 GOOD: Rows = [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_what_is_as_promised() -> None:
+def test_consistent_history_has_no_violation() -> None:
     made, _ = history([b"a", b"b", b"c"])
     made.saw("r", 0, 0, 0, b"a")
     assert kinds(made, GOOD) == set()
@@ -42,12 +42,12 @@ def test_what_is_as_promised() -> None:
         ([*GOOD[:2], (3, b"c")], {"gap", "moved"}),
     ],
 )
-def test_what_is_in_the_log(rows: Rows, found: set[str]) -> None:
+def test_log_contents_are_checked_against_the_history(rows: Rows, found: set[str]) -> None:
     made, _ = history([b"a", b"b", b"c"])
     assert kinds(made, rows) == found
 
 
-def test_acknowledged_in_another_order() -> None:
+def test_acknowledgement_order_violation_is_found() -> None:
     made = History()
     first, second = made.send("w", 0, b"a"), made.send("w", 0, b"b")
     made.acked(first, 1)
@@ -55,14 +55,14 @@ def test_acknowledged_in_another_order() -> None:
     assert kinds(made, [(0, b"b"), (1, b"a")]) == {"reordered"}
 
 
-def test_acknowledged_below_what_was_acknowledged_before_it_was_sent() -> None:
+def test_offset_below_earlier_acknowledgement_is_found() -> None:
     made, _ = history([b"a", b"b"])
     late = made.send("v", 0, b"c")
     made.acked(late, 1)
     assert "stale" in kinds(made, [(0, b"a"), (1, b"b"), (2, b"c")])
 
 
-def test_read_and_then_gone() -> None:
+def test_record_read_and_then_lost_is_found() -> None:
     made, _ = history([b"a"])
     made.send("w", 0, b"b")
     made.saw("r", 0, 0, 0, b"a")
@@ -70,7 +70,7 @@ def test_read_and_then_gone() -> None:
     assert kinds(made, [(0, b"a")]) == {"uncommitted"}
 
 
-def test_readers_that_disagree_or_skip() -> None:
+def test_readers_that_disagree_or_skip_are_found() -> None:
     made, _ = history([b"a", b"b", b"c"])
     made.saw("r", 0, 0, 0, b"a")
     made.saw("q", 0, 0, 0, b"b")

@@ -40,7 +40,7 @@ def broker(make_cluster: Make) -> tuple[str, int]:
     return make_topic(cluster, f"hostile-{os.getpid()}").address, pid
 
 
-def test_answers_that_nobody_reads_are_not_built(make_cluster: Make) -> None:
+def test_responses_of_a_client_that_does_not_read_are_not_built(make_cluster: Make) -> None:
     """Columns as rows, in answers of up to 24 MB: 64 fetches under way on each of 4 connections."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
@@ -59,7 +59,7 @@ def test_answers_that_nobody_reads_are_not_built(make_cluster: Make) -> None:
         sock.close()
 
 
-def test_small_batches_that_decompress_to_500_mb_are_refused_unread(make_cluster: Make) -> None:
+def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make) -> None:
     """Without a maximum timestamp, which the broker reads from the records of a batch."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
@@ -74,7 +74,7 @@ def test_small_batches_that_decompress_to_500_mb_are_refused_unread(make_cluster
         assert send_batch(connection, place, rows_batch([b"good"])).base_offset == 0
 
 
-def test_declared_lengths_of_requests_take_no_memory(broker: tuple[str, int]) -> None:
+def test_declared_request_lengths_allocate_no_memory(broker: tuple[str, int]) -> None:
     """30 requests of 64 MiB, of which 14 bytes come."""
     address, pid = broker
     before, files = resident_bytes(pid), descriptors(pid)
@@ -87,7 +87,7 @@ def test_declared_lengths_of_requests_take_no_memory(broker: tuple[str, int]) ->
         assert bystander.call(ApiVersionsRequest("tests", "1")).error_code == 0
 
 
-def test_unfinished_requests_give_their_memory_back_when_their_clients_are_gone(
+def test_unfinished_requests_release_memory_when_clients_disconnect(
     broker: tuple[str, int],
 ) -> None:
     """192 MB arrive, more than unfinished requests may hold: some connections are not read."""

@@ -85,16 +85,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_frame_that_is_no_request(place: Place, broker: LocalBroker, name: str) -> None:
+def test_malformed_frame_is_refused(place: Place, broker: LocalBroker, name: str) -> None:
     # Of an address of its own: a broker logs once a minute why it closed connections of one.
     source = f"127.0.1.{1 + list(CASES).index(name)}"
     assert_ended(place, CASES[name], source)
     assert f" {source}:" in Path(broker.log).read_text()
 
 
-def test_a_flood_of_malformed_frames_does_not_flood_the_log(
-    place: Place, broker: LocalBroker
-) -> None:
+def test_many_malformed_frames_do_not_flood_the_log(place: Place, broker: LocalBroker) -> None:
     source = "127.0.2.1"
     for _ in range(200):
         assert_ended(place, CASES["huge"], source)
@@ -102,7 +100,7 @@ def test_a_flood_of_malformed_frames_does_not_flood_the_log(
     assert 1 <= Path(broker.log).read_text().count(f" {source}:") <= 2
 
 
-def test_records_that_are_longer_than_their_frame(place: Place) -> None:
+def test_records_longer_than_their_frame_are_refused(place: Place) -> None:
     """Lying lengths inside a produce and a fetch."""
     whole = bytearray(produce_request(place, rows_batch([b"value"]), version=7))
     batch = rows_batch([b"value"])
@@ -112,7 +110,7 @@ def test_records_that_are_longer_than_their_frame(place: Place) -> None:
         assert_ended(place, bytes(whole))
 
 
-def test_requests_cut_anywhere(place: Place) -> None:
+def test_truncated_requests_do_not_crash_the_broker(place: Place) -> None:
     """A frame whose length says less than its message needs."""
     for request in (
         produce_request(place, rows_batch([b"value"])),
@@ -124,7 +122,9 @@ def test_requests_cut_anywhere(place: Place) -> None:
             assert_ended(place, struct.pack(">i", size) + request[4 : 4 + size])
 
 
-def test_random_damage(place: Place, broker: LocalBroker) -> None:
+def test_random_damage_neither_crashes_nor_corrupts_records(
+    place: Place, broker: LocalBroker
+) -> None:
     """Any answer will do, or an end; but never a crash, and never a wrong record."""
     rng = random.Random(SEED)
     requests = [
@@ -149,7 +149,7 @@ def test_random_damage(place: Place, broker: LocalBroker) -> None:
     assert set(found) <= {b"before", b"value"}
 
 
-def test_half_a_frame_that_never_goes_on_is_ended(make_cluster: object) -> None:
+def test_connection_with_an_incomplete_frame_is_closed(make_cluster: object) -> None:
     """And a connection that says nothing at all."""
     running = make_cluster(  # type: ignore[operator]
         1, config={"socket.request.timeout.ms": "1000", "connections.max.idle.ms": "1000"}
@@ -164,7 +164,7 @@ def test_half_a_frame_that_never_goes_on_is_ended(make_cluster: object) -> None:
     assert "was not whole within 1000 ms" in Path(running.brokers[0].log).read_text()
 
 
-def test_more_connections_than_allowed(make_cluster: object) -> None:
+def test_connections_above_the_limit_are_refused(make_cluster: object) -> None:
     running = make_cluster(1, config={"max.connections": "5"})  # type: ignore[operator]
     place = make_topic(running, "few")
     open_ones = [PlainConnection(place.address) for _ in range(5)]
@@ -184,7 +184,7 @@ def test_more_connections_than_allowed(make_cluster: object) -> None:
         connection.close()
 
 
-def test_more_produced_bytes_than_fit_in_memory(make_cluster: object) -> None:
+def test_broker_stops_reading_when_produced_bytes_exceed_memory(make_cluster: object) -> None:
     """The broker stops reading and goes on; every batch is there in the end."""
     running = make_cluster(1, config={"queued.max.bytes": str(1 << 20)})  # type: ignore[operator]
     place = make_topic(running, "much")

@@ -82,7 +82,9 @@ def change_a_setting(broker: LocalBroker, topic: str) -> None:
     assert all(error_for(code).retriable for code in refused), refused
 
 
-def test_kill_9_of_leader_follower_and_controller(cluster: Replicated, topic: str) -> None:
+def test_sigkill_of_leader_follower_or_controller_loses_no_acknowledged_record(
+    cluster: Replicated, topic: str
+) -> None:
     with cluster.workload(topic) as work:
         work.wait_acked()
         for role in (cluster.leader, cluster.follower, lambda _: cluster.controller()):
@@ -95,7 +97,9 @@ def test_kill_9_of_leader_follower_and_controller(cluster: Replicated, topic: st
         assert len(cluster.finish(work).sent) > 100
 
 
-def test_kill_9_of_all_brokers(cluster: Replicated, topic: str) -> None:
+def test_sigkill_of_all_brokers_loses_no_acknowledged_record(
+    cluster: Replicated, topic: str
+) -> None:
     with cluster.workload(topic) as work:
         work.wait_acked()
         for broker in cluster.brokers.values():
@@ -104,7 +108,9 @@ def test_kill_9_of_all_brokers(cluster: Replicated, topic: str) -> None:
         cluster.finish(work)
 
 
-def test_a_controller_that_hangs_is_deposed_and_comes_back(cluster: Replicated, topic: str) -> None:
+def test_hanging_controller_is_replaced_and_rejoins_as_broker(
+    cluster: Replicated, topic: str
+) -> None:
     """It leads partitions too. Back again it is a broker as any other, whatever it remembers."""
     with cluster.workload(topic) as work:
         work.wait_acked()
@@ -117,7 +123,7 @@ def test_a_controller_that_hangs_is_deposed_and_comes_back(cluster: Replicated, 
         cluster.finish(work)
 
 
-def test_a_coordinator_that_hangs_past_its_session_writes_no_offset(
+def test_coordinator_hanging_past_its_session_commits_no_offset(
     cluster: Replicated, topic: str
 ) -> None:
     """A commit waits in the socket of a coordinator that hangs; another takes the group over, its
@@ -150,7 +156,9 @@ def test_a_coordinator_that_hangs_past_its_session_writes_no_offset(
 
 
 @needs_disks
-def test_who_slept_does_not_lead_with_who_lost_power(cluster: Replicated, topic: str) -> None:
+def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
+    cluster: Replicated, topic: str
+) -> None:
     """One hangs and is left behind, the next loses power, and when both are back the last hangs,
     which alone has what was acknowledged meanwhile: they wait for it."""
     with cluster.workload(topic) as work:
@@ -176,7 +184,9 @@ def test_who_slept_does_not_lead_with_who_lost_power(cluster: Replicated, topic:
         cluster.finish(work)
 
 
-def test_zookeeper_dies_and_then_a_leader(cluster: Replicated, topic: str) -> None:
+def test_leader_death_during_zookeeper_outage_is_resolved_afterwards(
+    cluster: Replicated, topic: str
+) -> None:
     """Without it all leaders go on, longer than their sessions last; it comes back to one less."""
     with cluster.workload(topic) as work:
         work.wait_acked()
@@ -190,7 +200,9 @@ def test_zookeeper_dies_and_then_a_leader(cluster: Replicated, topic: str) -> No
 
 
 @needs_disks
-def test_a_power_cut_of_all_brokers(cluster: Replicated, topic: str) -> None:
+def test_power_loss_of_all_brokers_loses_no_acknowledged_record(
+    cluster: Replicated, topic: str
+) -> None:
     with cluster.workload(topic) as work:
         for seed in range(2):
             work.wait_acked()
@@ -200,7 +212,9 @@ def test_a_power_cut_of_all_brokers(cluster: Replicated, topic: str) -> None:
 
 
 @needs_disks
-def test_a_full_disk_hands_leadership_on_and_comes_back(cluster: Replicated, topic: str) -> None:
+def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
+    cluster: Replicated, topic: str
+) -> None:
     """It leaves the ISRs at once, also after a start on the full disk, until there is room."""
     single = f"{topic}-single"
     with cluster.workload(topic) as work:
@@ -227,7 +241,7 @@ def test_a_full_disk_hands_leadership_on_and_comes_back(cluster: Replicated, top
 
 
 @pytest.mark.skipif(bool(machine.why_no_strace()), reason=f"no strace: {machine.why_no_strace()}")
-def test_an_fsync_error_ends_the_replica_not_the_partition(
+def test_fsync_error_stops_the_replica_but_not_the_partition(
     cluster: Replicated, topic: str, tmp_path: Path
 ) -> None:
     """What was written before a failed fsync is never acknowledged, though the next succeeds."""
@@ -244,7 +258,7 @@ def test_an_fsync_error_ends_the_replica_not_the_partition(
         cluster.finish(work)
 
 
-def test_flipped_bits_are_found_before_delivery_and_repaired(cluster: Replicated) -> None:
+def test_flipped_bits_are_detected_before_delivery_and_repaired(cluster: Replicated) -> None:
     cluster.start_all()
     seed = int.from_bytes(os.urandom(4), "big")
     try:
@@ -268,7 +282,7 @@ def network(
         yield running
 
 
-def test_a_controller_cut_off_from_everybody(network: tuple[Replicated, Network]) -> None:
+def test_controller_cut_off_from_all_peers_is_replaced(network: tuple[Replicated, Network]) -> None:
     """It leads a partition too."""
     cluster, wires = network
     topic = cluster.make_topic()
@@ -282,7 +296,9 @@ def test_a_controller_cut_off_from_everybody(network: tuple[Replicated, Network]
         cluster.finish(work)
 
 
-def test_a_leader_cut_off_from_zookeeper_alone(network: tuple[Replicated, Network]) -> None:
+def test_leader_cut_off_from_zookeeper_loses_no_acknowledged_record(
+    network: tuple[Replicated, Network],
+) -> None:
     cluster, wires = network
     topic = cluster.make_topic()
     with cluster.workload(topic) as work:
@@ -300,7 +316,7 @@ def test_a_leader_cut_off_from_zookeeper_alone(network: tuple[Replicated, Networ
 
 
 @pytest.mark.parametrize("ways", ["both ways", "one way"])
-def test_two_brokers_that_do_not_reach_each_other(
+def test_two_brokers_cut_off_from_each_other_lose_no_acknowledged_record(
     network: tuple[Replicated, Network], ways: str
 ) -> None:
     """Each follows the other. Both reach ZooKeeper: who falls behind leaves, nobody else does.

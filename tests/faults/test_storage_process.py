@@ -74,7 +74,7 @@ def opened(directory: Path) -> tuple[LogManager, Log]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_in_the_middle_of_writing(tmp_path: Path, seed: int) -> None:
+def test_flushed_records_survive_sigkill_while_writing(tmp_path: Path, seed: int) -> None:
     """Everything that was said to be flushed is there; the lock is free at once."""
     random, promised = Random(seed), 0
     for start in range(1, 4):
@@ -98,7 +98,7 @@ def test_killed_in_the_middle_of_writing(tmp_path: Path, seed: int) -> None:
         manager.close()
 
 
-def test_out_of_space_and_back(tmp_path: Path) -> None:
+def test_storage_recovers_after_running_out_of_space(tmp_path: Path) -> None:
     process = run(FULL, tmp_path)
     said, _ = process.communicate(timeout=60)
     assert (process.returncode, said) == (0, "went on\n")

@@ -37,12 +37,14 @@ def demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(180)
-def test_the_machines_own_logs_and_a_leader_killed_in_the_middle(tmp_path: Path) -> None:
+def test_demo_totals_agree_after_a_leader_is_killed(tmp_path: Path) -> None:
     done = demo("--lines", "100", "--kill", "--seconds", "3", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^kill -9 of broker \d, which leads demo.lines-0", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^kill -9 of broker \d, the leader of demo.lines-0", done.stdout, re.MULTILINE
+    )
     counts = re.findall(r"^ +([\d,]+) lines  (.+)$", done.stdout, re.MULTILINE)
-    assert counts[-1] == ("500", "to be written by the demo's own processes")
+    assert counts[-1] == ("500", "from the logs of the demo's own processes")
     # A machine may have no log that this user can read: its own lines are there in any case.
     found = sum(int(count) for count, _ in counts)
     assert 500 <= found <= 600
@@ -54,7 +56,7 @@ def test_the_machines_own_logs_and_a_leader_killed_in_the_middle(tmp_path: Path)
 
 
 @pytest.mark.timeout(180)
-def test_a_row_from_elsewhere_is_a_disagreement(tmp_path: Path) -> None:
+def test_demo_reports_a_foreign_record_in_its_topic(tmp_path: Path) -> None:
     """Somebody else writes into the demo's topic, into which a user's file goes: it says which
     figures are wrong, and fails."""
     path = tmp_path / "access.log.gz"
@@ -77,7 +79,7 @@ def test_a_row_from_elsewhere_is_a_disagreement(tmp_path: Path) -> None:
         finally:
             running.terminate()
     assert running.returncode == 1, said + out + errors
-    assert "The figures do not agree:" in out
+    assert "The totals do not agree:" in out
     assert re.search(r"^  200 +90$", out, re.MULTILINE)
     assert re.search(r"^  500 +10$", out, re.MULTILINE)
     figures = re.findall(r"^  (\S.*?)  +(\d+)  (ok|expected 100)$", out, re.MULTILINE)
@@ -85,7 +87,7 @@ def test_a_row_from_elsewhere_is_a_disagreement(tmp_path: Path) -> None:
         ("lines shipped and acknowledged", "100", "ok"),
         ("end offsets of demo.lines", "101", "expected 100"),
         ("rows read by the query", "101", "expected 100"),
-        ("what the counts add up to", "101", "expected 100"),
+        ("sum of the counts", "101", "expected 100"),
         ("offsets of group demo in ZooKeeper", "101", "expected 100"),
     ]
     assert os.listdir(tmp_path) == [path.name]
@@ -93,7 +95,9 @@ def test_a_row_from_elsewhere_is_a_disagreement(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_ends_it_early_keeps_nothing_of_it(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_demo_leaves_no_process_and_no_file(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     """Ctrl-C while lines are shipped, kill while all is still being started."""
     path = tmp_path / "any.log"
     path.write_text("a line\n" * 1000)
@@ -115,12 +119,12 @@ def test_who_ends_it_early_keeps_nothing_of_it(number: signal.Signals, tmp_path:
         finally:
             running.kill()
     assert running.returncode == 128 + number, out + errors
-    assert "Stopping" in out and "did not get to the end" not in out
+    assert "Stopping" in out and "The demo failed" not in out
     assert not [pid for pid, mark in marks.items() if start_mark(pid) == mark]
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_a_signal_while_sparks_jvm_is_being_started_leaves_it_known(
+def test_signal_during_jvm_start_leaves_the_jvm_tracked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was raised out of Popen, and the JVM went on without anybody who would stop it."""
@@ -141,7 +145,7 @@ def test_a_signal_while_sparks_jvm_is_being_started_leaves_it_known(
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_without_java_nothing_is_started(tmp_path: Path) -> None:
+def test_demo_without_java_starts_no_process(tmp_path: Path) -> None:
     started = command(folder=tmp_path)
     started["env"] = {key: value for key, value in started["env"].items() if key != "JAVA_HOME"}
     started["env"]["PATH"] = str(tmp_path)
@@ -157,7 +161,7 @@ def is_missing(bus: Bus, topic: str) -> bool:
     return found is None or found.error is not None
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_demo_reports_an_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"line\n" * 1000)[:-10])
     done = demo("--file", "cut.gz", folder=tmp_path)
     assert done.returncode == 1

@@ -152,7 +152,7 @@ def outage(spark, tmp_path_factory):
 
 
 @pytest.mark.timeout(180)
-def test_the_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, queries, outage):
+def test_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, queries, outage):
     """Found from another folder, and through Spark Connect: one Spark for both, in a process of its
     own, since a session of the other kind cannot live beside it. ``outage`` goes by meanwhile."""
     pytest.importorskip("grpc", reason="Spark Connect is not installed (pyspark[connect])")
@@ -175,7 +175,7 @@ def test_the_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, qu
 
 
 @pytest.mark.timeout(STRESS_S + 300)
-def test_every_row_that_stays_is_read_once_while_topics_come_and_go(queries, bus):
+def test_rows_of_remaining_topics_are_read_once_while_others_change(queries, bus):
     seed = int(os.environ.get("LOGBUS_STRESS_SEED", random.randrange(1 << 32)))
     life, seen = Life(bus, f"{queries.topic(0)}-", seed), Seen(seed)
     checkpoint = queries.checkpoint()
@@ -220,7 +220,7 @@ def test_every_row_that_stays_is_read_once_while_topics_come_and_go(queries, bus
     assert not [value for value, times in seen.values().items() if times > 1], tell()
 
 
-def test_a_source_joined_with_itself_has_one_offset(queries):
+def test_self_joined_source_has_one_offset(queries):
     source = queries.topic(10, 5)
     frame = queries.stream(subscribe=source, startingOffsets="earliest")
     left = frame.selectExpr("cast(value as string) value", "partition one")
@@ -245,7 +245,7 @@ def test_a_source_joined_with_itself_has_one_offset(queries):
 
 
 @pytest.mark.timeout(300)
-def test_a_query_goes_on_by_itself_after_zookeeper_was_away_for_twenty_seconds(outage):
+def test_query_recovers_from_zookeeper_outage(outage):
     """What is written meanwhile is read meanwhile; the group's offsets and what only ZooKeeper can
     do follow once it is back."""
     queries, source = outage.queries, outage.source

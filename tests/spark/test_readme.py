@@ -52,7 +52,7 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYSPARK_PYTHON": sys.executable} | more
 
 
-def test_python(tmp_path: Path) -> None:
+def test_readme_python_example_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(script("LocalCluster", tmp_path))],
         capture_output=True,
@@ -86,7 +86,9 @@ def feed(bus: Bus, spark: SparkSession) -> list[tuple[bytes | None, bytes | None
 
 
 @pytest.mark.timeout(300)
-def test_spark(spark: SparkSession, cluster: LocalCluster, bus: Bus, tmp_path: Path) -> None:
+def test_readme_spark_example_runs(
+    spark: SparkSession, cluster: LocalCluster, bus: Bus, tmp_path: Path
+) -> None:
     for words in commands("topic", "create"):
         subprocess.run(
             [sys.executable, "-P", "-m", "broker_lite", *words],

@@ -12,7 +12,7 @@ from spark_queries import records
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
-def test_rows_go_where_their_topic_partition_and_key_say(queries, bus):
+def test_rows_reach_their_topic_partition_and_key(queries, bus):
     one, two = queries.topic(0, 0, 0), queries.topic(0, 0, 0)
     frame = queries.spark.range(60).select(
         F.when(F.col("id") % 2 == 0, one).otherwise(two).alias("topic"),
@@ -40,7 +40,7 @@ def test_rows_go_where_their_topic_partition_and_key_say(queries, bus):
     assert len(records(bus, three)) == 60
 
 
-def test_tasks_run_in_processes_whose_modules_are_no_garbage(queries):
+def test_task_processes_freeze_imported_modules(queries):
     """Spark's daemon collects garbage after every task: there they are set apart."""
 
     def look(batches):
@@ -56,7 +56,7 @@ def test_tasks_run_in_processes_whose_modules_are_no_garbage(queries):
     assert [row.forked for row in frame.collect()] == [True]
 
 
-def test_nulls_headers_and_times(queries, bus):
+def test_sink_writes_nulls_headers_and_timestamps(queries, bus):
     topic = queries.topic(0)
     frame = queries.spark.createDataFrame(
         [
@@ -85,7 +85,7 @@ def test_nulls_headers_and_times(queries, bus):
     assert all(r.timestamp_ms > 1_700_000_000_123 for r in records(bus, other))
 
 
-def test_many_rows_and_a_producer_with_little_memory(queries, bus):
+def test_many_rows_are_written_with_a_small_producer_buffer(queries, bus):
     topic = queries.topic(0, 0)
     frame = queries.spark.range(10_000).selectExpr("concat(repeat('x', 100), id) value")
     queries.write(frame, **{"topic": topic, "buffer.memory": "65536", "batch.size": "16384",
@@ -95,7 +95,7 @@ def test_many_rows_and_a_producer_with_little_memory(queries, bus):
     assert back.selectExpr("count(distinct partition, offset) n").first().n == 10_000
 
 
-def test_what_is_wrong_fails_before_a_row_is_written(queries, bus):
+def test_invalid_rows_fail_before_any_row_is_written(queries, bus):
     topic = queries.topic(0)
     make = queries.spark.createDataFrame
     good = make([("a",)], "value string")
@@ -124,7 +124,7 @@ def test_what_is_wrong_fails_before_a_row_is_written(queries, bus):
     assert records(bus, topic) == []
 
 
-def test_a_missing_topic_is_the_first_and_only_error(queries):
+def test_missing_topic_is_the_only_error(queries):
     """It was a PicklingError, with the reason in the middle."""
     with pytest.raises(AnalysisException) as raised:
         queries.write(queries.spark.range(1).selectExpr("string(id) value"), topic="nowhere")
@@ -136,7 +136,7 @@ def test_a_missing_topic_is_the_first_and_only_error(queries):
     )
 
 
-def test_save_modes(queries):
+def test_sink_accepts_append_and_refuses_other_save_modes(queries):
     topic = queries.topic(0)
     frame = queries.spark.range(3).selectExpr("string(id) value")
 

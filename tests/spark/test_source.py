@@ -11,7 +11,7 @@ from spark_queries import damage_second_of_three
 import pyspark_logbus as logbus
 
 
-def test_columns_types_nulls_headers_and_times(queries, bus):
+def test_source_reads_columns_types_nulls_headers_and_timestamps(queries, bus):
     topic = queries.topic(0)
     with bus.producer() as producer:
         producer.send(topic, b"v0", key=b"k0", timestamp_ms=1_700_000_000_123, partition=0,
@@ -46,13 +46,13 @@ def test_columns_types_nulls_headers_and_times(queries, bus):
     assert kafka.where("value is null").count() == 1
 
 
-def test_the_broker_s_time(queries):
+def test_log_append_time_is_read_as_timestamp(queries):
     topic = queries.topic(2, **{"message.timestamp.type": "LogAppendTime"})
     rows = queries.read(subscribe=topic).selectExpr("timestampType", "timestamp > '2020-01-01' ok")
     assert [tuple(row) for row in rows.collect()] == [(1, True)] * 2
 
 
-def test_tasks_ranges_and_every_row_once(queries):
+def test_tasks_read_every_row_once(queries):
     topic = queries.topic(40, 10, 0)
     for given, tasks in (
         ({}, 2),
@@ -89,13 +89,13 @@ def test_tasks_ranges_and_every_row_once(queries):
         ({}, "One of the following options must be specified"),
     ],
 )
-def test_bad_options_fail_at_load(queries, given, said):
+def test_invalid_options_fail_at_load(queries, given, said):
     with pytest.raises(Exception) as raised:
         queries.read(**given)
     assert said in str(raised.value)
 
 
-def test_create_table_is_refused_and_a_temporary_view_reads(queries, bus):
+def test_create_table_is_refused_and_temporary_view_reads(queries, bus):
     topic = queries.topic(3)
     given = (
         f"USING logbus OPTIONS (`bootstrap.servers` '{bus.bootstrap_servers}', subscribe '{topic}')"
@@ -107,7 +107,7 @@ def test_create_table_is_refused_and_a_temporary_view_reads(queries, bus):
     queries.spark.catalog.dropTempView("rows_of_topic")
 
 
-def test_a_view_that_names_the_options_is_planned_at_each_query(queries, bus):
+def test_view_with_options_is_planned_at_each_query(queries, bus):
     """A view USING logbus keeps the offsets of its first action: Spark asks the source once."""
     topic = queries.topic(3)
     sql = queries.spark.sql
@@ -129,7 +129,7 @@ def test_a_view_that_names_the_options_is_planned_at_each_query(queries, bus):
         sql("DROP TABLE log_rows")
 
 
-def test_a_part_of_a_topic_has_the_rows_between_its_times(queries, bus):
+def test_logbus_read_returns_rows_between_two_times(queries, bus):
     topic = queries.topic(0, 0)
     minute_ms, start_ms = 60_000, 1_700_000_000_000
     # Minute 4 comes late, behind minute 5.
@@ -156,7 +156,7 @@ def test_a_part_of_a_topic_has_the_rows_between_its_times(queries, bus):
     assert union.count() == 6
 
 
-def test_what_only_the_plan_can_know_fails_with_the_cure(queries):
+def test_planning_error_says_how_to_fix_it(queries):
     topic = queries.topic(1)
     for given, said in (
         ({"subscribe": "nowhere"}, "create it with: logbus topic create nowhere"),
@@ -172,7 +172,7 @@ def test_what_only_the_plan_can_know_fails_with_the_cure(queries):
         assert "Traceback" not in str(raised.value)
 
 
-def test_a_damaged_batch_is_an_error_with_its_place_or_skipped(queries, bus, cluster):
+def test_damaged_batch_is_reported_with_its_offset_or_skipped(queries, bus, cluster):
     topic = queries.topic(0, replicas=1)
     damaged = damage_second_of_three(bus, cluster, topic)
     with pytest.raises(Exception) as raised:

@@ -54,7 +54,7 @@ def assert_seen_on_the_command_line(bus, capsys, group, topic):
     assert "GROUP_LEASE_HELD" in rows(*seek, code=1)
 
 
-def test_from_topic_to_topic_over_a_restart(queries, bus, capsys):
+def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
     """Limits, no endless batches, checkpoint against options, progress, lag, output rows."""
     source, target = queries.topic(13, 7), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
@@ -92,7 +92,7 @@ def test_from_topic_to_topic_over_a_restart(queries, bus, capsys):
     until(lambda: queries.values(target) == wanted)
 
 
-def test_available_now_and_once(queries, bus):
+def test_available_now_and_once_read_their_backlog(queries, bus):
     """The target is fixed, batches are limited, the last batch is published as well."""
     source, target = queries.topic(15), queries.topic(0)
     checkpoint = queries.checkpoint()
@@ -115,7 +115,7 @@ def test_available_now_and_once(queries, bus):
     assert len(queries.values(target)) == 27
 
 
-def test_the_first_batch_is_repeated_with_the_same_rows_though_latest_moved(queries):
+def test_repeated_first_batch_has_the_same_rows_though_latest_moved(queries):
     source = queries.topic(100)
     checkpoint, seen = queries.checkpoint(), []
 
@@ -143,7 +143,7 @@ def test_the_first_batch_is_repeated_with_the_same_rows_though_latest_moved(quer
     )
 
 
-def test_sources_side_by_side_over_a_restart(queries, bus):
+def test_several_sources_continue_across_a_restart(queries, bus):
     """Every way to name topics; starts by offset and by time; limits, a wait for more rows, a wait
     that ends by itself, added partitions, a source without news; windows of event time."""
     fixed, waits, grows = queries.topic(0, 0, 0), queries.topic(0), queries.topic(0, 0)
@@ -215,7 +215,7 @@ def test_sources_side_by_side_over_a_restart(queries, bus):
     assert len(rows) == len(set(rows)) == 46
 
 
-def test_complete_mode_is_taken_as_append_and_update_goes_by_foreach_batch(queries):
+def test_complete_mode_appends_and_update_works_in_foreach_batch(queries):
     source, target = queries.topic(10), queries.topic(0)
     counts = (
         queries.stream(subscribe=source, startingOffsets="earliest")
@@ -236,7 +236,7 @@ def test_complete_mode_is_taken_as_append_and_update_goes_by_foreach_batch(queri
     assert queries.values(changed) == ["5", "5"]
 
 
-def test_a_kafka_querys_checkpoint_goes_on_with_its_state_and_its_batches(queries, bus, capfd):
+def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, capfd):
     """As logbus checkpoint carries it over: a batch that was not completed has the same rows."""
     topic = queries.topic(6, 0)
     old, new = queries.checkpoint(), queries.checkpoint()
@@ -278,7 +278,7 @@ def test_a_kafka_querys_checkpoint_goes_on_with_its_state_and_its_batches(querie
     assert seen == first | {2: [(0, 5), (1, 4)]}
 
 
-def test_what_spark_keeps_from_sources_and_sinks_in_python(queries):
+def test_spark_refuses_what_its_python_api_lacks(queries):
     """With Spark's own words, as the README has them."""
     source, target = queries.topic(1), queries.topic(0)
     frame = queries.stream(subscribe=source).select("value")
@@ -294,7 +294,7 @@ def test_what_spark_keeps_from_sources_and_sinks_in_python(queries):
             queries.start(frame, topic=target, **given).awaitTermination(60)
 
 
-def test_a_recreated_topic_ends_the_query_with_its_lost_ranges(queries, bus):
+def test_recreated_topic_ends_the_query_and_names_lost_ranges(queries, bus):
     source = queries.topic(10)
     checkpoint, seen = queries.checkpoint(), []
     given = {"subscribe": source, "startingOffsets": "earliest"}
@@ -320,7 +320,7 @@ def test_a_recreated_topic_ends_the_query_with_its_lost_ranges(queries, bus):
     assert sorted(seen) == sorted([*range(10), *range(50)])
 
 
-def test_a_pattern_finds_topics_and_partitions_while_it_runs(queries, bus):
+def test_pattern_stream_finds_new_topics_and_partitions(queries, bus):
     word = queries.topic(2)
     pattern = f"{word}.*"
     seen = []
@@ -360,7 +360,7 @@ def assert_few_connections(workers, cluster, most):
         assert max(held) <= most, held
 
 
-def test_killed_workers_and_a_killed_broker_delay_and_lose_nothing(queries, bus, cluster):
+def test_killed_workers_and_broker_lose_no_rows(queries, bus, cluster):
     source, target = queries.topic(5, 5, 5), queries.topic(0, 0, 0)
     given = {"subscribe": source, "startingOffsets": "earliest", "group.id": f"g-{source}"}
     query = queries.start(queries.stream(**given).select("value"), topic=target)
@@ -406,7 +406,7 @@ def test_killed_workers_and_a_killed_broker_delay_and_lose_nothing(queries, bus,
         ({}, {}, "topic option required when no 'topic' attribute is present"),
     ],
 )
-def test_what_is_wrong_ends_the_query_with_the_cure(queries, given, sink, said):
+def test_query_error_says_how_to_fix_it(queries, given, sink, said):
     source = queries.topic(1)
     frame = queries.stream(**{"subscribe": source, "startingOffsets": "earliest", **given})
     with pytest.raises(Exception) as raised:
@@ -416,7 +416,7 @@ def test_what_is_wrong_ends_the_query_with_the_cure(queries, given, sink, said):
     assert "PicklingError" not in str(raised.value)
 
 
-def test_what_tasks_skipped_reaches_the_listener(queries, bus, cluster):
+def test_rows_skipped_by_tasks_reach_the_listener(queries, bus, cluster):
     """Only a task meets a damaged batch, and Spark lets it tell nobody: the rows are missed."""
     source, seen, lags = queries.topic(0, replicas=1), [], []
     damaged = damage_second_of_three(bus, cluster, source)
@@ -437,7 +437,7 @@ def test_what_tasks_skipped_reaches_the_listener(queries, bus, cluster):
     assert {lag.lost_records for lag in lags} == {0}
 
 
-def test_a_checkpoint_of_a_later_version_is_a_clear_error(queries, tmp_path):
+def test_checkpoint_of_a_later_version_is_refused(queries, tmp_path):
     source = queries.topic(3)
     checkpoint, seen = queries.checkpoint(), []
     frame = queries.stream(subscribe=source, startingOffsets="earliest")

@@ -55,7 +55,7 @@ def test_partition_revoked_during_fetch_delivers_no_records(
         reader.stop()
 
 
-def test_what_goes_while_brokers_are_asked_is_not_handed_out_by_asyncio_either(
+def test_asyncio_partition_revoked_during_fetch_delivers_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body() -> None:

@@ -110,8 +110,13 @@ def test_every_kafka_source_of_a_query_is_converted(tmp_path: Path) -> None:
     ("batches", "commits", "error", "text"),
     [
         ([], 0, InvalidConfigError, "is not the checkpoint of a query that has planned a batch"),
-        ([[FILES, "-", "7", '{"a":{}}', '{"a":{"x":1}}']], 1, InvalidConfigError, "is Kafka's"),
-        ([[kafkas(t=200)]], 0, InvalidConfigError, "does not say where the first one begins"),
+        (
+            [[FILES, "-", "7", '{"a":{}}', '{"a":{"x":1}}']],
+            1,
+            InvalidConfigError,
+            "has no Kafka source",
+        ),
+        ([[kafkas(t=200)]], 0, InvalidConfigError, "does not hold its start offsets"),
     ],
 )
 def test_unconvertible_checkpoint_is_refused(

@@ -30,14 +30,14 @@ BY_HAND = {ApiKey.PRODUCE: producer.ProduceRequest, ApiKey.FETCH: consumer.Fetch
 THEIRS = {**BY_HAND, **REQUESTS}
 
 
-def test_every_api_has_versions_and_a_place_where_it_is_coded() -> None:
+def test_every_api_has_versions_and_a_codec() -> None:
     assert set(VERSIONS) == set(ApiKey) == set(FLEXIBLE_FROM)
     ours = {ApiKey.OFFSETS_FOR_BYTES, ApiKey.RECORD_TIMES, ApiKey.UNREGISTER_BROKER}
     assert set(VERSIONS) == {*REQUESTS, *BY_HAND, *ours}
 
 
 @pytest.mark.parametrize("key", sorted(THEIRS))
-def test_versions_and_flexibility_agree_with_the_tables(key: int) -> None:
+def test_versions_and_flexibility_match_the_tables(key: int) -> None:
     kind = THEIRS[key]
     assert key == kind.API_KEY
     first, last = VERSIONS[key]
@@ -46,7 +46,7 @@ def test_versions_and_flexibility_agree_with_the_tables(key: int) -> None:
         assert is_flexible(key, version) == kind.flexible_version_q(version), version
 
 
-def test_librdkafka_sees_the_old_produce_versions_but_may_not_use_them() -> None:
+def test_librdkafka_sees_old_produce_versions_but_cannot_use_them() -> None:
     assert ADVERTISED[ApiKey.PRODUCE] == (0, 13)
     assert not is_served(ApiKey.PRODUCE, 2)
     assert is_served(ApiKey.PRODUCE, 3)
@@ -66,12 +66,14 @@ def test_librdkafka_sees_the_old_produce_versions_but_may_not_use_them() -> None
         ("ffff 0000 00000001 ffff", (-1, 0, 1, None, 10)),
     ],
 )
-def test_request_headers_by_table(octets: str, expected: tuple[object, ...]) -> None:
+def test_request_header_version_follows_the_table(
+    octets: str, expected: tuple[object, ...]
+) -> None:
     frame = memoryview(bytes.fromhex(octets.replace(" ", "")))
     assert tuple(parse_header(frame)) == expected
 
 
-def test_only_a_produce_and_an_assignment_may_be_long() -> None:
+def test_only_produce_and_sync_group_requests_may_be_long() -> None:
     assert not why_too_long(ApiKey.PRODUCE, 1 << 30)
     assert not why_too_long(ApiKey.SYNC_GROUP, SYNC_BYTES_MAX)
     assert why_too_long(ApiKey.SYNC_GROUP, SYNC_BYTES_MAX + 1)
@@ -80,7 +82,7 @@ def test_only_a_produce_and_an_assignment_may_be_long() -> None:
         assert str(REQUEST_BYTES_MAX) in why_too_long(key, REQUEST_BYTES_MAX + 1)
 
 
-def test_a_cut_header_is_refused_at_every_byte() -> None:
+def test_truncated_header_is_refused_at_every_byte() -> None:
     whole = bytes.fromhex("00030009000000070002616200")
     for size in range(len(whole)):
         with pytest.raises(ProtocolError):
@@ -88,7 +90,7 @@ def test_a_cut_header_is_refused_at_every_byte() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(THEIRS))
-def test_headers_agree_with_the_library(key: int) -> None:
+def test_request_headers_match_the_library(key: int) -> None:
     kind = THEIRS[key]
     for version in range(*VERSIONS[key]):
         message = kind(version=version)
@@ -101,7 +103,7 @@ def test_headers_agree_with_the_library(key: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "size"), [(8, 4), (9, 5)])
-def test_response_headers(version: int, size: int) -> None:
+def test_response_header_version_follows_the_table(version: int, size: int) -> None:
     octets = response_header_bytes(ApiKey.METADATA, version, 9)
     assert len(octets) == size
     correlation_id, reader = read_response_header(memoryview(octets), ApiKey.METADATA, version)
@@ -109,10 +111,10 @@ def test_response_headers(version: int, size: int) -> None:
     assert correlation_id_of(memoryview(octets)) == 9
 
 
-def test_the_header_of_an_api_versions_response_is_never_flexible() -> None:
+def test_api_versions_response_header_is_never_flexible() -> None:
     assert len(response_header_bytes(ApiKey.API_VERSIONS, 3, 9)) == 4
 
 
-def test_a_response_without_a_correlation_id_is_refused() -> None:
+def test_response_without_correlation_id_is_refused() -> None:
     with pytest.raises(ProtocolError):
         correlation_id_of(memoryview(b"\x00\x00\x00"))

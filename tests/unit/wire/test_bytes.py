@@ -112,11 +112,11 @@ OURS = [FETCH, b"".join(map(bytes, FETCHED)), b"".join(PRODUCE), PRODUCED,
     [(name, octets, ours) for (name, octets), ours in zip(written().items(), OURS, strict=True)],
     ids=list(written()),
 )
-def test_frames_are_as_written_out(name: str, octets: bytes, ours: bytes) -> None:
+def test_encoded_frames_match_recorded_bytes(name: str, octets: bytes, ours: bytes) -> None:
     assert bytes(ours).hex() == octets.hex()
 
 
-def test_the_written_requests_are_understood() -> None:
+def test_recorded_requests_are_decoded() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
     fetched, _, produced, _, bytes_asked, _, committed, offsets_asked, _ = frames
     header = parse_header(fetched)
@@ -139,7 +139,7 @@ def test_the_written_requests_are_understood() -> None:
     assert (request.groups[0].group_id, tables.own_tag(request)) == ("g", True)
 
 
-def test_the_written_answers_are_understood() -> None:
+def test_recorded_responses_are_decoded() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
     _, fetched, _, produced, _, bytes_answered, _, _, stand = frames
     assert fetch.decode_response(fetched).topics[0].partitions[0].high_watermark == 100

@@ -479,7 +479,7 @@ def body(octets: bytes) -> memoryview:
 
 
 @pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
-def test_requests_are_understood_by_the_library(
+def test_library_decodes_our_requests(
     call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
 ) -> None:
     octets = bytes(encode_call(call, 5, "client"))
@@ -490,7 +490,7 @@ def test_requests_are_understood_by_the_library(
 
 
 @pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
-def test_responses_of_the_library_are_understood(
+def test_library_responses_are_decoded(
     call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
 ) -> None:
     rng = random.Random(IDS.index(type(call).__name__))
@@ -517,7 +517,7 @@ def check_features(got: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
-def test_responses_cut_anywhere_are_refused(
+def test_truncated_responses_are_refused(
     call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
 ) -> None:
     frame = body(sample(call, response_kind, random.Random(3)).encode(header=True, framed=True))
@@ -527,12 +527,12 @@ def test_responses_cut_anywhere_are_refused(
 
 
 @given(st.binary(max_size=120), st.sampled_from([case[0] for case in CASES]))
-def test_noise_is_refused_or_understood_but_never_worse(noise: bytes, call: Any) -> None:
+def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, call: Any) -> None:
     with contextlib.suppress(ProtocolError):
         decode_call(call, memoryview(noise))
 
 
-def test_the_library_reads_offsets_with_their_topics_ids_as_if_they_had_none() -> None:
+def test_library_ignores_topic_id_tags_in_offset_responses() -> None:
     row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 1_700_000_000_000)
     none = groups.FetchedOffset(2, -1, -1, "", 0)
     group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row, none)),), 0)
@@ -548,7 +548,7 @@ def test_the_library_reads_offsets_with_their_topics_ids_as_if_they_had_none() -
     ]
 
 
-def test_an_origin_that_is_cut_short_is_refused() -> None:
+def test_truncated_offset_origin_is_refused() -> None:
     row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 5)
     group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row,)),), 0)
     octets = tables.encode(ApiKey.OFFSET_FETCH, 8, 6, groups.OffsetFetchResponse(0, (group,)))
@@ -560,7 +560,7 @@ def test_an_origin_that_is_cut_short_is_refused() -> None:
         decode_call(groups.OffsetFetchRequest, memoryview(short)[4:])
 
 
-def test_every_call_of_the_client_is_tested() -> None:
+def test_every_client_call_has_a_test() -> None:
     known = {
         value
         for found in pkgutil.iter_modules(calls.__path__)
@@ -576,14 +576,14 @@ def test_every_call_of_the_client_is_tested() -> None:
     assert known == {type(case[0]) for case in CASES} | not_theirs
 
 
-def test_a_broker_that_does_not_know_our_version_says_what_it_knows() -> None:
+def test_unsupported_version_response_lists_supported_versions() -> None:
     frame = bytes.fromhex("00000005" + "0023" + "00000001" + "000300000009")
     got = decode_call(cluster.ApiVersionsRequest("a", "b"), memoryview(frame))
     assert got.error_code == 35
     assert got.api_keys == (cluster.VersionRange(3, 0, 9),)
 
 
-def test_metadata_that_lacks_a_partition_is_refused() -> None:
+def test_metadata_without_a_requested_partition_is_refused() -> None:
     kind = metadata.MetadataResponse
     row = kind.MetadataResponseTopic.MetadataResponsePartition
     parts = [

@@ -21,14 +21,14 @@ from broker_lite.wire.consumer_protocol import (
 PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))
 
 
-def test_there_and_back() -> None:
+def test_subscription_and_assignment_round_trip() -> None:
     assert decode_member(encode_subscription(("a", "ü"))) == Subscription(("a", "ü"))
     assert decode_assignment(encode_assignment(reversed(PARTITIONS))) == PARTITIONS
     assert decode_assignment(b"") == ()
     assert decode_assignment(encode_assignment(())) == ()
 
 
-def test_the_bytes_are_kafkas() -> None:
+def test_encoding_matches_kafka_bytes() -> None:
     assert encode_subscription(("t",)) == bytes.fromhex("0000 00000001 0001 74 ffffffff")
     assert encode_assignment([TopicPartition("t", 5)]) == bytes.fromhex(
         "0000 00000001 0001 74 00000001 00000005 ffffffff"
@@ -39,7 +39,7 @@ MEMBER = Subscription(("t", "ü"), b"own", PARTITIONS, 7, "rack")
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_every_version_of_a_member_is_the_librarys(version: int) -> None:
+def test_every_member_metadata_version_matches_the_library(version: int) -> None:
     data = encode_member(MEMBER, version)
     kept = {
         0: Subscription(MEMBER.topics, b"own"),
@@ -59,7 +59,7 @@ def test_every_version_of_a_member_is_the_librarys(version: int) -> None:
     assert theirs.encode() == data
 
 
-def test_a_member_without_data_has_null() -> None:
+def test_member_without_user_data_encodes_null() -> None:
     assert encode_member(Subscription(("t",)), 1) == bytes.fromhex(
         "0001 00000001 0001 74 ffffffff 00000000"
     )
@@ -69,7 +69,7 @@ def test_a_member_without_data_has_null() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_member_that_says_a_later_version_and_ends_like_the_first_owns_nothing(
+def test_later_version_with_v0_body_owns_no_partitions(
     version: int,
 ) -> None:
     """As @platformatic/kafka and older clients in Go write it."""
@@ -80,7 +80,7 @@ def test_a_member_that_says_a_later_version_and_ends_like_the_first_owns_nothing
         decode_member(data + b"\0")
 
 
-def test_the_sticky_assignors_own_data() -> None:
+def test_sticky_assignor_user_data_is_decoded() -> None:
     data = encode_sticky(PARTITIONS, 4)
     assert data == bytes.fromhex(
         "00000002 0001 61 00000002 00000000 00000002 0001 62 00000001 00000001 00000004"
@@ -90,7 +90,7 @@ def test_the_sticky_assignors_own_data() -> None:
     assert decode_sticky(b"") == decode_sticky(b"\0\0\0\5") == ((), -1)
 
 
-def test_later_versions_have_more_behind() -> None:
+def test_trailing_fields_of_later_versions_are_ignored() -> None:
     later = bytes.fromhex("0003 00000001 0001 74 ffffffff 00000000 ffffffff ffff")
     assert decode_member(later).topics == ("t",)
     later = bytes.fromhex("0003") + encode_assignment(PARTITIONS)[2:]
@@ -98,13 +98,13 @@ def test_later_versions_have_more_behind() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\0\0\x7f\xff\xff\xff", b"\0\0\0\0\0\x01\0\x05ab"])
-def test_bytes_of_another_kind_are_refused(data: bytes) -> None:
+def test_foreign_metadata_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_assignment(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\1" + b"\xff" * 4, b"\0\1\0\0\0\0" + b"\xff" * 8])
-def test_lists_that_are_null_are_no_subscription(data: bytes) -> None:
+def test_null_lists_are_refused_in_a_subscription(data: bytes) -> None:
     """Java's consumers end by them, so nobody who leads some may let them pass."""
     with pytest.raises(ProtocolError):
         decode_member(data)

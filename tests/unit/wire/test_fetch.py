@@ -119,7 +119,7 @@ def as_seen_in(request: FetchRequest, version: int) -> FetchRequest:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_our_requests_are_understood_by_our_broker(version: int) -> None:
+def test_broker_decodes_our_fetch_requests(version: int) -> None:
     frame = view(encode_request(REQUEST, correlation_id=5, client_id="c", version=version))
     header = parse_header(frame)
     assert header[:4] == (1, version, 5, "c")
@@ -127,7 +127,7 @@ def test_our_requests_are_understood_by_our_broker(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_our_requests_are_understood_by_the_library(version: int) -> None:
+def test_library_decodes_our_fetch_requests(version: int) -> None:
     octets = encode_request(REQUEST, correlation_id=5, client_id="c", version=version)
     got = consumer.FetchRequest.decode(bytes(octets), version=version, header=True, framed=True)
     seen = as_seen_in(REQUEST, version)
@@ -156,7 +156,7 @@ def test_our_requests_are_understood_by_the_library(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_requests_of_the_library_are_understood(version: int) -> None:
+def test_broker_decodes_library_fetch_requests(version: int) -> None:
     rng = random.Random(version)
     for _ in range(20):
         sent = message(consumer.FetchRequest, version, rng)
@@ -224,7 +224,7 @@ def held(part: PartitionAnswer) -> bytes:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_our_responses_are_understood_by_our_client(version: int) -> None:
+def test_client_decodes_our_fetch_responses(version: int) -> None:
     octets = joined(encode_response(ANSWERS, version, 77, error_code=70, throttle_time_ms=3))
     got = decode_response(view(octets), version)
     assert got.error_code == (70 if version >= 7 else 0)
@@ -245,7 +245,7 @@ def test_our_responses_are_understood_by_our_client(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_our_responses_are_understood_by_the_library(version: int) -> None:
+def test_library_decodes_our_fetch_responses(version: int) -> None:
     octets = joined(encode_response(ANSWERS, version, 77))
     got = consumer.FetchResponse.decode(octets, version=version, header=True, framed=True)
     assert got.header.correlation_id == 77
@@ -272,7 +272,7 @@ def test_our_responses_are_understood_by_the_library(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_responses_of_the_library_are_understood(version: int) -> None:
+def test_client_decodes_library_fetch_responses(version: int) -> None:
     rng = random.Random(version)
     for _ in range(20):
         sent = message(consumer.FetchResponse, version, rng)
@@ -294,7 +294,7 @@ def test_responses_of_the_library_are_understood(version: int) -> None:
                 )
 
 
-def test_files_are_parts_of_their_own() -> None:
+def test_file_ranges_are_separate_response_parts() -> None:
     ranges = [FileRange(FILE, 0, 100), FileRange(FILE, 100, 50)]
     answer = TopicAnswer("", TOPIC_ID, [PartitionAnswer(0, 0, 9, 9, 0, ranges)])
     parts = encode_response([answer], 17, 1)
@@ -302,13 +302,13 @@ def test_files_are_parts_of_their_own() -> None:
     assert sum(1 for part in parts if not isinstance(part, FileRange)) == 2
 
 
-def test_an_answer_without_records_is_one_part() -> None:
+def test_response_without_records_is_one_part() -> None:
     answer = TopicAnswer("", TOPIC_ID, [PartitionAnswer(0, 0, 9, 9, 0)])
     assert len(encode_response([answer], 17, 1)) == 1
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 17])
-def test_requests_cut_anywhere_are_refused(version: int) -> None:
+def test_truncated_requests_are_refused(version: int) -> None:
     frame = view(encode_request(REQUEST, correlation_id=5, client_id="c", version=version))
     at = parse_header(frame).body_at
     for size in range(at, len(frame)):
@@ -317,7 +317,7 @@ def test_requests_cut_anywhere_are_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 17])
-def test_responses_cut_anywhere_are_refused(version: int) -> None:
+def test_truncated_responses_are_refused(version: int) -> None:
     frame = view(joined(encode_response(ANSWERS, version, 77)))
     for size in range(len(frame)):
         with pytest.raises(ProtocolError):
@@ -325,7 +325,7 @@ def test_responses_cut_anywhere_are_refused(version: int) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from(list(EVERY)))
-def test_noise_is_refused_or_understood_but_never_worse(noise: bytes, version: int) -> None:
+def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, version: int) -> None:
     for decode in (
         lambda: decode_request(memoryview(noise), version, 0),
         lambda: decode_response(memoryview(noise), version),
@@ -337,7 +337,7 @@ def test_noise_is_refused_or_understood_but_never_worse(noise: bytes, version: i
 
 
 @pytest.mark.parametrize("tag", ["", "01", "010203"])
-def test_our_tag_of_another_length(tag: str) -> None:
+def test_short_tag_is_refused_and_longer_tag_is_accepted(tag: str) -> None:
     """Shorter is a lie; longer is a newer sender, whose first two bytes mean the same."""
     request = FetchRequest([], 1, columns_body_version=1)
     octets = bytes(encode_request(request, correlation_id=1, client_id=None))
@@ -352,7 +352,7 @@ def test_our_tag_of_another_length(tag: str) -> None:
             decode_request(frame, 17, at)
 
 
-def test_who_reads_files_says_so_and_is_told_where() -> None:
+def test_local_reader_flag_yields_stored_ranges() -> None:
     request = FetchRequest([], 1, columns_body_version=1, machine=bytes(range(16)), file_bytes=77)
     frame = view(bytes(encode_request(request, correlation_id=1, client_id=None)))
     assert decode_request(frame, 17, parse_header(frame).body_at) == request._replace(topics=[])
@@ -371,7 +371,7 @@ def test_who_reads_files_says_so_and_is_told_where() -> None:
     [{"position": -1}, {"length": 0}, {"length": -1}, {"path": ""}, {"path": "a\0b"}],
     ids=str,
 )
-def test_a_stored_range_that_is_none(change: dict[str, Any]) -> None:
+def test_invalid_stored_range_is_refused(change: dict[str, Any]) -> None:
     stored = StoredRange("/d/0.log", 1, 2, 3, 4)._replace(**change)
     row = PartitionAnswer(3, stored=stored)
     octets = joined(encode_response([TopicAnswer("", TOPIC_ID, [row])], 17, 1))

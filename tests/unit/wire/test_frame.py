@@ -28,7 +28,7 @@ def feed(receiver: FrameReceiver, data: bytes, step: int) -> list[bytes]:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20), st.integers(1, 300))
-def test_frames_come_out_whole_however_they_arrive(bodies: list[bytes], step: int) -> None:
+def test_frames_are_reassembled_from_any_chunks(bodies: list[bytes], step: int) -> None:
     receiver = FrameReceiver(1000, scratch=bytearray(64))
     assert feed(receiver, b"".join(map(framed, bodies)), step) == bodies
     assert receiver.is_between_frames
@@ -48,7 +48,7 @@ def test_small_frames_own_their_memory() -> None:
     assert len(first.obj) == 3
 
 
-def test_a_large_frame_is_received_straight_into_its_own_memory() -> None:
+def test_large_frame_is_received_directly_into_its_buffer() -> None:
     body = bytes(range(256)) * 1024
     receiver = FrameReceiver(len(body))
     data = framed(body)
@@ -67,7 +67,7 @@ def test_a_large_frame_is_received_straight_into_its_own_memory() -> None:
 
 @pytest.mark.parametrize("size", [FIRST_BYTES - 1, SCRATCH_BYTES, 5 << 20])
 @pytest.mark.parametrize("step", [9 << 10, 1 << 30])
-def test_memory_of_a_frame_grows_with_the_bytes_that_arrive(size: int, step: int) -> None:
+def test_frame_buffer_grows_with_received_bytes(size: int, step: int) -> None:
     receiver = FrameReceiver(size, grows=True)
     body = bytes(range(251)) * (size // 251 + 1)
     left, arrived, found = framed(body[:size]), 0, []
@@ -83,7 +83,7 @@ def test_memory_of_a_frame_grows_with_the_bytes_that_arrive(size: int, step: int
     assert [bytes(frame) for frame in found] == [body[:size]]
 
 
-def test_the_end_of_a_stream_is_clean_only_between_frames() -> None:
+def test_stream_end_inside_a_frame_is_an_error() -> None:
     receiver = FrameReceiver(100)
     assert receiver.is_between_frames
     feed(receiver, b"\x00\x00", 2)
@@ -95,21 +95,21 @@ def test_the_end_of_a_stream_is_clean_only_between_frames() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), 101, (1 << 31) - 1])
-def test_wrong_lengths_are_refused_before_anything_is_allocated(size: int) -> None:
+def test_invalid_frame_length_is_refused_before_allocation(size: int) -> None:
     receiver = FrameReceiver(100)
     with pytest.raises(ProtocolError):
         feed(receiver, size.to_bytes(4, "big", signed=True), 4)
     assert receiver.pending_bytes == 0
 
 
-def test_the_limit_may_grow_once_the_peer_is_known() -> None:
+def test_frame_limit_can_grow_after_the_peer_is_identified() -> None:
     receiver = FrameReceiver(10)
     assert feed(receiver, framed(b"hello"), 9) == [b"hello"]
     receiver.max_bytes = 1 << 20
     assert feed(receiver, framed(bytes(5000)), 9) == [bytes(5000)]
 
 
-def test_receivers_of_one_thread_share_where_small_frames_arrive() -> None:
+def test_receivers_of_a_thread_share_the_small_frame_buffer() -> None:
     scratch = bytearray(SCRATCH_BYTES)
     one, two = FrameReceiver(1000, scratch=scratch), FrameReceiver(1000, scratch=scratch)
     first, second = framed(b"a" * 10), framed(b"b" * 10)
@@ -120,5 +120,5 @@ def test_receivers_of_one_thread_share_where_small_frames_arrive() -> None:
     assert got == {"one": [b"a" * 10], "two": [b"b" * 10]}
 
 
-def test_an_empty_frame_is_a_frame() -> None:
+def test_empty_frame_is_delivered() -> None:
     assert feed(FrameReceiver(10), framed(b"") + framed(b"x"), 20) == [b"", b"x"]

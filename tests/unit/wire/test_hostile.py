@@ -50,7 +50,7 @@ LIES: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize(("name", "decode"), LIES, ids=[name for name, _ in LIES])
-def test_declared_sizes_allocate_nothing(name: str, decode: Callable[[], object]) -> None:
+def test_declared_sizes_allocate_no_memory(name: str, decode: Callable[[], object]) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError):
@@ -61,7 +61,7 @@ def test_declared_sizes_allocate_nothing(name: str, decode: Callable[[], object]
     assert peak < ALLOCATED_MAX
 
 
-def test_flipped_bytes_of_every_api_are_refused_or_understood() -> None:
+def test_flipped_bytes_of_every_api_are_refused_or_decoded() -> None:
     rng = random.Random(1)
     for key, kind in tables.REQUESTS.items():
         for version in range(VERSIONS[key][0], VERSIONS[key][1] + 1):

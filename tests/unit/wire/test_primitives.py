@@ -51,7 +51,7 @@ WRITTEN: list[tuple[Callable[[Writer], None], Read, str, object]] = [
 
 
 @pytest.mark.parametrize(("write", "read", "octets", "value"), WRITTEN)
-def test_bytes_of_primitives(
+def test_primitives_encode_to_known_bytes(
     write: Callable[[Writer], None], read: Read, octets: str, value: object
 ) -> None:
     writer = Writer()
@@ -63,7 +63,7 @@ def test_bytes_of_primitives(
 
 
 @pytest.mark.parametrize(("write", "read", "octets", "value"), WRITTEN)
-def test_cut_primitives_are_refused(
+def test_truncated_primitives_are_refused(
     write: Callable[[Writer], None], read: Read, octets: str, value: object
 ) -> None:
     whole = bytes.fromhex(octets)
@@ -96,12 +96,12 @@ LIES: list[tuple[Read, str]] = [
 
 
 @pytest.mark.parametrize(("read", "octets"), LIES)
-def test_lies_are_refused(read: Read, octets: str) -> None:
+def test_false_lengths_are_refused(read: Read, octets: str) -> None:
     with pytest.raises(ProtocolError):
         read(Reader(bytes.fromhex(octets)))
 
 
-def test_views_are_slices_of_the_frame() -> None:
+def test_decoded_bytes_are_views_of_the_frame() -> None:
     frame = bytearray(bytes.fromhex("04010203"))
     view = Reader(frame).view()
     assert view is not None
@@ -109,7 +109,7 @@ def test_views_are_slices_of_the_frame() -> None:
     assert bytes(view) == b"\x09\x02\x03"
 
 
-def test_unknown_tags_are_skipped_and_known_ones_found() -> None:
+def test_unknown_tags_are_skipped_and_known_tags_decoded() -> None:
     octets = bytes.fromhex("02 00 02 aabb 90 4e 01 07 7f".replace(" ", ""))
     reader = Reader(octets)
     assert {number: bytes(value) for number, value in reader.tags().items()} == {
@@ -123,12 +123,12 @@ def test_unknown_tags_are_skipped_and_known_ones_found() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "A" * 23, "*" * 22])
-def test_topic_ids_have_22_characters(text: str) -> None:
+def test_topic_id_text_has_22_characters(text: str) -> None:
     with pytest.raises(ProtocolError):
         uuid_bytes(text)
 
 
-def test_long_classic_strings() -> None:
+def test_overlong_classic_string_is_refused() -> None:
     with pytest.raises(ProtocolError):
         Writer().classic_string("x" * 32768)
     out = bytearray()
@@ -137,7 +137,7 @@ def test_long_classic_strings() -> None:
 
 
 @pytest.mark.parametrize("flexible", [False, True])
-def test_counts_in_either_spelling(flexible: bool) -> None:
+def test_classic_and_compact_counts_are_decoded(flexible: bool) -> None:
     writer = Writer()
     put_count(writer, 3, flexible)
     writer.buffer += bytes(3)
@@ -163,14 +163,14 @@ def test_mixed_values_round_trip(text: str, raw: bytes, numbers: list[int]) -> N
     assert reader.left == 0
 
 
-def test_several_fields_at_once_are_checked_together() -> None:
+def test_several_fields_are_bounds_checked_together() -> None:
     fields = struct.Struct(">iq")
     assert Reader(fields.pack(1, 2)).unpack(fields) == (1, 2)
     with pytest.raises(ProtocolError):
         Reader(bytes(11)).unpack(fields)
 
 
-def test_more_tagged_fields_than_anybody_has_are_not_read() -> None:
+def test_excessive_tagged_fields_are_refused_unread() -> None:
     """A Produce of 64 MiB may hold 30 million of two bytes each, in one place."""
     few = bytes((TAGS_MAX,)) + b"\x01\x00" * TAGS_MAX
     for read in (Reader.skip_tags, Reader.tags):

@@ -44,7 +44,7 @@ def their_request(version: int, rng: random.Random) -> tuple[Any, memoryview]:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_requests_of_the_library_are_understood(version: int) -> None:
+def test_broker_decodes_library_produce_requests(version: int) -> None:
     rng = random.Random(version)
     for _ in range(20):
         sent, frame = their_request(version, rng)
@@ -67,7 +67,7 @@ def test_requests_of_the_library_are_understood(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_our_requests_are_understood_by_the_library(version: int) -> None:
+def test_library_decodes_our_produce_requests(version: int) -> None:
     topics = [
         TopicRecords("a", TOPIC_ID, [PartitionRecords(0, b"one"), PartitionRecords(7, b"")]),
         TopicRecords("b", NULL_TOPIC_ID, [PartitionRecords(1, [b"two", bytearray(b"-three")])]),
@@ -99,7 +99,7 @@ def test_our_requests_are_understood_by_the_library(version: int) -> None:
     }
 
 
-def test_records_are_parts_of_their_own_and_slices_of_the_frame() -> None:
+def test_records_are_separate_parts_and_views_of_the_frame() -> None:
     records = bytearray(b"batch")
     parts = encode_request(
         [TopicRecords("", TOPIC_ID, [PartitionRecords(0, records)])],
@@ -125,7 +125,7 @@ def their_view_of(response: ProduceResponse, version: int) -> Any:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_our_responses_are_understood_by_the_library(version: int) -> None:
+def test_library_decodes_our_produce_responses(version: int) -> None:
     row = ProducedPartition(
         4, 87, 10, 20, 5, "cure: é", [RecordError(2, "bad"), RecordError(3, None)], 1, 6
     )
@@ -153,7 +153,7 @@ def test_our_responses_are_understood_by_the_library(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_responses_of_the_library_are_understood(version: int) -> None:
+def test_client_decodes_library_produce_responses(version: int) -> None:
     rng = random.Random(version)
     for _ in range(20):
         sent = message(producer.ProduceResponse, version, rng)
@@ -179,7 +179,7 @@ def test_responses_of_the_library_are_understood(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", EVERY)
-def test_our_responses_are_understood_by_our_client(version: int) -> None:
+def test_client_decodes_our_produce_responses(version: int) -> None:
     row = ProducedPartition(4, 87, 10, 20, 5, "why", [RecordError(2, "bad")], 1, 6)
     octets = encode_response(ProduceResponse([ProducedTopic("a", TOPIC_ID, [row])], 1), version, 12)
     (topic,) = decode_response(view(octets), version).topics
@@ -188,7 +188,7 @@ def test_our_responses_are_understood_by_our_client(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
-def test_requests_cut_anywhere_are_refused(version: int) -> None:
+def test_truncated_requests_are_refused(version: int) -> None:
     topics = [TopicRecords("name", TOPIC_ID, [PartitionRecords(0, b"records")])]
     parts = encode_request(
         topics, acks=-1, timeout_ms=1, correlation_id=1, client_id="c", version=version
@@ -201,7 +201,7 @@ def test_requests_cut_anywhere_are_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 13])
-def test_responses_cut_anywhere_are_refused(version: int) -> None:
+def test_truncated_responses_are_refused(version: int) -> None:
     row = ProducedPartition(4, 87, 10, 20, 5, "why", [RecordError(2, "bad")], 1, 6)
     frame = view(
         encode_response(ProduceResponse([ProducedTopic("a", TOPIC_ID, [row])], 1), version, 12)
@@ -212,7 +212,7 @@ def test_responses_cut_anywhere_are_refused(version: int) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from(list(EVERY)))
-def test_noise_is_refused_or_understood_but_never_worse(noise: bytes, version: int) -> None:
+def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, version: int) -> None:
     for decode in (
         lambda: decode_request(memoryview(noise), version, 0),
         lambda: decode_response(memoryview(noise), version),
@@ -240,7 +240,7 @@ def test_too_many_partitions_are_refused(version: int) -> None:
             assert len(decode_request(frame, version, at).topics[0].partitions) == len(rows)
 
 
-def test_a_long_error_message_fits_a_classic_string() -> None:
+def test_long_error_message_is_cut_to_a_classic_string() -> None:
     row = ProducedPartition(0, 87, error_message="x" * 50_000)
     got = their_view_of(ProduceResponse([ProducedTopic("a", "", [row])]), 8)
     assert len(got.responses[0].partition_responses[0].error_message) == 32767

@@ -21,14 +21,14 @@ MIRRORED = "broker"
 """What `logbus mirror` reads is no client."""
 
 
-def test_the_page_names_every_api_and_its_versions() -> None:
+def test_protocol_page_lists_every_api_and_its_versions() -> None:
     rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)(?:-(\d+))? \|", PAGE.read_text("utf-8"), re.M)
     assert {int(key): (int(first), int(last or first)) for key, _, first, last in rows} == VERSIONS
     for key, name, _, _ in rows:
         assert name.lower() == ApiKey(int(key)).name.replace("_", "").lower()
 
 
-def test_the_page_names_the_clients_that_were_tested_with_their_versions() -> None:
+def test_protocol_page_lists_tested_clients_with_versions() -> None:
     """`make compat` wrote what they were answered; a newer client is a new row there and here."""
     assert set(on_page()) == in_results()
     assert len(on_page()) == len(in_results())
@@ -44,11 +44,11 @@ def in_results() -> set[str]:
     return set(rows) - {"client", "---"}
 
 
-def test_the_clients_that_were_tested_are_those_that_would_be() -> None:
+def test_tested_clients_match_the_pinned_clients() -> None:
     assert {names()[client] for client in FETCHED} <= set(on_page())
 
 
-def test_the_readmes_short_table_names_the_same_clients() -> None:
+def test_readme_table_lists_the_same_clients() -> None:
     """By their names; versions are on the page."""
     text = (TESTS.parent / "README.md").read_text("utf-8")
     part = text.partition("## Clients of Kafka")[2].partition("\n## ")[0]

@@ -54,7 +54,9 @@ def codes(item: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
-def test_every_request_of_today_is_refused_in_its_own_shape(key: int, version: int) -> None:
+def test_every_unserved_request_is_refused_in_its_own_response_format(
+    key: int, version: int
+) -> None:
     asks, answers = refusals._kinds()[key]
     rng = random.Random(key * 100 + version)
     told = 0
@@ -77,7 +79,7 @@ def test_every_request_of_today_is_refused_in_its_own_shape(key: int, version: i
 
 
 @pytest.mark.parametrize(("asks", "answers"), BEFORE_2_1, ids=lambda kind: kind.__name__)
-def test_what_clients_before_kafka_2_1_send_is_refused_in_its_own_shape(
+def test_requests_older_than_kafka_2_1_are_refused_in_their_own_format(
     asks: Any, answers: Any
 ) -> None:
     rng = random.Random(asks.API_VERSION)
@@ -116,7 +118,7 @@ def value(field: Any, rng: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
-def test_a_request_that_asks_nothing_is_answered_with_nothing(key: int, version: int) -> None:
+def test_empty_request_gets_an_empty_response(key: int, version: int) -> None:
     """Its connection goes on."""
     asks, answers = refusals._kinds()[key]
     asked = asks(version=version)
@@ -149,7 +151,7 @@ def newest() -> list[tuple[str, bytes, bytes]]:
 
 
 @pytest.mark.parametrize(("name", "asked", "answered"), newest(), ids=lambda value: str(value)[:40])
-def test_what_only_kafkas_own_classes_know_is_refused_in_its_own_shape(
+def test_java_only_requests_are_refused_in_their_own_format(
     name: str, asked: bytes, answered: bytes
 ) -> None:
     request = parse_header(memoryview(asked))
@@ -158,7 +160,7 @@ def test_what_only_kafkas_own_classes_know_is_refused_in_its_own_shape(
     assert octets is not None and octets[4:] == answered
 
 
-def test_each_of_them_is_written_out() -> None:
+def test_every_refused_api_is_listed() -> None:
     every = [
         f"{api.name} {version}"
         for api in NEWEST.values()
@@ -167,7 +169,7 @@ def test_each_of_them_is_written_out() -> None:
     assert [name for name, _, _ in newest()] == every
 
 
-def test_a_description_of_all_topics_is_refused_by_a_topic_without_a_name() -> None:
+def test_describe_all_topics_is_refused_with_an_unnamed_topic() -> None:
     asks, answers = refusals._kinds()[75]
     asked = asks(version=0)
     asked.with_header(correlation_id=7, client_id="c")
@@ -190,14 +192,14 @@ def refused(data: memoryview) -> bytes | None:
     return refusals.refused(parse_header(data), data, CODE, "no")
 
 
-def test_metrics_are_refused_however_many() -> None:
+def test_telemetry_of_any_size_is_refused() -> None:
     """PushTelemetry may be a MiB long, and its answer needs none of it."""
     assert refused(frame(72, 0, bytes(1 << 20))) is not None
     # Rows are gone through up to a length.
     assert refused(frame(69, 0, bytes(1 << 20))) is None
 
 
-def test_nothing_is_answered_where_nothing_would_be_understood() -> None:
+def test_undecodable_request_gets_no_response() -> None:
     assert refused(frame(9999, 0, b"")) is None
     assert refused(frame(3, 99, b"")) is None
     acks_none = bytes(2) + bytes(4) + b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\1" + bytes(4) + b"\xff" * 4
@@ -207,7 +209,7 @@ def test_nothing_is_answered_where_nothing_would_be_understood() -> None:
         refused(frame(0, 2, b"\0\1"))
 
 
-def test_flipped_bytes_are_refused_or_understood() -> None:
+def test_flipped_bytes_are_refused_or_decoded() -> None:
     rng, every = random.Random(1), [asked for _, asked, _ in newest()]
     for key, version in THEIRS:
         asked = message(refusals._kinds()[key][0], version, rng)

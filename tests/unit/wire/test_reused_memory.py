@@ -13,7 +13,7 @@ from broker_lite.wire.reused_memory import REUSED_FROM_BYTES, STEP_BYTES, Reused
 MIB = 1 << 20
 
 
-def test_a_block_is_used_again_once_its_last_view_is_gone() -> None:
+def test_block_is_reused_after_its_last_view_is_released() -> None:
     memory = ReusedMemory(8 * MIB)
     frame = memory.take(MIB)
     block = id(frame.obj)
@@ -25,7 +25,7 @@ def test_a_block_is_used_again_once_its_last_view_is_gone() -> None:
     assert memory.kept_bytes == 2 * MIB
 
 
-def test_a_block_is_not_used_again_while_anything_made_of_it_is_left() -> None:
+def test_block_with_a_live_view_is_not_reused() -> None:
     memory = ReusedMemory(64 * MIB)
     for look in (
         lambda frame: frame[5:10],
@@ -42,7 +42,7 @@ def test_a_block_is_not_used_again_while_anything_made_of_it_is_left() -> None:
         del held, others
 
 
-def test_what_a_frame_held_is_not_touched_by_the_next_ones() -> None:
+def test_later_frames_do_not_overwrite_an_earlier_frame() -> None:
     memory = ReusedMemory(4 * MIB)
     receiver = FrameReceiver(8 * MIB, allocate=memory.take)
     kept = []
@@ -60,13 +60,13 @@ def test_what_a_frame_held_is_not_touched_by_the_next_ones() -> None:
     ]
 
 
-def test_small_frames_are_not_kept() -> None:
+def test_small_frames_are_not_pooled() -> None:
     memory = ReusedMemory(MIB)
     assert len(memory.take(REUSED_FROM_BYTES - 1)) == REUSED_FROM_BYTES - 1
     assert memory.kept_bytes == 0
 
 
-def test_free_blocks_make_room_for_another_size_and_used_ones_do_not() -> None:
+def test_free_blocks_are_evicted_for_another_size_and_used_ones_stay() -> None:
     memory = ReusedMemory(4 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     large = memory.take(4 * MIB)
@@ -76,7 +76,7 @@ def test_free_blocks_make_room_for_another_size_and_used_ones_do_not() -> None:
     assert memory.kept_bytes == 4 * MIB and len(again.obj) == 4 * MIB
 
 
-def test_a_sweep_gives_up_what_was_not_taken_since_the_one_before() -> None:
+def test_sweep_releases_blocks_unused_since_the_last_sweep() -> None:
     memory = ReusedMemory(64 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     held.clear()
@@ -94,7 +94,7 @@ def test_a_sweep_gives_up_what_was_not_taken_since_the_one_before() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 8)), max_size=60))
-def test_no_two_frames_share_memory(steps: list[tuple[int, int]]) -> None:
+def test_concurrent_frames_never_share_memory(steps: list[tuple[int, int]]) -> None:
     """Frames of any sizes come and go, and each keeps what was written into it."""
     memory = ReusedMemory(20 * STEP_BYTES)
     held: list[tuple[memoryview, int]] = []

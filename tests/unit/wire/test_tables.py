@@ -51,7 +51,7 @@ def request_frame(key: int, version: int, rng: random.Random) -> tuple[Any, memo
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_requests_of_the_library_are_understood(key: int, version: int) -> None:
+def test_broker_decodes_library_requests(key: int, version: int) -> None:
     rng = random.Random(key * 100 + version)
     for _ in range(10):
         sent, frame = request_frame(key, version, rng)
@@ -63,7 +63,7 @@ def test_requests_of_the_library_are_understood(key: int, version: int) -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_responses_are_understood_by_the_library(key: int, version: int) -> None:
+def test_library_decodes_our_responses(key: int, version: int) -> None:
     rng = random.Random(key * 100 + version)
     kind = response_kind(key)
     for _ in range(10):
@@ -79,7 +79,7 @@ def test_responses_are_understood_by_the_library(key: int, version: int) -> None
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_requests_cut_anywhere_are_refused(key: int, version: int) -> None:
+def test_truncated_requests_are_refused(key: int, version: int) -> None:
     rng = random.Random(key * 100 + version)
     _, frame = request_frame(key, version, rng)
     at = parse_header(frame).body_at
@@ -88,7 +88,7 @@ def test_requests_cut_anywhere_are_refused(key: int, version: int) -> None:
             tables.decode(key, version, frame[:size], at)
 
 
-def test_no_request_has_parts_that_the_decoder_does_not_read() -> None:
+def test_decoder_reads_every_request_field() -> None:
     def walk(table: Any, version: int) -> None:
         assert not table.tagged_fields(version)._fields
         for field in table.untagged_fields(version):
@@ -101,7 +101,7 @@ def test_no_request_has_parts_that_the_decoder_does_not_read() -> None:
         walk(tables.REQUESTS[key]._struct, version)
 
 
-def test_fields_that_are_not_given_have_their_defaults() -> None:
+def test_omitted_fields_take_their_defaults() -> None:
     kind = tables.MetadataResponse
     broker = tables.build(kind.MetadataResponseBroker, node_id=1, host="h", port=2)
     octets = tables.encode(
@@ -111,7 +111,7 @@ def test_fields_that_are_not_given_have_their_defaults() -> None:
     assert (got.controller_id, got.brokers[0].rack, got.throttle_time_ms) == (-1, None, 0)
 
 
-def test_a_response_may_be_encoded_again_in_another_version() -> None:
+def test_response_can_be_encoded_again_in_another_version() -> None:
     response = tables.ListGroupsResponse(groups=[], error_code=15)
     for version in (5, 0):
         octets = tables.encode(ApiKey.LIST_GROUPS, version, 1, response)
@@ -120,7 +120,7 @@ def test_a_response_may_be_encoded_again_in_another_version() -> None:
 
 
 @pytest.mark.parametrize("version", [5, 99, -1])
-def test_api_versions_of_an_unknown_version_is_answered_in_version_0(version: int) -> None:
+def test_unknown_api_versions_version_is_answered_in_version_0(version: int) -> None:
     assert tables.decode(ApiKey.API_VERSIONS, version, memoryview(b"\xff" * 9), 0) is not None
     kind = tables.ApiVersionsResponse
     row = tables.build(kind.ApiVersion, api_key=18, min_version=0, max_version=4)
@@ -130,12 +130,12 @@ def test_api_versions_of_an_unknown_version_is_answered_in_version_0(version: in
 
 
 @pytest.mark.parametrize(("key", "version"), [(ApiKey.METADATA, 13), (24, 0), (ApiKey.PRODUCE, 9)])
-def test_what_is_not_served_is_refused(key: int, version: int) -> None:
+def test_unserved_api_is_refused(key: int, version: int) -> None:
     with pytest.raises(UnsupportedVersionError):
         tables.decode(key, version, memoryview(bytes(20)), 0)
 
 
-def test_a_response_with_a_wrong_field_is_our_mistake() -> None:
+def test_encoding_a_response_with_a_wrong_field_raises() -> None:
     with pytest.raises(AttributeError):
         tables.build(tables.MetadataResponse, no_such_field=1)
     with pytest.raises(AssertionError):
@@ -151,7 +151,7 @@ OURS = groups.OffsetCommitRequest(
 )
 
 
-def test_the_topic_id_of_a_commit_is_found() -> None:
+def test_offset_commit_topic_id_tag_is_decoded() -> None:
     frame = memoryview(encode_call(OURS, 5, None))[4:]
     got = tables.decode(ApiKey.OFFSET_COMMIT, 9, frame, parse_header(frame).body_at)
     assert [(topic.name, tables.own_tag(topic)) for topic in got.topics] == [
@@ -161,7 +161,7 @@ def test_the_topic_id_of_a_commit_is_found() -> None:
     assert [row.committed_offset for topic in got.topics for row in topic.partitions] == [2, 2]
 
 
-def test_a_topic_id_that_is_no_id_is_refused_and_bytes_behind_it_are_ignored() -> None:
+def test_malformed_topic_id_is_refused_and_trailing_bytes_ignored() -> None:
     whole = bytes(encode_call(OURS, 5, None))[4:]
     tag = b"\x01\x90\x4e\x10" + bytes(range(16))
     assert tag in whole
@@ -177,7 +177,7 @@ def test_a_topic_id_that_is_no_id_is_refused_and_bytes_behind_it_are_ignored() -
     assert read(b"\x01\x91\x4e\x10" + bytes(range(16))) == [None, None]
 
 
-def test_who_asks_for_the_origin_of_offsets_is_known() -> None:
+def test_offset_origin_request_flag_is_decoded() -> None:
     request = groups.OffsetFetchRequest((groups.OffsetFetchGroup("g"),))
     frame = memoryview(encode_call(request, 5, None))[4:]
     got = tables.decode(ApiKey.OFFSET_FETCH, 8, frame, parse_header(frame).body_at)
@@ -187,7 +187,7 @@ def test_who_asks_for_the_origin_of_offsets_is_known() -> None:
     assert tables.own_tag(got) is None
 
 
-def test_what_the_library_does_not_have_goes_the_same_way() -> None:
+def test_apis_unknown_to_the_library_round_trip() -> None:
     request = UnregisterBrokerRequest(7)
     frame = memoryview(encode_call(request, 5, None))[4:]
     assert bytes(frame).hex() == "00400000" + "00000005" + "ffff" + "00" + "00000007" + "00"
@@ -217,7 +217,7 @@ def test_what_the_library_does_not_have_goes_the_same_way() -> None:
         ),
     ],
 )
-def test_our_own_apis_go_the_same_way(request_: Any, response: Any) -> None:
+def test_logbus_apis_round_trip(request_: Any, response: Any) -> None:
     frame = memoryview(encode_call(request_, 5, None))[4:]
     header = parse_header(frame)
     got = tables.decode(header.api_key, header.api_version, frame, header.body_at)

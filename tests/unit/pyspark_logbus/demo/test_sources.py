@@ -17,14 +17,14 @@ from pyspark_logbus.demo.sources import Tail, from_file, from_machine
     ("ending", "pack"),
     [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)],
 )
-def test_a_users_file(tmp_path: Path, ending: str, pack: object) -> None:
+def test_user_file_is_read_plain_or_compressed(tmp_path: Path, ending: str, pack: object) -> None:
     path = tmp_path / f"access.log{ending}"
     path.write_bytes(pack(b"one\r\n\n  \ntwo\xff\nthree"))  # type: ignore[operator]
     assert [source.lines for source in from_file(path, 100)] == [[b"one", b"two\xff", b"three"]]
     assert from_file(path, 2)[0].lines == [b"one", b"two\xff"]
 
 
-def test_nul_bytes_do_not_hide_a_users_file(tmp_path: Path) -> None:
+def test_nul_bytes_do_not_hide_the_lines_of_a_user_file(tmp_path: Path) -> None:
     """One of them made 0 lines of the whole file, without a word."""
     path = tmp_path / "crashed.log"
     path.write_bytes(b"one\ntw\x00o\nthree\n")
@@ -32,21 +32,21 @@ def test_nul_bytes_do_not_hide_a_users_file(tmp_path: Path) -> None:
     assert found.lines == [b"one", "tw\N{REPLACEMENT CHARACTER}o".encode(), b"three"]
     assert found.note.startswith("1 of them with NUL bytes")
     path.write_bytes(b"\n \n")
-    assert from_file(path, 100)[0].note == "it has no line that is not blank"
+    assert from_file(path, 100)[0].note == "the file has only blank lines"
 
 
-def test_a_file_that_is_not_what_its_name_says(tmp_path: Path) -> None:
+def test_file_with_a_false_suffix_is_an_error(tmp_path: Path) -> None:
     for ending in (".gz", ".xz", ".bz2"):
         path = tmp_path / f"plain{ending}"
         path.write_bytes(b"plain text\n")
         with pytest.raises(OSError):
             from_file(path, 10)
     (tmp_path / "bad.gz").write_bytes(gzip.compress(b"line\n" * 100)[:12] + bytes(range(200)))
-    with pytest.raises(OSError, match="cannot be unpacked"):
+    with pytest.raises(OSError, match="cannot be decompressed"):
         from_file(tmp_path / "bad.gz", 10)
 
 
-def test_a_machines_log_is_read_no_further_than_wanted(
+def test_machine_log_is_read_only_up_to_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each was read whole first, gigabytes of it."""
@@ -59,14 +59,16 @@ def test_a_machines_log_is_read_no_further_than_wanted(
     assert from_machine(2)[0].lines == [b"one", b"two"]
 
 
-def test_a_cut_file_is_an_error(tmp_path: Path) -> None:
+def test_truncated_compressed_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.gz"
     path.write_bytes(gzip.compress(b"line\n" * 1000)[:-10])
     with pytest.raises(EOFError):
         from_file(path, 10_000)
 
 
-def test_the_machines_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readable_machine_logs_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "apt").mkdir()
     (tmp_path / "apt" / "history.log").write_text("Start-Date: 2026-05-20\n\n")
     (tmp_path / "dpkg.log").write_text("a\nb\nc\n")
@@ -86,7 +88,7 @@ def test_the_machines_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(len(source.lines) for source in from_machine(4)) == 4
 
 
-def test_a_tail_gives_whole_lines_once(tmp_path: Path) -> None:
+def test_tail_returns_complete_lines_once(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     tail = Tail(lambda: [one, two])
     assert tail.lines(10) == []
