@@ -240,7 +240,7 @@ class Broker:
         try:
             await asyncio.wait_for(registry.drain(), DRAIN_S)
         except (TimeoutError, LogbusError) as error:
-            logger.warning("leadership could not be moved away in time: %s", error)
+            logger.warning("cannot move leadership to other brokers before the stop: %s", error)
         else:
             logger.info("drained in %d ms", self._clock.monotonic_ms() - began_ms)
 
@@ -248,7 +248,7 @@ class Broker:
         try:
             await asyncio.wait_for(registry.close(), DEREGISTER_S)
         except (TimeoutError, LogbusError) as error:
-            logger.warning("the registration could not be taken back: %s", error)
+            logger.warning("cannot remove the registration: %s", error)
 
     async def _finish(
         self, listener: Listener, dispatcher: Dispatcher, replicas: ReplicaManager
@@ -342,7 +342,7 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
         try:
             await work()
         except Exception:
-            logger.exception("housekeeping: it is tried again in %d ms", interval_ms)
+            logger.exception("housekeeping failed; retrying in %d ms", interval_ms)
 
 
 async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:

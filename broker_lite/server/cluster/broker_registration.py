@@ -326,7 +326,7 @@ class Membership:
                     callback(error)
                 return
             except Exception:
-                _log.exception("the registry met an error of its own; it tries again")
+                _log.exception("unexpected error in the registry; retrying")
                 await self._later()
 
     async def _later(self) -> None:

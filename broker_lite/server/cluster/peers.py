@@ -179,7 +179,7 @@ class _Peer:
     def fetch(self, request: FetchRequest, answered: Answered) -> None:
         connection = self._connection
         if connection is None or connection.closed:
-            error = NetworkError(f"there is no connection to {self._broker.endpoint}")
+            error = NetworkError(f"not connected to {self._broker.endpoint}")
             self._owner.loop.call_soon(answered, error)
             return
         deadline_ms = self._owner.clock.monotonic_ms() + request.max_wait_ms + ANSWER_MS
@@ -236,7 +236,7 @@ class _Peer:
         broker, owner = self._broker, self._owner
         self._open_since_ms = owner.clock.monotonic_ms()
         if self._suspected:
-            logger.info("broker %d answers again", broker.broker_id)
+            logger.info("broker %d: connected again", broker.broker_id)
         if self._lost or self._suspected:
             self._lost = self._suspected = False
             owner.judge.trust(broker.broker_id, broker.broker_epoch)
@@ -251,7 +251,7 @@ class _Peer:
             self._open_since_ms = -1
             if self._gives_hints:
                 owner.metrics.count("peer_connections_lost")
-                logger.info("broker %d: the connection ended", broker.broker_id)
+                logger.info("broker %d: the connection closed", broker.broker_id)
                 self._lost = True
                 owner.judge.lost(broker.broker_id, broker.broker_epoch)
         elif refused and self._gives_hints and not self._suspected:

@@ -194,7 +194,8 @@ class GroupCoordinator:
             claim = await self._registry.claim_group(group)
             if claim.kind != znodes.KIND_KAFKA and await self._registry.native_members(group):
                 raise NonEmptyGroupError(
-                    f"group {group!r} has native members; only they commit while they are there"
+                    f"group {group!r} has native members; other clients cannot commit "
+                    "until the members have left"
                 )
             if not claim.value.members:
                 return claim
@@ -306,17 +307,19 @@ class GroupCoordinator:
                     # ever.
                     await self._load(row.group)
                 if await self._registry.expire_group(row.group, partial(self._is_over, row.group)):
-                    logger.info("group %r was empty for long enough and is deleted", row.group)
+                    logger.info(
+                        "group %r: deleted after the retention time of an empty group", row.group
+                    )
                     continue
                 before_ms = self._clock.now_ms() - kept_ms
                 count = await self._registry.expire_former_offsets(row.group, before_ms)
                 if count:
-                    logger.info("group %r: %d offsets of deleted topics go", row.group, count)
+                    logger.info("group %r: %d offsets of deleted topics removed", row.group, count)
             except (NotCoordinatorError, CoordinatorLoadInProgressError):
                 continue
             except (WriteConflictError, InconsistentGroupProtocolError) as error:
                 # The group got members or was re-created meanwhile; continue with the others.
-                logger.info("group %r is not looked through now: %s", row.group, error)
+                logger.info("group %r: cannot check its retention: %s", row.group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
         """Return whether the group has exceeded its retention.
@@ -386,7 +389,7 @@ class GroupCoordinator:
             return await asyncio.wait_for(asyncio.shield(task), LOAD_WAIT_S)
         except TimeoutError:
             raise CoordinatorLoadInProgressError(
-                f"group {group!r} is being taken over; ask again"
+                f"group {group!r} is being taken over; retry"
             ) from None
 
     def _loaded(self, group: str, task: asyncio.Task[Held]) -> None:
@@ -421,7 +424,7 @@ class GroupCoordinator:
         self._held[group] = held
         self._set_alarm(held.group.deadline_ms)
         self._look_after(held)
-        logger.info("group %r is coordinated here in epoch %d", group, claim.value.epoch)
+        logger.info("group %r: this broker coordinates it in epoch %d", group, claim.value.epoch)
         return held
 
     def _drop(self, held: Held, error: LogbusError) -> None:
@@ -433,7 +436,7 @@ class GroupCoordinator:
             held.writing.cancel()
         self._registry.release_group(held.claim)
         self._step(held, ev.Resigned(error))
-        logger.info("group %r is not coordinated here any more: %s", name, error.message)
+        logger.info("group %r: this broker no longer coordinates it: %s", name, error.message)
 
     def _look_after(self, held: Held) -> None:
         """Check whether the claim is still held, and watch it."""
@@ -456,7 +459,9 @@ class GroupCoordinator:
     async def _ask(self, held: Held, make: Callable[[int], ev.Event]) -> fx.Result:
         held = self._held.setdefault(held.group.name, held)
         if not held.claim.held:
-            raise NotCoordinatorError(f"group {held.group.name!r} was taken over; ask again")
+            raise NotCoordinatorError(
+                f"group {held.group.name!r} was taken over by another broker; find its coordinator"
+            )
         self._token += 1
         token = self._token
         future: asyncio.Future[fx.Result] = asyncio.get_running_loop().create_future()

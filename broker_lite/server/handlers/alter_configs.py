@@ -87,7 +87,9 @@ async def _alter_all(parts: Parts, message: Any) -> list[Outcome]:
     for row in message.resources:
         try:
             if times[row.resource_type, row.resource_name] > 1:
-                raise InvalidRequestError(f"{row.resource_name!r} is named more than once")
+                raise InvalidRequestError(
+                    f"{row.resource_name!r} occurs more than once in the request"
+                )
             await _alter(parts, row, message.validate_only)
             outcomes.append((NO_ERROR, None))
         except LogbusError as error:
@@ -137,7 +139,7 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
     changes: dict[str, str | None] = {}
     for change in wanted:
         if change.name in changes:
-            raise InvalidRequestError(f"{change.name} is named more than once")
+            raise InvalidRequestError(f"{change.name} occurs more than once in the request")
         changes[change.name] = _changed(change, present)
     after: dict[str, str | None] = {**topic.config, **changes}
     deleted = [key for key, value in changes.items() if value is None]

@@ -48,7 +48,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
             responses=[],
         )
     outcomes |= {
-        where: InvalidRequestError(f"partition {where} is named more than once")
+        where: InvalidRequestError(f"partition {where} occurs more than once in the request")
         for where, count in times.items()
         if count > 1
     }

@@ -25,7 +25,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     for row in message.topics:
         error: LogbusError | None = None
         if times[row.name] > 1:
-            error = InvalidRequestError(f"topic {row.name!r} is named more than once")
+            error = InvalidRequestError(f"topic {row.name!r} occurs more than once in the request")
         else:
             error = await _create(parts, row, message)
         results.append(

@@ -43,7 +43,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
         row = first[name]
         try:
             if count > 1:
-                raise InvalidRequestError(f"topic {name!r} is named more than once")
+                raise InvalidRequestError(f"topic {name!r} occurs more than once in the request")
             wanted.append(_new_topic(row))
         except LogbusError as error:
             results[name] = TopicResult(name, NULL_TOPIC_ID, error)

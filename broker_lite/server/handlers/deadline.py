@@ -28,5 +28,5 @@ async def within(timeout_ms: int, work: Awaitable[T], whom: str = "ZooKeeper") -
         return await asyncio.wait_for(work, wait_ms / 1000)
     except TimeoutError:
         raise RequestTimedOutError(
-            f"{whom} did not confirm it within {wait_ms} ms; it may yet take effect"
+            f"{whom} did not confirm the change within {wait_ms} ms; it may still take effect"
         ) from None

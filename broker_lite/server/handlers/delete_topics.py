@@ -49,7 +49,7 @@ async def _delete(parts: Parts, name: str | None, topic_id: str, timeout_ms: int
     if error is not None:
         result = TopicResult(name or "", topic_id)
         if name is None and isinstance(error, UnknownTopicOrPartitionError):
-            error = UnknownTopicIdError(f"there is no topic with id {topic_id}")
+            error = UnknownTopicIdError(f"no topic has id {topic_id}")
     return build(
         Response.DeletableTopicResult,
         name=name if name is not None else result.name or None,

@@ -50,7 +50,7 @@ async def _describe(parts: Parts, group: str, version: int) -> Any:
         fields |= found
         if not found and version >= NOT_FOUND_FROM:
             fields["error_code"] = GroupIdNotFoundError.code
-            fields["error_message"] = f"there is no group {group!r}"
+            fields["error_message"] = f"group {group!r} does not exist"
     return build(
         _Group,
         **{

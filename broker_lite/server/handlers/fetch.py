@@ -249,7 +249,7 @@ class _Fetch:
         def prepared(found: list[ranges.Prepared] | None, error: BaseException | None) -> None:
             if found is None:
                 logger.error("%s: a fetch failed", self._request, exc_info=error)
-                self._reply.refuse("the broker met an error that it has no name for")
+                self._reply.refuse("unexpected error in the broker; see its log")
                 return
             self._remember(rows, wanted, found)
             self._answer(

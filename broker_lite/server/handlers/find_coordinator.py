@@ -49,7 +49,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 def _coordinator(parts: Parts, key: str, key_type: int) -> tuple[int, str, int]:
     if key_type == KEY_TYPE_TRANSACTION:
         raise TransactionalIdAuthorizationError(
-            "transactions are not built yet; use a producer without transactional.id"
+            "transactions are not supported; use a producer without transactional.id"
         )
     if key_type != KEY_TYPE_GROUP:
         raise InvalidRequestError(f"coordinator type {key_type} is not served; give 0, a group")

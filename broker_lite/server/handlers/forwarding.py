@@ -38,7 +38,7 @@ async def ask_controller(parts: Parts, call: Call[T]) -> T:
             await asyncio.wait((asking,), timeout=LOOK_S)
             if not asking.done() and parts.registry.snapshot.controller_id != controller.broker_id:
                 raise NotControllerError(
-                    f"broker {controller.broker_id} is the controller no more; try again"
+                    f"broker {controller.broker_id} is no longer the controller; try again"
                 )
         return asking.result()
     except (OSError, asyncio.IncompleteReadError, ProtocolError) as error:

@@ -83,11 +83,11 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 def _checked(parts: Parts, key: TopicPartition, row: Any, topic_id: str) -> CommittedOffset:
     topic = parts.registry.snapshot.topics.get(key.topic)
     if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):
-        raise UnknownTopicIdError(f"{key} is now of topic id {topic.topic_id}, not {topic_id}")
+        raise UnknownTopicIdError(f"{key} has topic id {topic.topic_id}, not {topic_id}")
     if topic is None or not 0 <= key.partition < len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"{key} does not exist")
     if row.committed_offset < 0:
-        raise InvalidRequestError(f"{key}: offset {row.committed_offset} cannot be read from")
+        raise InvalidRequestError(f"{key}: offset {row.committed_offset} is negative")
     metadata = row.committed_metadata or ""
     limit = parts.config.offset_metadata_bytes_max
     if len(metadata.encode("utf-8")) > limit:

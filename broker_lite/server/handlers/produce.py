@@ -99,7 +99,7 @@ class _Produce:
             self._reply.go_on()
             if errors is None:
                 logger.error("%s: maximum timestamps", self._request, exc_info=error)
-                self._reply.refuse("the broker met an error that it has no name for")
+                self._reply.refuse("unexpected error in the broker; see its log")
                 return
             self._unreadable = errors
             self.start()
@@ -150,7 +150,9 @@ class _Produce:
             )
         header = read_header(records)
         if header.is_transactional or message.transactional_id is not None:
-            raise InvalidTxnStateError("transactions are not built yet")
+            raise InvalidTxnStateError(
+                "transactions are not supported; use a producer without transactional.id"
+            )
         return Batch(records, header, config.max_message_bytes)
 
     def _done(

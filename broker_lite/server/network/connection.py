@@ -1,12 +1,15 @@
-"""One client's socket: frames in, answers out in the order of the requests. Loop thread only.
+"""One client connection: it receives requests and sends answers in request order. Loop thread
+only.
 
-Receives straight into the frame receiver's buffer and sends with gathering writes and ``sendfile``,
-on the loop's reader and writer callbacks. Up to ``requests_max`` requests of a connection are under
-way at once; answers wait for the ones before them. A turn writes at most ``WRITE_TURN_BYTES``, so
-one fat reader cannot starve the others. Reading stops while the connection has too many requests
-unanswered or unsent, or the broker holds too many bytes (``Budget``), and goes on by itself. For a
-client that does not read its answers no request is begun and no large answer is built. What is
-wrong with a connection's bytes ends that connection and nothing else.
+It receives directly into the frame receiver's buffer and sends with gathering writes and
+``sendfile``, on the loop's reader and writer callbacks. Up to ``requests_max`` requests are in
+flight; an answer waits for those before it. One loop turn writes at most ``WRITE_TURN_BYTES``, so
+that a client with large answers cannot starve others.
+
+Reading pauses while too many requests are unanswered or unsent, or while the memory budget is used
+up (``Budget``); it resumes without a client action. The connection starts no request and builds no
+large answer for a client that does not read its answers. Malformed bytes close this connection
+only.
 """
 
 from __future__ import annotations
@@ -29,18 +32,18 @@ from broker_lite.wire.frame import FrameReceiver
 logger = logging.getLogger("logbus.connection")
 
 WRITE_TURN_BYTES = 1 << 20
-"""What one connection may send before the others get their turn: under 1 ms on loopback."""
+"""Maximum bytes that one connection sends per loop turn: under 1 ms on loopback."""
 GATHER_MAX = 64
-"""Buffers of one sendmsg; the kernel takes 1024, but longer lists only cost Python time."""
+"""Maximum buffers of one sendmsg; the kernel takes 1024, but longer lists only cost Python time."""
 UNSENT_BYTES_MAX = 1 << 20
-"""Of answers in memory; beyond it no request of the connection is begun."""
+"""Maximum unsent answer bytes in memory; above it, the connection starts no request."""
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class Reply:
-    """The place of one request's answer in its connection's order. Answer it exactly once.
+    """The position of one request's answer in its connection's order. Answer it exactly once.
 
-    Holds the request's bytes until it is answered.
+    Holds the request's memory until the answer.
     """
 
     __slots__ = ("_connection", "_held_bytes", "announced", "arrived_ms", "parts")
@@ -50,12 +53,13 @@ class Reply:
         self._held_bytes = held_bytes
         self.arrived_ms = arrived_ms
         self.announced: tuple[int, Callable[[], None]] | None = None
-        """Size of an answer that is not being built yet, and what builds it."""
+        """Size of an announced answer and the callback that builds it; None if nothing is
+        announced."""
         self.parts: Sequence[Part] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody still waits for it."""
+        """Whether the connection is still open."""
         return not self._connection.closed
 
     @property
@@ -63,7 +67,7 @@ class Reply:
         return self._connection.session
 
     def hold(self) -> None:
-        """Begin no further request of the connection until ``go_on``."""
+        """Start no further request of the connection until ``go_on``."""
         self._connection.held = True
 
     def go_on(self) -> None:
@@ -71,9 +75,12 @@ class Reply:
         self._connection.resume_soon()
 
     def build(self, size: int, start: Callable[[], None]) -> None:
-        """Call ``start``, which leads to ``answer``, once an answer of ``size`` bytes may be built:
-        when its client has read nearly all answers before it, and its memory is free. Never, if
-        the connection ends before."""
+        """Call ``start`` once an answer of ``size`` bytes may be built; ``start`` must lead to
+        ``answer``.
+
+        The call follows when the client has read nearly all previous answers and the budget has
+        memory. It never follows if the connection closes first.
+        """
         self.announced = size, start
         if self._connection.closed:
             self.release()
@@ -81,7 +88,7 @@ class Reply:
             self._connection.build_next()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send these parts when every answer before them is sent; none means no answer (acks=0)."""
+        """Send these parts after all previous answers; no parts means no answer (acks=0)."""
         assert self.parts is None, "answered twice"
         self.parts = parts
         if self._connection.closed:
@@ -89,18 +96,18 @@ class Reply:
             return
         unsent = sum(len(part) for part in parts if not isinstance(part, FileRange))
         held, self._held_bytes = self._held_bytes, 0
-        # From here on the budget counts the answer's memory instead of the request's.
+        # From here on, the budget counts the answer's memory instead of the request's.
         if held != unsent:
             self._connection.budget.give(held - unsent)
         self._connection.answered(self, unsent)
 
     def refuse(self, reason: str) -> None:
-        """There is no answer that the client would understand: end the connection."""
+        """Close the connection: no answer exists that the client could parse."""
         self.release()
         self._connection.close(reason)
 
     def release(self) -> None:
-        """Give back the request's bytes; also when its connection ended before the answer."""
+        """Release the request's memory, also if the connection closed before the answer."""
         held, self._held_bytes = self._held_bytes, 0
         if held:
             self._connection.budget.give(held)
@@ -108,11 +115,13 @@ class Reply:
 
 
 Begin = Callable[[memoryview, Reply], None]
-"""Starts a request. May answer at once or later; may raise a LogbusError to end the connection."""
+"""A callback that starts a request. It answers at once or later, or raises LogbusError to close
+the connection."""
 
 
 class Connection:
-    """``begin`` is called with each frame; ``ended`` once, when the connection is closed."""
+    """One client connection. ``begin`` receives each frame; ``ended`` is called once, at the
+    close."""
 
     __slots__ = (
         "_announced_bytes",
@@ -169,14 +178,14 @@ class Connection:
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
         self._first_sent = 0
-        """How much of the first part of ``_out`` is sent, where that is memory."""
+        """Sent bytes of the first part of ``_out``, if that part is in memory."""
         self._unsent_bytes = 0
-        """Memory of answers that are not sent, those that wait for others before them included."""
+        """Memory of unsent answers, including those that wait for earlier answers."""
         self._building: Reply | None = None
         self._announced_bytes = 0
-        """Of the answer that is being built."""
+        """Announced bytes of the answer being built."""
         self._built_bytes = 0
-        """What the budget counts for that answer and for those that were built and are not sent."""
+        """Bytes that the budget counts for the answer being built and for large unsent answers."""
         self._unfinished_bytes = 0
         self._reading = False
         self._writing = False
@@ -184,7 +193,7 @@ class Connection:
         self.budget = budget
         self.closed = False
         self.held = False
-        """Whether a request must come further before the next one may begin."""
+        """Whether a request blocks the start of the next one (``Reply.hold``)."""
         self.session = session
         self.active_ms = clock.monotonic_ms()
         self.frame_began_ms = 0
@@ -193,19 +202,20 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way in either direction."""
+        """Whether no request is in flight and no answer is unsent."""
         return not self._replies and not self._out
 
     @property
     def unread_since_ms(self) -> int:
-        """When the client last read of an answer that it has not read whole; 0 if it read all."""
+        """Time at which the client last read from an incompletely read answer; 0 if no answer is
+        unread."""
         return self.sent_ms if self._writing else 0
 
     # Reading.
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
-            # By what others received in this turn of the loop.
+            # Other connections may have used up the budget in this loop turn.
             self.resume()
             if not self._reading:
                 return
@@ -247,12 +257,12 @@ class Connection:
         self._backlog.extend(frames)
 
     def _finish(self) -> None:
-        """From here on the frame that had begun counts as a request, or is given back."""
+        """Count the completed frame as a request, or release its memory."""
         self.budget.finish(self, self._unfinished_bytes)
         self._unfinished_bytes = 0
 
     def resume(self) -> None:
-        """Start what may start of the requests that wait, then read on if there is room."""
+        """Start the waiting requests, then continue reading if the limits allow it."""
         if not self._start_backlog():
             return
         if self._replies:
@@ -260,7 +270,7 @@ class Connection:
         may_read = self._may_begin() and self._admit()
         if may_read is not self._reading:
             self._reading = may_read
-            # A client's time for the rest of a request runs only while it is read.
+            # The client's time for the rest of a request runs only while the broker reads.
             is_cut = may_read and not self._receiver.is_between_frames
             self.frame_began_ms = self._clock.monotonic_ms() if is_cut else 0
             if may_read:
@@ -269,7 +279,7 @@ class Connection:
                 self._loop.remove_reader(self._fd)
 
     def _start_backlog(self) -> bool:
-        """False if the connection is or gets closed."""
+        """Start the requests already received; return False if the connection is or gets closed."""
         backlog, replies = self._backlog, self._replies
         while backlog and self._may_begin():
             frame = backlog.popleft()
@@ -289,11 +299,12 @@ class Connection:
         )
 
     def resume_soon(self) -> None:
-        """``resume`` in the loop's next turn: whoever makes room is in the middle of its own."""
+        """Call ``resume`` in the loop's next turn; the caller may still be changing the budget."""
         self._loop.call_soon(self.resume)
 
     def _admit(self) -> bool:
-        """Whether what comes next may be received; if not, the budget calls ``resume`` later."""
+        """Return whether the next bytes may be received; if not, the budget calls ``resume``
+        later."""
         receiver = self._receiver
         if not receiver.pending_bytes:
             return self.budget.may_start(self)
@@ -312,8 +323,10 @@ class Connection:
     # Writing.
 
     def build_next(self) -> None:
-        """Start building the next answer if it is announced, all before it are built and nearly all
-        sent, and the budget has its memory."""
+        """Start building the next announced answer.
+
+        All earlier answers must be built and nearly all sent, and the budget must have the memory.
+        """
         if not self._replies or self._unsent_bytes >= UNSENT_BYTES_MAX:
             return
         reply = self._replies[0]
@@ -325,7 +338,7 @@ class Connection:
         start()
 
     def built(self, reply: Reply, size: int) -> None:
-        """The answer that was being built has ``size`` bytes."""
+        """Account for the built answer of ``size`` bytes."""
         if self._building is reply:
             self._building = None
             announced, self._announced_bytes = self._announced_bytes, 0
@@ -336,13 +349,13 @@ class Connection:
         self._built_bytes = size
 
     def answered(self, reply: Reply, unsent: int) -> None:
-        """A reply got its parts; it is sent at once if it is the next."""
+        """Queue an answer; it is sent at once if all earlier answers are queued."""
         self._unsent_bytes += unsent
         if self._building is not None:
             self.built(reply, unsent)
         if self.closed or self._flush_due or self._replies[0] is not reply:
             return
-        # One flush for all answers of this turn of the loop, in one system call.
+        # One system call sends all answers of this loop turn.
         self._flush_due = True
         self._loop.call_soon(self._flush)
 
@@ -380,13 +393,13 @@ class Connection:
                 return
 
     def _sent_all(self) -> None:
-        """The client has taken every answer that there is: go on working for it."""
+        """Continue with waiting requests and answers after the client has received all answers."""
         if not self._reading:
             self.resume_soon()
         self.build_next()
 
     def _fill(self) -> bool:
-        """Move the parts of answers that are next into the out queue; False if there are none."""
+        """Move the parts of the next answers into the out queue; return False if there are none."""
         out, replies = self._out, self._replies
         retired = False
         while replies and len(out) < GATHER_MAX:
@@ -403,7 +416,8 @@ class Connection:
         return bool(out)
 
     def _send(self, limit: int) -> int:
-        """One system call for what is first in the out queue; bytes sent."""
+        """Send the first parts of the out queue with one system call; return the number of bytes
+        sent."""
         out = self._out
         first = out[0]
         if isinstance(first, FileRange):
@@ -428,7 +442,7 @@ class Connection:
         if self._first_sent:
             buffers[0] = memoryview(buffers[0])[self._first_sent :]
         sent = self._socket.sendmsg(buffers, (), flags)
-        # A part is held, and counts, until all of it is sent.
+        # A part stays in memory, and counts, until all of it is sent.
         left, freed = self._first_sent + sent, 0
         for length in lengths:
             if left < length:
@@ -454,7 +468,7 @@ class Connection:
             self._loop.remove_writer(self._fd)
 
     def close(self, reason: str, *, quiet: bool = False) -> None:
-        """End the connection now; ``quiet`` where nothing is wrong with that."""
+        """Close the connection now and log the reason, at debug level with ``quiet``."""
         if self.closed:
             return
         self.closed = True
@@ -477,7 +491,7 @@ class Connection:
                 reply.release()
         if held:
             self.budget.give(held)
-        # Requests under way keep their share until they end: their bytes are still in memory.
+        # Requests in flight stay in the budget until they end: their bytes are still in memory.
         self._replies.clear()
         self._ended(self, reason)
 

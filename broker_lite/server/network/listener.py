@@ -1,9 +1,8 @@
-"""The listening socket and the set of connections: accepting, limits, deadlines. Loop thread only.
+"""The listening socket and its connections: accepting, limits and timeouts. Loop thread only.
 
-Connections beyond ``max.connections`` are closed at once. A sweep, which runs only while there is
-something to see to, ends connections that were silent for too long or whose request began to arrive
-and did not go on, and gives up memory that requests no longer use. ``stop`` stops accepting;
-``close`` ends every connection.
+Connections beyond ``max.connections`` are closed at once. A sweep closes idle connections and
+connections whose request stopped arriving, and releases unused memory. It runs only while it has
+work. ``stop`` ends accepting; ``close`` also closes every connection.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from broker_lite.wire.reused_memory import ReusedMemory
 logger = logging.getLogger("logbus.listener")
 
 BACKLOG = 512
-"""Connections that the kernel keeps until they are accepted."""
+"""The kernel's backlog of connections that are not accepted yet."""
 ACCEPTS_PER_TURN = 64
-"""So that a storm of connections leaves time for those that are there."""
+"""Maximum connections accepted per loop turn, which leaves time for the existing ones."""
 SWEEP_S = 5.0
-"""How late an idle or stuck connection may be ended, where the limits are not shorter still."""
+"""Maximum seconds between sweeps; shorter timeouts shorten it."""
 STALLED_MS = 5000
-"""A request that stops arriving holds its memory so long where others wait for memory."""
+"""Milliseconds after which a stalled request is closed while other connections wait for memory."""
 ACCEPT_PAUSE_S = 0.5
-"""After the process ran out of file descriptors."""
+"""Seconds until accepting resumes after the process ran out of file descriptors."""
 
 
 _OPEN = (
@@ -46,7 +45,8 @@ _OPEN = (
 
 
 class Listener:
-    """Binds in the constructor: PortInUseError or InvalidConfigError name the option."""
+    """A bound socket and its connections. The constructor raises PortInUseError or
+    InvalidConfigError, which name the option."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock, metrics: Metrics) -> None:
         self._config = config
@@ -69,27 +69,28 @@ class Listener:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where clients are told to connect."""
+        """The address advertised to clients."""
         config = self._config
         return Endpoint(
             config.advertised_host or config.host, config.advertised_port or self.bound.port
         )
 
     def exposure(self) -> list[str]:
-        """What to tell of who can reach this address; nothing where only this machine can."""
+        """Return warnings about the hosts that can reach this address; empty if only this
+        machine can."""
         address = _address(self.bound.host)
         if address.is_loopback:
             return []
         told = [f"host={self._config.host} {_OPEN}"]
         if address.is_unspecified and not self._config.advertised_host:
             told.append(
-                f"advertised.host is empty, so clients are told {self.bound.host}, which leads "
-                "other machines to themselves: set it to a name of this one"
+                f"advertised.host is empty, so the advertised host is {self.bound.host}, "
+                "which leads other machines to themselves: set it to a name of this machine"
             )
         return told
 
     def start(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> None:
-        """Accept connections; ``begin`` gets every request."""
+        """Accept connections; ``begin`` receives every request."""
         for told in self.exposure():
             logger.warning("%s", told)
         self._loop, self._begin = loop, begin
@@ -98,7 +99,7 @@ class Listener:
         self._resume_accepting()
 
     def stop(self) -> None:
-        """Stop accepting. Connections that are there go on."""
+        """Stop accepting; existing connections continue."""
         if self._socket.fileno() == -1:
             return
         if self._accepting and self._loop is not None:
@@ -107,7 +108,7 @@ class Listener:
         self._socket.close()
 
     def close(self) -> None:
-        """Stop accepting and end every connection."""
+        """Stop accepting and close every connection."""
         self.stop()
         if self._sweep is not None:
             self._sweep.cancel()
@@ -117,7 +118,7 @@ class Listener:
 
     @property
     def is_idle(self) -> bool:
-        """No request is under way and no answer is unsent."""
+        """Whether no request is in flight and no answer is unsent."""
         return all(connection.is_idle for connection in self._connections)
 
     def _resume_accepting(self) -> None:
@@ -184,7 +185,8 @@ class Listener:
         self._connections.discard(connection)
 
     def _end_silent(self) -> None:
-        """End the connections that stopped talking; the sweep goes on while any are left."""
+        """Close idle and stalled connections, and schedule the next sweep while any connection
+        is open."""
         assert self._loop is not None
         now_ms = self._clock.monotonic_ms()
         idle_before = now_ms - self._config.connection_idle_ms

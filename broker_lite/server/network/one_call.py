@@ -23,7 +23,9 @@ async def ask(endpoint: Endpoint, call: Call[T], client_id: str, frame_bytes_max
         writer.write(encode_call(call, 1, client_id))
         (size,) = I32.unpack(await reader.readexactly(I32.size))
         if not 0 <= size <= frame_bytes_max:
-            raise ProtocolError(f"an answer of {size} bytes")
+            raise ProtocolError(
+                f"the answer's length {size} is not within 0 to {frame_bytes_max} bytes"
+            )
         return decode_call(call, memoryview(await reader.readexactly(size)))
     finally:
         writer.close()

@@ -72,7 +72,7 @@ def old_produce(acks: int) -> bytes:
     return bytes(writer.buffer)
 
 
-def test_a_client_that_is_too_old_is_told_which_versions_are_served(
+def test_unsupported_version_error_names_the_served_versions(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body(world: World) -> None:
@@ -93,7 +93,7 @@ def test_a_client_that_is_too_old_is_told_which_versions_are_served(
     assert [row.getMessage() for row in caplog.records] == [f"10.0.0.7:4711: {told}"]
 
 
-def test_a_handler_that_fails_is_an_error_of_its_request_alone(
+def test_failing_handler_fails_only_its_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*_: object) -> None:
@@ -138,7 +138,7 @@ def code_of(name: str, version: int, data: bytes) -> int:
     return int(answer.error_code)
 
 
-def test_what_is_too_long_is_told_so_and_the_connection_goes_on() -> None:
+def test_oversized_request_is_refused_and_the_connection_stays_open() -> None:
     """A leader of a large group would have come back with the same for ever. An assignment may be
     as long as what the coordinator lets in."""
 

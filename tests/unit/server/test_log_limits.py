@@ -41,7 +41,7 @@ def say(lines: Lines, second: float, message: str, *, line: int = 1, **extra: ob
     lines.handle(record)
 
 
-def test_a_warning_is_logged_once_a_minute_with_the_number_left_out(lines: Lines) -> None:
+def test_repeated_warning_is_logged_once_a_minute_with_the_suppressed_count(lines: Lines) -> None:
     for second in range(60):
         say(lines, second, "t-0 offset 7: corrupt")
     assert lines.said == ["t-0 offset 7: corrupt"]
@@ -65,13 +65,13 @@ def test_one_statement_logs_a_bounded_number_of_different_lines(lines: Lines) ->
     assert lines.said[-1] == f"later ({1000 - LINES_MAX} such lines were left out before)"
 
 
-def test_what_is_no_warning_is_not_limited(lines: Lines) -> None:
+def test_info_lines_are_not_limited(lines: Lines) -> None:
     for _ in range(3):
         lines.handle(logging.LogRecord("logbus", logging.INFO, "x.py", 1, "leads", (), None))
     assert lines.said == ["leads"] * 3
 
 
-def test_the_output_file_is_rotated_and_the_last_words_of_a_crash_are_in_the_newest(
+def test_output_file_is_rotated_and_crash_output_is_in_the_newest(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "broker.log"

@@ -46,7 +46,7 @@ async def lateness(*kept_ms: int) -> Metrics:
     return metrics
 
 
-def test_the_longest_stop_and_each_that_breaks_the_rule_are_recorded() -> None:
+def test_longest_loop_block_and_each_over_the_limit_are_recorded() -> None:
     metrics = asyncio.run(lateness(0, RULE_MS, RULE_MS + 1, 70, 2))
     lines = metrics.text().splitlines()
     assert "logbus_loop_blocked_max_ms 70" in lines
@@ -55,7 +55,7 @@ def test_the_longest_stop_and_each_that_breaks_the_rule_are_recorded() -> None:
     assert "logbus_loop_blocked_ms_count 5" in lines
 
 
-def test_a_timer_that_comes_early_is_no_stop() -> None:
+def test_early_timer_is_not_a_loop_block() -> None:
     assert "logbus_loop_blocked_max_ms 0" in asyncio.run(lateness(-1)).text().splitlines()
 
 
@@ -69,7 +69,7 @@ class RecordedLoop:
         self.asked.append((delay_s, callback))
 
 
-def test_a_broker_that_nobody_asks_looks_seldom() -> None:
+def test_idle_broker_measures_seldom() -> None:
     """Three idle brokers cost 1.6 % of a core, most of it for looking every 20 ms."""
     loop, metrics = RecordedLoop(), Metrics()
     watch = LoopWatch(loop, clock=SetClock(), metrics=metrics)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ def sample() -> Metrics:
     return metrics
 
 
-def test_the_text_is_what_prometheus_reads() -> None:
+def test_metrics_text_is_in_prometheus_format() -> None:
     lines = sample().text().splitlines()
     assert lines.count("# TYPE logbus_requests_total counter") == 1
     assert 'logbus_requests_total{kind="produce"} 2' in lines
@@ -29,7 +29,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
     assert sample().value("requests", "produce") == 2
 
 
-def test_they_are_served_and_nothing_else_is() -> None:
+def test_only_the_metrics_path_is_served() -> None:
     async def main() -> None:
         metrics = sample()
         port = await metrics.serve("127.0.0.1", 0)

@@ -108,7 +108,7 @@ def run(test: Callable[[Here, Other], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_fetch_is_answered_and_a_process_that_dies_is_suspected_until_it_is_back() -> None:
+def test_dead_peer_is_suspected_until_it_is_back() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -124,7 +124,7 @@ def test_a_fetch_is_answered_and_a_process_that_dies_is_suspected_until_it_is_ba
     run(test)
 
 
-def test_a_process_that_lives_is_trusted_once_the_connection_is_renewed() -> None:
+def test_suspicion_is_cleared_after_a_reconnection() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -137,7 +137,7 @@ def test_a_process_that_lives_is_trusted_once_the_connection_is_renewed() -> Non
     run(test)
 
 
-def test_what_is_under_way_fails_when_the_connection_ends() -> None:
+def test_requests_in_flight_fail_when_the_connection_closes() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -150,7 +150,7 @@ def test_what_is_under_way_fails_when_the_connection_ends() -> None:
     run(test)
 
 
-def test_who_registers_anew_is_another_peer_and_who_leaves_is_none() -> None:
+def test_new_registration_replaces_the_peer_and_departure_removes_it() -> None:
     async def test(here: Here, other: Other) -> None:
         endpoint = await other.start()
         before, after = BrokerView(2, endpoint, "D2", 77), BrokerView(2, endpoint, "D2", 78)
@@ -168,7 +168,7 @@ def test_who_registers_anew_is_another_peer_and_who_leaves_is_none() -> None:
     run(test)
 
 
-def test_a_port_on_which_nobody_listens_is_not_reached_through_itself() -> None:
+def test_closed_port_is_not_reached_by_self_connection() -> None:
     """A socket that connects to its own port would hold the port of the broker that comes back."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

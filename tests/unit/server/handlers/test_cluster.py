@@ -41,7 +41,7 @@ def test_versions_and_features(version: int) -> None:
     run(body)
 
 
-def test_a_version_of_the_future_is_told_what_there_is() -> None:
+def test_unknown_api_versions_request_receives_the_supported_versions() -> None:
     async def body(world: World) -> None:
         await world.start()
         message = tables.decode(ApiKey.API_VERSIONS, 9, memoryview(b"\x07"), 0)
@@ -91,7 +91,7 @@ def test_metadata_by_name(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_a_missing_topic_is_created_where_broker_and_client_allow_it(version: int) -> None:
+def test_missing_topic_is_created_if_broker_and_client_allow_it(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2, auto_create_topics=True, num_partitions=3)
         await world.make_topic("old")
@@ -138,7 +138,7 @@ def test_one_request_creates_a_bounded_number_of_topics() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_metadata_of_everything_and_of_nothing(version: int) -> None:
+def test_metadata_of_all_topics_and_of_none(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("a")
@@ -174,7 +174,7 @@ def test_metadata_by_id(version: int) -> None:
     run(body)
 
 
-def test_a_partition_without_a_living_leader_does_not_hide_the_others() -> None:
+def test_partition_without_a_live_leader_does_not_fail_the_others() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("t", 2)
@@ -209,7 +209,7 @@ def test_the_cluster_is_described(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_CONFIG_RESOURCES))
-def test_topics_and_brokers_are_listed_as_having_settings(version: int) -> None:
+def test_topics_and_brokers_are_listed_as_config_resources(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("t")
@@ -299,7 +299,7 @@ def test_topics_are_described_in_pages() -> None:
     run(body)
 
 
-def test_a_described_topic_has_the_facts_of_its_metadata() -> None:
+def test_described_topic_agrees_with_its_metadata() -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("t")
@@ -328,7 +328,7 @@ ON_CLUSTER = {5, 7, 8, 9, 10, 11, 12}
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_every_operation_is_authorized_where_a_request_asks(is_asked: bool) -> None:
+def test_all_operations_are_authorized_when_requested(is_asked: bool) -> None:
     """As from a broker of Kafka without an authorizer; -2147483648 where nothing was asked."""
 
     def seen(found: set[int] | None) -> set[int] | None:

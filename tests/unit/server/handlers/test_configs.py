@@ -85,7 +85,7 @@ def test_settings_of_topics_and_brokers(version: int) -> None:
     run(body)
 
 
-def test_what_was_not_asked_for_is_left_out() -> None:
+def test_only_requested_settings_are_described() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -105,7 +105,7 @@ def test_what_was_not_asked_for_is_left_out() -> None:
         (99, "x", InvalidRequestError.code, "resource of type 99 'x' has no settings"),
     ],
 )
-def test_resources_that_cannot_be_described(kind: int, name: str, code: int, words: str) -> None:
+def test_undescribable_resources_are_refused(kind: int, name: str, code: int, words: str) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -117,7 +117,7 @@ def test_resources_that_cannot_be_described(kind: int, name: str, code: int, wor
     run(body)
 
 
-def test_a_group_has_no_settings_to_describe_and_none_to_change() -> None:
+def test_group_has_no_settings() -> None:
     async def body(world: World) -> None:
         await world.start()
         answer = await world.ask("DescribeConfigs", 4, resources=[asked(GROUP, "g")])
@@ -181,7 +181,7 @@ KAFKA_DEFAULTS = {
 }
 
 
-def test_every_topic_setting_of_kafka_is_taken_at_its_default() -> None:
+def test_kafka_topic_settings_are_accepted_at_their_defaults() -> None:
     """Tools write out all of them (Terraform, Strimzi, kafka-configs), and read them back."""
 
     async def body(world: World) -> None:
@@ -211,7 +211,7 @@ def test_a_segment_may_be_smaller_than_the_largest_batch() -> None:
     run(body)
 
 
-def test_a_setting_is_kept_as_it_is_spelled_however_it_was_said() -> None:
+def test_setting_is_stored_in_its_canonical_spelling() -> None:
     """The blanks about a number alone could be more than ZooKeeper takes in one write; who led the
     cluster then tried that write for ever, and nothing else."""
 
@@ -269,7 +269,7 @@ WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]
 
 
 @pytest.mark.parametrize(("rows", "error", "words"), WRONG)
-def test_wrong_changes_change_nothing(
+def test_invalid_changes_change_nothing(
     rows: tuple[tuple[str, int, str | None], ...], error: type[Exception], words: str
 ) -> None:
     async def body(world: World) -> None:
@@ -286,7 +286,7 @@ def test_wrong_changes_change_nothing(
     run(body)
 
 
-def test_resources_that_cannot_be_changed() -> None:
+def test_unchangeable_resources_are_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         row = ("retention.ms", OPERATION_SET, "1")
@@ -302,7 +302,7 @@ def test_resources_that_cannot_be_changed() -> None:
     run(body)
 
 
-def test_taking_a_throttle_away_that_was_never_there_is_done_already() -> None:
+def test_deleting_an_unset_throttle_succeeds() -> None:
     """Kafka's reassignment tool does so after every move, at brokers and topics."""
 
     async def body(world: World) -> None:
@@ -323,7 +323,7 @@ def test_taking_a_throttle_away_that_was_never_there_is_done_already() -> None:
     run(body)
 
 
-def test_setting_a_throttle_is_refused_with_the_way_round_it() -> None:
+def test_setting_a_throttle_is_refused_with_an_alternative() -> None:
     """`kafka-reassign-partitions --throttle` sets both before it moves anything."""
 
     async def body(world: World) -> None:

@@ -66,7 +66,7 @@ class Reader:
 @pytest.mark.parametrize(
     ("says_epoch", "expected"), [(True, FencedLeaderEpochError), (False, NotLeaderError)]
 )
-def test_what_a_deposed_leader_lost_is_not_out_of_range(
+def test_fetch_from_a_deposed_leader_is_not_offset_out_of_range(
     says_epoch: bool, expected: type[LogbusError]
 ) -> None:
     """A read waited for a thread while another was elected, uncleanly, and this log was cut: only
@@ -88,7 +88,7 @@ def test_what_a_deposed_leader_lost_is_not_out_of_range(
     run(body, brokers=2)
 
 
-def test_a_deposed_leader_does_not_say_that_no_record_is_so_late() -> None:
+def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
     """The same of an offset that is looked up by its time."""
 
     async def body(world: World) -> None:
@@ -107,7 +107,7 @@ def test_a_deposed_leader_does_not_say_that_no_record_is_so_late() -> None:
     run(body, brokers=2)
 
 
-def test_a_follower_answers_the_debugging_consumer_alone() -> None:
+def test_follower_answers_only_the_debugging_consumer() -> None:
     """Kafka's ReplicaVerificationTool compares what each replica has below its high watermark."""
 
     async def body(world: World) -> None:
@@ -163,7 +163,7 @@ def test_a_consumer_of_another_leader_epoch_is_fenced() -> None:
     run(body, brokers=1)
 
 
-def test_a_batch_that_cannot_be_decoded_leaves_leadership_and_isr_as_they_are(
+def test_undecodable_batch_changes_neither_leadership_nor_isr(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Readers of rows get CORRUPT_MESSAGE at its offset, however often they ask, and go on behind
@@ -202,7 +202,7 @@ def test_a_batch_that_cannot_be_decoded_leaves_leadership_and_isr_as_they_are(
     ("timestamp", "since", "expected"),
     [(-4, 8, (0, 0)), (-5, 9, (-1, -1)), (-6, 11, (-1, -1)), (-7, 12, (-1, -1))],
 )
-def test_offsets_of_tiered_storage_are_listed_from_their_version_on(
+def test_tiered_storage_offsets_are_listed_from_their_first_version(
     timestamp: int, since: int, expected: tuple[int, int]
 ) -> None:
     """Nothing is tiered: the earliest local offset is the earliest one, and no other is there."""

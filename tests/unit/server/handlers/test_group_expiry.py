@@ -13,7 +13,7 @@ from broker_lite.metadata.store import Create, Delete, Set
 from broker_lite.model import CommittedOffset, TopicPartition
 
 
-def test_native_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
+def test_native_groups_expire_after_the_retention_time() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
         await world.make_topic("t")
@@ -41,7 +41,7 @@ def test_native_groups_expire_when_they_were_empty_for_the_retention_time() -> N
     run(body)
 
 
-def test_what_a_mirror_noted_does_not_expire_while_it_rests() -> None:
+def test_mirror_progress_does_not_expire() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
         await world.make_topic("t")
@@ -56,7 +56,7 @@ def test_what_a_mirror_noted_does_not_expire_while_it_rests() -> None:
     run(body)
 
 
-def test_a_native_group_whose_members_come_between_two_looks_does_not_expire() -> None:
+def test_native_group_with_members_between_two_checks_does_not_expire() -> None:
     """A job that runs for a minute each hour, and commits only when something has come: brokers
     never saw it there, and took its group for one that was empty since its last commit."""
 
@@ -86,7 +86,7 @@ def test_a_native_group_whose_members_come_between_two_looks_does_not_expire() -
     run(body)
 
 
-def test_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
+def test_kafka_groups_expire_after_the_retention_time() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
         await world.make_topic("t")

@@ -74,7 +74,7 @@ class NativeReader:
         self.refused.append(error.name)
 
 
-def test_the_first_member_of_either_kind_decides_which_a_group_is() -> None:
+def test_first_member_determines_the_group_kind() -> None:
     """A commit without a member made it Kafka's for good, so the copy of a native group's offsets
     could be read by Kafka members alone."""
 
@@ -118,7 +118,7 @@ def test_the_first_member_of_either_kind_decides_which_a_group_is() -> None:
     run(body)
 
 
-def test_a_group_that_is_taken_over_for_two_reasons_at_once_has_one_coordinator() -> None:
+def test_concurrent_takeovers_of_a_group_create_one_coordinator() -> None:
     """Who wanted it described had looked whether somebody was left in it before others joined, and
     replaced the machine that they were in: its next generation was one that there was already."""
 

@@ -58,7 +58,7 @@ def test_members_join_in_every_version(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
-def test_assignments_are_handed_out_in_every_version(version: int) -> None:
+def test_assignments_are_returned_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         one = Member(world)
@@ -105,7 +105,7 @@ def test_members_leave_in_every_version(version: int) -> None:
     run(body)
 
 
-def test_a_member_that_is_silent_is_out_after_its_session() -> None:
+def test_silent_member_is_removed_after_its_session_timeout() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -123,7 +123,7 @@ def test_a_member_that_is_silent_is_out_after_its_session() -> None:
     run(body)
 
 
-def test_only_members_commit_while_there_are_any_and_only_in_their_generation() -> None:
+def test_only_members_commit_and_only_in_their_generation() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -150,7 +150,7 @@ def test_only_members_commit_while_there_are_any_and_only_in_their_generation() 
     run(body)
 
 
-def test_a_topic_goes_away_under_a_group_and_comes_back() -> None:
+def test_group_survives_deletion_and_recreation_of_its_topic() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -184,7 +184,7 @@ def test_static_members_are_fenced() -> None:
     run(body)
 
 
-def test_who_takes_a_static_member_s_place_reads_what_that_one_committed_last() -> None:
+def test_static_members_successor_reads_its_last_commit() -> None:
     """Found by the simulation: no generation is written then, so nothing waited for the commit."""
 
     async def body(world: World) -> None:
@@ -203,7 +203,7 @@ def test_who_takes_a_static_member_s_place_reads_what_that_one_committed_last() 
     run(body)
 
 
-def test_a_group_s_name_is_any_text_that_is_not_too_long() -> None:
+def test_group_name_is_any_text_up_to_the_limit() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -225,7 +225,7 @@ def test_a_group_s_name_is_any_text_that_is_not_too_long() -> None:
     run(body)
 
 
-def test_a_full_group_refuses_who_comes_and_is_unharmed() -> None:
+def test_full_group_refuses_new_members_without_a_rebalance() -> None:
     async def body(world: World) -> None:
         await world.start(group_size_max=3)
         one, two = await gathered(world, 2)
@@ -242,7 +242,7 @@ def test_a_full_group_refuses_who_comes_and_is_unharmed() -> None:
     run(body)
 
 
-def test_what_all_groups_of_a_broker_say_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_of_all_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Newcomers are refused, and an assignment is to be tried again, until others have left."""
 
     async def body(world: World) -> None:
@@ -265,7 +265,9 @@ def test_what_all_groups_of_a_broker_say_has_a_bound(monkeypatch: pytest.MonkeyP
     run(body)
 
 
-def test_who_was_only_given_an_id_has_no_room_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_member_that_only_received_an_id_reserves_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All that had asked for one came in together, however little room there was; and a static
     member that came back was refused what its own had left."""
 
@@ -286,7 +288,7 @@ def test_who_was_only_given_an_id_has_no_room_reserved(monkeypatch: pytest.Monke
     run(body)
 
 
-def test_ten_thousand_members_asked_for_leave_the_group_unharmed() -> None:
+def test_ten_thousand_requested_member_ids_do_not_affect_the_group() -> None:
     """With the limit that brokers have. As bytes, so that it takes no longer than it must."""
 
     async def body(world: World) -> None:
@@ -415,7 +417,7 @@ def test_a_group_is_deleted_right_after_its_static_member_expired() -> None:
     run(body)
 
 
-def test_a_group_moves_when_its_coordinator_dies_and_its_generation_goes_on() -> None:
+def test_group_moves_with_its_generation_when_the_coordinator_dies() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")
@@ -459,7 +461,7 @@ def test_a_group_moves_when_its_coordinator_dies_and_its_generation_goes_on() ->
     run(body)
 
 
-def test_a_group_whose_members_died_with_its_coordinator_is_empty_in_the_end() -> None:
+def test_group_whose_members_died_with_the_coordinator_becomes_empty() -> None:
     """Nobody asks for it any more, but for whoever lists groups."""
 
     async def body(world: World) -> None:
@@ -483,7 +485,7 @@ def test_a_group_whose_members_died_with_its_coordinator_is_empty_in_the_end() -
     run(body)
 
 
-def test_a_rebalance_is_seen_by_whoever_describes_it() -> None:
+def test_described_group_shows_a_rebalance() -> None:
     async def body(world: World) -> None:
         await world.start()
         one, two = await gathered(world, 2)
@@ -504,7 +506,7 @@ def test_a_rebalance_is_seen_by_whoever_describes_it() -> None:
     run(body)
 
 
-def test_a_coordinator_that_was_passed_over_says_so_to_whoever_waits_and_writes_nothing() -> None:
+def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> None:
     """A claim of another broker is heard of at once, by the watch."""
 
     async def body(world: World) -> None:
@@ -528,7 +530,7 @@ def test_a_coordinator_that_was_passed_over_says_so_to_whoever_waits_and_writes_
     run(body)
 
 
-def test_others_than_the_coordinator_say_so() -> None:
+def test_other_brokers_answer_not_coordinator() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("t")

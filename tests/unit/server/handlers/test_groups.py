@@ -135,7 +135,7 @@ def test_offsets_are_fetched(version: int) -> None:
     run(body)
 
 
-def test_commits_that_are_refused() -> None:
+def test_invalid_commits_are_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 2)
@@ -161,7 +161,7 @@ def test_commits_that_are_refused() -> None:
     run(body)
 
 
-def test_a_topic_that_was_made_again_has_no_offsets() -> None:
+def test_recreated_topic_has_no_offsets() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -187,7 +187,7 @@ async def own_commit(world: World, *topics: groups.OffsetCommitTopic) -> list[li
     return [[row.error_code for row in topic.partitions] for topic in answer.topics]
 
 
-def test_an_offset_of_a_topic_that_was_made_again_is_refused_and_leaves_none() -> None:
+def test_commit_for_a_former_topic_id_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 2)
@@ -211,7 +211,7 @@ def test_an_offset_of_a_topic_that_was_made_again_is_refused_and_leaves_none() -
     run(body)
 
 
-def test_an_offset_of_a_topic_that_is_gone_is_refused() -> None:
+def test_commit_for_a_deleted_topic_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -223,7 +223,7 @@ def test_an_offset_of_a_topic_that_is_gone_is_refused() -> None:
     run(body)
 
 
-def test_who_asks_for_it_gets_topic_ids_and_commit_times() -> None:
+def test_logbus_client_receives_topic_ids_and_commit_times() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", 2)
@@ -245,7 +245,7 @@ def test_who_asks_for_it_gets_topic_ids_and_commit_times() -> None:
     run(body)
 
 
-def test_without_zookeeper_offsets_wait() -> None:
+def test_without_zookeeper_commits_fail_with_a_retriable_error() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -283,7 +283,7 @@ def test_every_broker_names_the_same_coordinator(version: int) -> None:
     run(body)
 
 
-def test_coordinators_that_there_are_not() -> None:
+def test_transactional_and_empty_coordinator_keys_are_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         answer = await world.ask("FindCoordinator", 4, key_type=1, coordinator_keys=["t"])
@@ -392,7 +392,7 @@ def test_offsets_are_deleted() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.INIT_PRODUCER_ID))
-def test_producer_ids_are_never_given_twice(version: int) -> None:
+def test_producer_ids_are_unique(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         given = []

@@ -63,7 +63,7 @@ def new_partition(world: World) -> threading.Event:
     return may_go_on
 
 
-def test_a_leader_holds_requests_back_until_its_log_is_made() -> None:
+def test_leader_defers_requests_until_its_log_exists() -> None:
     """A client that was refused would ask for the metadata, which name the same leader, and try
     again: librdkafka after 100 ms, and idempotent producers of sarama 1.38 give up."""
 

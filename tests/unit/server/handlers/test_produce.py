@@ -63,7 +63,7 @@ class Producer:
 
 
 @pytest.mark.parametrize("version", [9, 13])
-def test_batches_behind_one_that_came_before_the_replica_was_added_get_its_error(
+def test_batches_after_one_refused_before_the_assignment_get_the_same_error(
     version: int,
 ) -> None:
     async def body(world: World) -> None:
@@ -82,7 +82,7 @@ def test_batches_behind_one_that_came_before_the_replica_was_added_get_its_error
     run(body, brokers=3)
 
 
-def test_batches_behind_one_that_a_follower_refused_get_its_error() -> None:
+def test_batches_after_one_refused_by_a_follower_get_the_same_error() -> None:
     async def body(world: World) -> None:
         await world.serves(1)
         await world.until(lambda: bool(world.nodes[2].manager.replicas))
@@ -95,7 +95,7 @@ def test_batches_behind_one_that_a_follower_refused_get_its_error() -> None:
     run(body, brokers=2)
 
 
-def test_batches_behind_one_that_too_few_replicas_refused_get_its_error() -> None:
+def test_batches_after_one_refused_for_too_few_replicas_get_the_same_error() -> None:
     async def body(world: World) -> None:
         world.config = {"min.insync.replicas": "2"}
         leader = world.nodes[1]
@@ -112,7 +112,7 @@ def test_batches_behind_one_that_too_few_replicas_refused_get_its_error() -> Non
     run(body, brokers=2)
 
 
-def test_batches_behind_one_that_was_damaged_on_its_way_get_its_error() -> None:
+def test_batches_after_one_corrupted_in_transit_get_the_same_error() -> None:
     async def body(world: World) -> None:
         await world.serves(1)
         producer = Producer(world.nodes[1])

@@ -157,7 +157,7 @@ def test_elections_of_an_unknown_kind_are_refused() -> None:
     run(body)
 
 
-def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
+def test_unclean_election_needs_a_leaderless_partition() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [2, 3])
@@ -182,7 +182,7 @@ def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
-def test_partitions_are_moved_and_listed(version: int) -> None:
+def test_reassignments_are_made_and_listed(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [1, 2], [1, 2])
@@ -217,7 +217,7 @@ def test_partitions_are_moved_and_listed(version: int) -> None:
     run(body)
 
 
-def test_a_move_is_taken_back() -> None:
+def test_reassignment_is_cancelled() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [1, 2])
@@ -231,7 +231,7 @@ def test_a_move_is_taken_back() -> None:
     run(body)
 
 
-def test_the_number_of_replicas_stays_where_the_request_says_so() -> None:
+def test_reassignment_keeps_the_replication_factor_on_request() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [1, 2])
@@ -245,7 +245,7 @@ def test_the_number_of_replicas_stays_where_the_request_says_so() -> None:
     run(body)
 
 
-def test_who_is_not_controller_moves_nothing() -> None:
+def test_only_the_controller_reassigns() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1])
@@ -259,7 +259,7 @@ def test_who_is_not_controller_moves_nothing() -> None:
     run(body)
 
 
-def test_a_broker_is_retired_once_it_is_empty_and_gone() -> None:
+def test_broker_is_unregistered_once_it_is_stopped_and_empty() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1, 2])

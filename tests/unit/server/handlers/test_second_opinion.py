@@ -41,7 +41,7 @@ class Wire:
         return decode_call(call, memoryview(octets)[4:])
 
 
-def test_a_coordinator_that_is_cut_off_gives_up_the_groups_that_are_anothers_by_now() -> None:
+def test_isolated_coordinator_gives_up_groups_that_moved() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")
@@ -68,7 +68,7 @@ def test_a_coordinator_that_is_cut_off_gives_up_the_groups_that_are_anothers_by_
     run(body)
 
 
-def test_who_is_silent_keeps_nobody_from_being_heard() -> None:
+def test_silent_peer_does_not_delay_the_answers_of_others() -> None:
     """All answers were waited for before any was heeded. In turn, so that it costs as much in a
     large cluster."""
 
@@ -92,7 +92,7 @@ def test_who_is_silent_keeps_nobody_from_being_heard() -> None:
     run(body)
 
 
-def test_members_go_on_while_nobody_reaches_zookeeper() -> None:
+def test_members_stay_while_no_broker_reaches_zookeeper() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")

@@ -71,7 +71,7 @@ def test_topics_are_created(version: int) -> None:
     run(body)
 
 
-def test_counts_that_are_not_given_come_from_the_brokers_settings() -> None:
+def test_default_counts_come_from_the_brokers_settings() -> None:
     async def body(world: World) -> None:
         await world.start(1, num_partitions=4)  # type: ignore[arg-type]
         answer = await world.ask("CreateTopics", 7, topics=[topic("t", -1, -1)], timeout_ms=5000)
@@ -112,7 +112,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("row", "error", "words"), REFUSED)
-def test_wrong_topics_are_refused_with_the_reason(
+def test_invalid_topics_are_refused_with_the_reason(
     row: Any, error: type[Exception], words: str
 ) -> None:
     async def body(world: World) -> None:
@@ -129,7 +129,7 @@ def test_wrong_topics_are_refused_with_the_reason(
     run(body)
 
 
-def test_chosen_brokers_get_the_partitions() -> None:
+def test_replica_assignment_of_the_request_is_used() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         row = topic("t", -1, -1, assignments=[assigned(1, 2), assigned(0, 2), assigned(2, 1)])
@@ -141,7 +141,7 @@ def test_chosen_brokers_get_the_partitions() -> None:
     run(body)
 
 
-def test_a_topic_named_twice_is_refused_and_answered_once() -> None:
+def test_duplicate_topic_is_refused_and_answered_once() -> None:
     async def body(world: World) -> None:
         await world.start()
         rows = [topic("t"), topic("t", 2), topic("u")]
@@ -181,7 +181,7 @@ def test_only_the_controller_changes_topics() -> None:
     run(body)
 
 
-def test_without_zookeeper_clients_are_told_to_try_again() -> None:
+def test_without_zookeeper_the_error_is_retriable() -> None:
     async def body(world: World) -> None:
         await world.start()
         world.service.stop()
@@ -217,7 +217,7 @@ def test_topics_are_deleted(version: int) -> None:
     run(body)
 
 
-def test_deleting_an_id_that_is_gone() -> None:
+def test_deleting_an_unknown_topic_id_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("a")

@@ -77,7 +77,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 20))
 
 
-def test_answers_go_out_in_the_order_of_the_requests() -> None:
+def test_answers_are_sent_in_request_order() -> None:
     async def main() -> None:
         replies: list[Reply] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
@@ -94,7 +94,7 @@ def test_answers_go_out_in_the_order_of_the_requests() -> None:
     run(main)
 
 
-def test_a_request_without_an_answer_holds_nothing_up() -> None:
+def test_request_without_an_answer_does_not_block_later_answers() -> None:
     async def main() -> None:
         replies: list[Reply] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
@@ -137,7 +137,7 @@ def test_files_and_bytes_are_sent_as_one_stream() -> None:
     run(main)
 
 
-def test_a_fat_reader_leaves_turns_for_others() -> None:
+def test_client_with_large_answers_does_not_starve_others() -> None:
     """Its 64 MB must not be sent while a small request waits: both sockets are read at the end."""
 
     async def main() -> None:
@@ -165,7 +165,7 @@ def test_a_fat_reader_leaves_turns_for_others() -> None:
     run(main)
 
 
-def test_reading_stops_at_the_limit_of_requests_and_goes_on() -> None:
+def test_reading_pauses_at_the_request_limit_and_resumes() -> None:
     async def main() -> None:
         replies: list[Reply] = []
         peer = Peer(lambda frame, reply: replies.append(reply), requests_max=2)
@@ -183,7 +183,7 @@ def test_reading_stops_at_the_limit_of_requests_and_goes_on() -> None:
     run(main)
 
 
-def test_a_client_that_does_not_read_is_not_read_either() -> None:
+def test_broker_stops_reading_from_a_client_that_does_not_read() -> None:
     async def main() -> None:
         begun = 0
 
@@ -212,7 +212,7 @@ async def turns(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-def test_reading_stops_while_requests_hold_more_than_the_budget() -> None:
+def test_reading_pauses_while_requests_exceed_the_budget() -> None:
     async def main() -> None:
         budget = Budget(1000)
         replies: list[Reply] = []
@@ -233,7 +233,7 @@ def test_reading_stops_while_requests_hold_more_than_the_budget() -> None:
     run(main)
 
 
-def test_an_unfinished_request_counts_with_the_bytes_that_arrived() -> None:
+def test_partial_request_counts_with_its_received_bytes() -> None:
     """Declared lengths take no memory, and do not keep others from being served."""
 
     async def main() -> None:
@@ -257,7 +257,7 @@ def test_an_unfinished_request_counts_with_the_bytes_that_arrived() -> None:
     run(main)
 
 
-def test_unfinished_requests_leave_half_of_the_budget_to_others() -> None:
+def test_partial_requests_use_at_most_half_of_the_budget() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
         answered = Peer(lambda _, reply: reply.answer([b"ok"]), budget=budget)
@@ -278,7 +278,7 @@ def test_unfinished_requests_leave_half_of_the_budget_to_others() -> None:
     run(main)
 
 
-def test_unfinished_requests_that_wait_for_each_other_are_finished_one_by_one() -> None:
+def test_partial_requests_over_the_budget_complete_one_by_one() -> None:
     async def main() -> None:
         budget = Budget(256 << 10)
         sizes: list[int] = []
@@ -308,7 +308,7 @@ def test_unfinished_requests_that_wait_for_each_other_are_finished_one_by_one() 
     run(main)
 
 
-def test_an_answer_counts_until_its_client_has_read_it() -> None:
+def test_answer_counts_in_the_budget_until_the_client_has_read_it() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
         peer = Peer(lambda _, reply: reply.answer([bytes(3 << 20), bytes(1)]), budget=budget)
@@ -329,7 +329,7 @@ def test_an_answer_counts_until_its_client_has_read_it() -> None:
     run(main)
 
 
-def test_no_request_is_begun_for_a_client_with_unread_answers() -> None:
+def test_no_request_starts_for_a_client_with_unread_answers() -> None:
     async def main() -> None:
         begun = 0
 
@@ -349,7 +349,7 @@ def test_no_request_is_begun_for_a_client_with_unread_answers() -> None:
     run(main)
 
 
-def test_an_announced_answer_is_built_when_all_before_it_are_read() -> None:
+def test_announced_answer_is_built_after_earlier_answers_are_read() -> None:
     async def main() -> None:
         budget = Budget(64 << 20)
         built: list[memoryview] = []
@@ -375,7 +375,7 @@ def test_an_announced_answer_is_built_when_all_before_it_are_read() -> None:
     run(main)
 
 
-def test_announced_answers_share_the_budget_and_a_closed_connection_gives_its_share_back() -> None:
+def test_announced_answers_share_the_budget_and_closing_releases_their_share() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
         built: list[Reply] = []
@@ -413,7 +413,7 @@ def test_announced_answers_share_the_budget_and_a_closed_connection_gives_its_sh
     run(main)
 
 
-def test_a_held_connection_begins_no_further_request() -> None:
+def test_held_connection_starts_no_further_request() -> None:
     async def main() -> None:
         replies: list[Reply] = []
 
@@ -437,7 +437,7 @@ def test_a_held_connection_begins_no_further_request() -> None:
     run(main)
 
 
-def test_what_a_closed_connection_held_is_given_back() -> None:
+def test_closed_connection_releases_its_memory() -> None:
     async def main() -> None:
         budget = Budget(10_000)
         replies: list[Reply] = []
@@ -454,7 +454,7 @@ def test_what_a_closed_connection_held_is_given_back() -> None:
     run(main)
 
 
-def test_a_frame_that_lies_about_its_length_ends_the_connection() -> None:
+def test_frame_with_an_invalid_length_closes_the_connection() -> None:
     async def main() -> None:
         for prefix in (b"\xff\xff\xff\xff", struct.pack(">i", (1 << 20) + 1), b"GET / HTTP/1.1"):
             peer = Peer(lambda _, reply: reply.answer([b"?"]))
@@ -466,7 +466,7 @@ def test_a_frame_that_lies_about_its_length_ends_the_connection() -> None:
     run(main)
 
 
-def test_a_request_that_is_refused_ends_its_connection_only() -> None:
+def test_refused_request_closes_only_its_connection() -> None:
     async def main() -> None:
         def begin(frame: memoryview, reply: Reply) -> None:
             if frame == b"bad":
@@ -485,7 +485,7 @@ def test_a_request_that_is_refused_ends_its_connection_only() -> None:
     run(main)
 
 
-def test_the_reason_says_when_a_request_was_cut() -> None:
+def test_close_reason_reports_a_partial_request() -> None:
     async def main() -> None:
         peer = Peer(lambda _, reply: None)
         await peer.send(framed(b"abc")[:5])
@@ -497,7 +497,7 @@ def test_the_reason_says_when_a_request_was_cut() -> None:
     run(main)
 
 
-def test_who_is_not_read_has_not_begun_a_request_too_slowly() -> None:
+def test_request_timeout_excludes_pauses_of_reading() -> None:
     """The broker stopped reading it, not the client sending: it is not to be ended as stuck."""
 
     async def main() -> None:
@@ -516,7 +516,7 @@ def test_who_is_not_read_has_not_begun_a_request_too_slowly() -> None:
     run(main)
 
 
-def test_a_file_that_is_shorter_than_promised_ends_the_connection() -> None:
+def test_file_shorter_than_its_range_closes_the_connection() -> None:
     async def main() -> None:
         with tempfile.TemporaryFile() as file:
             peer = Peer(lambda _, reply: reply.answer([FileRange(file, 0, 10)]))

@@ -11,7 +11,7 @@ from broker_lite.server.network.context import broker_client_id
 from broker_lite.wire.api import ApiKey
 
 
-def test_only_a_brokers_client_id_makes_a_broker() -> None:
+def test_only_broker_client_ids_identify_brokers() -> None:
     assert context_of(ApiKey.METADATA, 12, broker_client_id(3)).is_broker
     assert not context_of(ApiKey.METADATA, 12, "rdkafka").is_broker
     assert not context_of(ApiKey.METADATA, 12, None).is_broker

@@ -23,20 +23,20 @@ def listener(**settings: object) -> Listener:
     return Listener(BrokerConfig(**settings), clock=Clock(), metrics=Metrics())  # type: ignore[arg-type]
 
 
-def test_a_free_port_is_bound_and_told() -> None:
+def test_port_0_binds_and_reports_a_free_port() -> None:
     one = listener(port=0)
     assert one.bound.port > 0
     assert one.endpoint == one.bound
     one.close()
 
 
-def test_what_clients_are_told_can_be_set() -> None:
+def test_advertised_host_and_port_can_be_set() -> None:
     one = listener(port=0, advertised_host="broker.example", advertised_port=443)
     assert one.endpoint == ("broker.example", 443)
     one.close()
 
 
-def test_a_port_in_use_names_the_option() -> None:
+def test_error_of_a_used_port_names_the_option() -> None:
     one = listener(port=0)
     with pytest.raises(PortInUseError, match=f"port={one.bound.port} on host=127.0.0.1"):
         listener(port=one.bound.port)
@@ -45,12 +45,12 @@ def test_a_port_in_use_names_the_option() -> None:
 
 
 @pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
-def test_a_host_that_is_not_ours(host: str) -> None:
+def test_host_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(InvalidConfigError, match="host="):
         listener(port=0, host=host, listeners_insecure_allow=True)
 
 
-def test_who_can_reach_a_broker_is_told() -> None:
+def test_exposure_describes_the_reachable_address() -> None:
     one = listener(port=0)
     assert one.exposure() == []
     one.close()
@@ -66,14 +66,14 @@ def test_who_can_reach_a_broker_is_told() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_others_reach_a_broker_only_where_that_is_said_aloud(host: str) -> None:
+def test_non_loopback_address_needs_the_insecure_setting(host: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"set listeners\.insecure\.allow=true"):
         listener(port=0, host=host)
     for own in ("127.0.0.1", "localhost"):
         listener(port=0, host=own).close()
 
 
-def test_a_client_that_does_not_read_its_answers_is_ended() -> None:
+def test_client_that_does_not_read_its_answers_is_disconnected() -> None:
     begun: list[Reply] = []
 
     def begin(frame: memoryview, reply: Reply) -> None:
@@ -91,7 +91,7 @@ def test_a_client_that_does_not_read_its_answers_is_ended() -> None:
     serve(begin, attack, connection_idle_ms=1000)
 
 
-def test_a_request_that_stops_arriving_ends_where_others_wait_for_its_memory(
+def test_stalled_request_is_closed_while_others_wait_for_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener_module, "STALLED_MS", 300)

@@ -7,12 +7,12 @@ from broker_lite.server.partitions.cache_policy import LARGE_BYTES, READERS_MS, 
 START, MIB = 1_000_000, 1 << 20
 
 
-def test_the_first_of_what_nobody_reads_stays() -> None:
+def test_unread_appends_stay_cached_up_to_the_limit() -> None:
     policy = CachePolicy(4 * MIB)
     assert [policy.keeps(START, MIB) for _ in range(6)] == [True] * 4 + [False] * 2
 
 
-def test_everything_stays_while_somebody_reads_and_for_a_while_after() -> None:
+def test_appends_stay_cached_during_and_shortly_after_reads() -> None:
     policy = CachePolicy(4 * MIB)
     policy.keeps(START, 100 * MIB)
     policy.note_read(START)
@@ -22,12 +22,12 @@ def test_everything_stays_while_somebody_reads_and_for_a_while_after() -> None:
     assert policy.keeps(START + READERS_MS, MIB)
 
 
-def test_small_batches_stay() -> None:
+def test_small_batches_stay_cached() -> None:
     policy = CachePolicy(0)
     assert policy.keeps(START, LARGE_BYTES - 1)
     assert not policy.keeps(START, LARGE_BYTES)
 
 
-def test_everything_stays_where_that_was_asked_for() -> None:
+def test_limit_of_minus_one_keeps_all_appends_cached() -> None:
     policy = CachePolicy(-1)
     assert all(policy.keeps(START, 1 << 40) for _ in range(3))

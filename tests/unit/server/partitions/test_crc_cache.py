@@ -7,13 +7,13 @@ from broker_lite.server.partitions.crc_cache import RANGES_MAX, TRUST_MS, CrcCac
 START = 1_000_000
 
 
-def test_what_was_there_at_the_start_is_not_trusted() -> None:
+def test_records_from_before_the_start_need_a_crc_check() -> None:
     cache = CrcCache(100)
     assert not cache.is_checked(START, 99, 200)
     assert not cache.is_checked(START, 0, 100)
 
 
-def test_appends_are_trusted_for_a_minute() -> None:
+def test_appends_need_no_crc_check_for_a_minute() -> None:
     cache = CrcCache(100)
     cache.appending(START, 100)
     assert cache.is_checked(START, 100, 150)
@@ -24,7 +24,7 @@ def test_appends_are_trusted_for_a_minute() -> None:
     assert not cache.is_recent(START + TRUST_MS, 149)
 
 
-def test_what_leaves_memory_is_read_again_before_it_is_trusted() -> None:
+def test_evicted_appends_need_a_crc_check() -> None:
     cache = CrcCache(100)
     cache.appending(START, 100)
     cache.evicting(START)
@@ -37,7 +37,7 @@ def test_what_leaves_memory_is_read_again_before_it_is_trusted() -> None:
     assert not cache.is_recent(later, 149)
 
 
-def test_many_appends_are_remembered_by_the_second() -> None:
+def test_append_times_have_a_resolution_of_one_second() -> None:
     cache = CrcCache(0)
     for second in range(300):
         for offset in range(10):
@@ -48,7 +48,7 @@ def test_many_appends_are_remembered_by_the_second() -> None:
     assert not cache.is_recent(now_ms, 2000)
 
 
-def test_checked_ranges_are_trusted_and_joined() -> None:
+def test_adjacent_checked_ranges_are_merged() -> None:
     cache = CrcCache(1000)
     cache.checked(START, 0, 100)
     cache.checked(START + 10, 100, 200)
@@ -57,7 +57,7 @@ def test_checked_ranges_are_trusted_and_joined() -> None:
     assert not cache.is_checked(START + TRUST_MS, 50, 200)
 
 
-def test_only_so_many_ranges_are_remembered() -> None:
+def test_number_of_checked_ranges_is_bounded() -> None:
     cache = CrcCache(1 << 30)
     for n in range(2 * RANGES_MAX):
         cache.checked(START, n * 10, n * 10 + 5)
@@ -65,7 +65,7 @@ def test_only_so_many_ranges_are_remembered() -> None:
     assert cache.is_checked(START, (2 * RANGES_MAX - 1) * 10, (2 * RANGES_MAX - 1) * 10 + 5)
 
 
-def test_columns_are_expected_in_what_was_there_before_and_where_they_were_appended() -> None:
+def test_columns_are_expected_in_old_records_and_below_appended_column_batches() -> None:
     cache = CrcCache(100)
     assert cache.rows_from == 100
     cache.has_columns(150)
@@ -73,7 +73,7 @@ def test_columns_are_expected_in_what_was_there_before_and_where_they_were_appen
     assert cache.rows_from == 150
 
 
-def test_nothing_is_trusted_after_a_truncation() -> None:
+def test_truncation_clears_all_checks() -> None:
     cache = CrcCache(0)
     cache.appending(START, 0)
     cache.checked(START, 0, 50)

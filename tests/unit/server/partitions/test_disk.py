@@ -61,7 +61,7 @@ def logs() -> LogManager:
     return manager
 
 
-def test_what_waited_is_one_group_with_one_flush_per_log() -> None:
+def test_queued_appends_form_one_group_with_one_flush_per_log() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())
@@ -109,7 +109,7 @@ class StoppedClock(Clock):
         return self._first_us if self._looks > 1 else 0
 
 
-def test_a_group_waits_for_those_that_the_one_before_it_answered_and_no_longer_than_that_took(
+def test_group_waits_for_producers_just_answered_at_most_one_flush_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 10_000_000)
@@ -158,7 +158,9 @@ def test_a_group_waits_for_those_that_the_one_before_it_answered_and_no_longer_t
     asyncio.run(main())
 
 
-def test_what_followers_are_to_fetch_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_of_replicated_partitions_does_not_wait_for_producers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 60_000_000)
 
     async def main() -> None:
@@ -178,7 +180,7 @@ def test_what_followers_are_to_fetch_waits_for_nobody(monkeypatch: pytest.Monkey
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-def test_a_stop_finishes_what_is_queued() -> None:
+def test_stop_finishes_queued_jobs() -> None:
     async def main() -> None:
         disk = Disk(asyncio.get_running_loop(), append_threads=2, read_threads=1, clock=Clock())
         manager = logs()
@@ -193,7 +195,7 @@ def test_a_stop_finishes_what_is_queued() -> None:
     asyncio.run(main())
 
 
-def test_errors_reach_the_one_who_asked() -> None:
+def test_errors_reach_the_callers_callback() -> None:
     async def main() -> None:
         disk = Disk(asyncio.get_running_loop(), append_threads=1, read_threads=2, clock=Clock())
 
@@ -210,7 +212,7 @@ def test_errors_reach_the_one_who_asked() -> None:
     asyncio.run(main())
 
 
-def test_a_callback_that_fails_does_not_swallow_the_others(
+def test_failing_callback_does_not_drop_other_results(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -233,7 +235,7 @@ def test_a_callback_that_fails_does_not_swallow_the_others(
     assert "a fault of ours" in caplog.text
 
 
-def test_a_partition_keeps_its_thread() -> None:
+def test_partition_keeps_its_append_thread() -> None:
     async def main() -> None:
         disk = Disk(asyncio.get_running_loop(), append_threads=3, read_threads=1, clock=Clock())
         queues = {id(disk.worker_of(PartitionKey(TOPIC, p))) for p in range(30)}

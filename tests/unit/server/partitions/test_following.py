@@ -30,7 +30,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ticks, "SLOW_TICK_MS", 100)
 
 
-def test_what_is_acknowledged_is_on_every_replica() -> None:
+def test_acknowledged_records_are_on_every_replica() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         first, second = leader.begin([b"a", b"b"]), leader.begin([b"c"])
@@ -43,7 +43,7 @@ def test_what_is_acknowledged_is_on_every_replica() -> None:
     run(test)
 
 
-def test_records_are_deleted_when_no_replica_in_sync_has_them() -> None:
+def test_delete_records_waits_for_all_in_sync_replicas() -> None:
     """Or they would come back with the next leader."""
 
     async def test(world: World) -> None:
@@ -74,7 +74,7 @@ def test_records_are_deleted_when_no_replica_in_sync_has_them() -> None:
     run(test)
 
 
-def test_one_follower_fetch_a_round_however_many_partitions() -> None:
+def test_one_follower_fetch_carries_all_partitions_of_a_round() -> None:
     async def test(world: World) -> None:
         for partition in range(8):
             leader = await world.serves(1, partition)
@@ -89,7 +89,7 @@ def test_one_follower_fetch_a_round_however_many_partitions() -> None:
     run(test, partitions=8)
 
 
-def test_a_partition_that_is_ready_does_not_wait_for_the_others_long_poll() -> None:
+def test_ready_partition_ends_the_waiting_fetch_of_the_others() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1, 1)
         await leader.begin([b"a"], partition=1)
@@ -105,7 +105,7 @@ def test_a_partition_that_is_ready_does_not_wait_for_the_others_long_poll() -> N
     run(test, partitions=2)
 
 
-def test_a_new_leader_goes_on_where_the_old_one_was() -> None:
+def test_new_leader_continues_at_the_old_leaders_end() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a", b"b"])
@@ -119,7 +119,7 @@ def test_a_new_leader_goes_on_where_the_old_one_was() -> None:
     run(test)
 
 
-def test_what_only_a_deposed_leader_has_is_cut() -> None:
+def test_deposed_leader_truncates_records_that_no_other_replica_has() -> None:
     async def test(world: World) -> None:
         old = await world.serves(1)
         await old.append([b"a"])
@@ -137,7 +137,7 @@ def test_what_only_a_deposed_leader_has_is_cut() -> None:
     run(test)
 
 
-def test_a_cut_that_waits_for_room_comes_before_what_the_next_role_writes(
+def test_truncation_delayed_by_a_full_disk_precedes_later_appends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A full disk refused it, and the follower led when it was tried again: what had been
@@ -169,7 +169,7 @@ def test_a_cut_that_waits_for_room_comes_before_what_the_next_role_writes(
     run(test)
 
 
-def test_a_follower_that_is_gone_leaves_the_isr_and_comes_back() -> None:
+def test_stopped_follower_leaves_the_isr_and_rejoins() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         gone = world.nodes[3]
@@ -186,7 +186,7 @@ def test_a_follower_that_is_gone_leaves_the_isr_and_comes_back() -> None:
     run(test, replica_lag_ms=1000)
 
 
-def test_a_write_of_the_isr_that_fails_as_nobody_expected_is_tried_again(
+def test_isr_write_is_retried_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its leader heard nothing of it, and changed the ISR no more in that epoch."""
@@ -207,7 +207,7 @@ def test_a_write_of_the_isr_that_fails_as_nobody_expected_is_tried_again(
     run(test, replica_lag_ms=200)
 
 
-def test_an_empty_disk_catches_up_and_joins() -> None:
+def test_replica_with_an_empty_disk_catches_up_and_joins_the_isr() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         for _ in range(50):
@@ -238,7 +238,7 @@ def test_too_few_in_sync_is_refused_before_and_after_the_append() -> None:
     run(test, replica_lag_ms=1000)
 
 
-def test_a_fetch_of_another_registration_or_epoch_is_refused() -> None:
+def test_follower_fetch_with_another_broker_or_leader_epoch_is_refused() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -267,7 +267,7 @@ def test_a_fetch_of_another_registration_or_epoch_is_refused() -> None:
     run(test)
 
 
-def test_what_was_read_before_leadership_went_is_not_sent_after() -> None:
+def test_records_read_before_losing_leadership_are_not_sent() -> None:
     """A deposed leader would tell of its new leader's high watermark, in its own old epoch."""
 
     async def test(world: World) -> None:
@@ -290,7 +290,7 @@ def test_what_was_read_before_leadership_went_is_not_sent_after() -> None:
     run(test)
 
 
-def test_a_follower_that_becomes_a_reader_of_rows_knows_of_columns() -> None:
+def test_follower_records_column_offsets_of_fetched_batches() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -299,7 +299,7 @@ def test_a_follower_that_becomes_a_reader_of_rows_knows_of_columns() -> None:
     run(test)
 
 
-def test_a_bad_batch_is_repaired_from_a_peer() -> None:
+def test_corrupt_batch_is_repaired_from_another_replica() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         for value in (b"a", b"b", b"c"):
@@ -316,7 +316,7 @@ def test_a_bad_batch_is_repaired_from_a_peer() -> None:
     run(test, replica_fetch_wait_ms=100)
 
 
-def test_damage_that_a_follower_fetches_is_found_at_the_leader() -> None:
+def test_corrupt_fetch_makes_the_leader_check_its_disk() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         for value in (b"a", b"b", b"c"):
@@ -338,7 +338,7 @@ def test_damage_that_a_follower_fetches_is_found_at_the_leader() -> None:
     run(test, replica_fetch_wait_ms=100)
 
 
-def test_a_replica_that_is_moved_away_goes_and_may_come_back() -> None:
+def test_reassigned_replica_is_deleted_and_can_be_assigned_again() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -356,7 +356,7 @@ def test_a_replica_that_is_moved_away_goes_and_may_come_back() -> None:
     run(test)
 
 
-def test_a_log_that_was_moved_away_while_its_broker_was_down_goes() -> None:
+def test_log_reassigned_while_its_broker_was_down_is_removed() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -369,7 +369,7 @@ def test_a_log_that_was_moved_away_while_its_broker_was_down_goes() -> None:
     run(test)
 
 
-def test_lag_and_missing_replicas_are_counted() -> None:
+def test_metrics_count_lag_and_under_replicated_partitions() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         world.take_out(3)
@@ -384,7 +384,7 @@ def test_lag_and_missing_replicas_are_counted() -> None:
     run(test)
 
 
-def test_deleted_replicas_are_released_without_the_cycle_collector() -> None:
+def test_deleted_replicas_are_freed_without_garbage_collection() -> None:
     """Those of the leader too, where a follower's fetch waits: their files are closed with them."""
 
     async def test(world: World) -> None:

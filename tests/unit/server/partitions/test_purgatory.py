@@ -9,7 +9,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.purgatory import Deadlines, Waiters
 
 
-def test_waiters_are_woken_until_they_leave() -> None:
+def test_waiters_are_woken_until_discarded() -> None:
     waiters, woken = Waiters(), []
 
     def once() -> None:
@@ -24,7 +24,7 @@ def test_waiters_are_woken_until_they_leave() -> None:
     assert len(waiters) == 1
 
 
-def test_whoever_waits_is_woken_once_a_turn_behind_what_was_due_before() -> None:
+def test_wake_soon_wakes_once_after_queued_callbacks() -> None:
     waiters = Waiters()
     turn: list[Callable[[], None]] = []
     waiters.wake_soon(turn.append)
@@ -39,7 +39,7 @@ def test_whoever_waits_is_woken_once_a_turn_behind_what_was_due_before() -> None
     assert woken == [0, 0]
 
 
-def test_only_what_is_not_done_expires() -> None:
+def test_only_pending_tokens_expire() -> None:
     async def main() -> None:
         late: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         clock = Clock()

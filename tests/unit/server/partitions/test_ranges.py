@@ -66,7 +66,7 @@ def damage(log: Log, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_an_unchecked_range_is_one_range_of_the_file(log: Log) -> None:
+def test_unchecked_range_is_sent_as_one_file_range(log: Log) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n]))
     (found,) = prepare([wanted(log)], 1 << 20)
@@ -75,7 +75,7 @@ def test_an_unchecked_range_is_one_range_of_the_file(log: Log) -> None:
     assert values(content(found)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_batch_in_the_middle_of_which_the_log_begins_is_sound(log: Log) -> None:
+def test_batch_that_contains_the_log_start_offset_passes_the_check(log: Log) -> None:
     append(log, rows_batch([b"0", b"1", b"2"]), epoch=3)
     append(log, rows_batch([b"3"]), epoch=5)
     log.delete_records_before(2)
@@ -86,7 +86,7 @@ def test_a_batch_in_the_middle_of_which_the_log_begins_is_sound(log: Log) -> Non
     assert "the epoch file says 3" in str(found.error)
 
 
-def test_a_checked_range_of_good_batches_is_still_one_range(log: Log) -> None:
+def test_checked_range_of_good_batches_is_sent_as_one_file_range(log: Log) -> None:
     for n in range(5):
         append(log, rows_batch([b"%d" % n] * 3))
     (found,) = prepare([wanted(log, check=True, rows_only=True)], 1 << 20)
@@ -94,7 +94,7 @@ def test_a_checked_range_of_good_batches_is_still_one_range(log: Log) -> None:
     assert found.checked_end == 15
 
 
-def test_only_columns_become_rows(log: Log) -> None:
+def test_only_column_batches_are_transcoded(log: Log) -> None:
     for n in range(6):
         append(log, (columns_batch if n in (2, 3) else rows_batch)([b"%d" % n]))
     (found,) = prepare([wanted(log, check=True, rows_only=True)], 1 << 20)
@@ -104,7 +104,9 @@ def test_only_columns_become_rows(log: Log) -> None:
     assert [h.base_offset for _, h in batches(content(found))] == list(range(6))
 
 
-def test_batches_larger_than_a_chunk(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_larger_than_a_read_chunk_are_checked(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1000)
     sent = [bytes([n]) * size for n, size in enumerate((10, 5000, 900, 1, 3000))]
     for value in sent:
@@ -114,7 +116,7 @@ def test_batches_larger_than_a_chunk(log: Log, monkeypatch: pytest.MonkeyPatch) 
     assert found.checked_end == 5
 
 
-def test_good_batches_before_a_bad_one_are_sent(log: Log) -> None:
+def test_good_batches_before_a_corrupt_one_are_sent(log: Log) -> None:
     for n in range(3):
         append(log, rows_batch([b"%d" % n * 20]))
     size = len(rows_batch([b"0" * 20]))
@@ -128,7 +130,7 @@ def test_good_batches_before_a_bad_one_are_sent(log: Log) -> None:
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_columns_that_cannot_be_decoded_under_a_right_crc_are_no_damage(
+def test_undecodable_columns_with_a_correct_crc_are_not_reported_as_corruption(
     log: Log, check: bool
 ) -> None:
     append(log, columns_batch([b"good"]))
@@ -144,7 +146,7 @@ def test_columns_that_cannot_be_decoded_under_a_right_crc_are_no_damage(
     assert values(content(behind)) == [b"behind"]
 
 
-def test_damage_outside_the_checksum_is_found_too(log: Log) -> None:
+def test_check_detects_damage_to_fields_outside_the_crc(log: Log) -> None:
     """Base offset and leader epoch precede what the CRC covers."""
     for n in range(3):
         append(log, rows_batch([b"%d" % n * 20]), epoch=3)
@@ -156,14 +158,14 @@ def test_damage_outside_the_checksum_is_found_too(log: Log) -> None:
         damage(log, position)
 
 
-def test_one_damaged_partition_leaves_the_others(log: Log) -> None:
+def test_damaged_partition_does_not_fail_other_partitions_of_a_fetch(log: Log) -> None:
     append(log, rows_batch([b"0" * 20]))
     damage(log, len(rows_batch([b"0" * 20])) - 1)
     bad, raw = prepare([wanted(log, check=True), wanted(log)], 1 << 20)
     assert bad.error is not None and raw.error is None and raw.length
 
 
-def test_the_limit_is_over_all_partitions_but_for_the_first_batch(log: Log) -> None:
+def test_byte_limit_covers_all_partitions_except_the_first_batch(log: Log) -> None:
     for n in range(4):
         append(log, rows_batch([b"%d" % n * 100]))
     size = len(rows_batch([b"0" * 100]))
@@ -173,13 +175,13 @@ def test_the_limit_is_over_all_partitions_but_for_the_first_batch(log: Log) -> N
     assert [one.length for one in found] == [4 * size, 2 * size, 0]
 
 
-def test_an_offset_beyond_the_end_is_nothing(log: Log) -> None:
+def test_offset_beyond_the_end_returns_an_empty_range(log: Log) -> None:
     append(log, rows_batch([b"x"]))
     (found,) = prepare([wanted(log, 1)], 1 << 20)
     assert found == Prepared()
 
 
-def test_what_was_just_written_is_resident(log: Log) -> None:
+def test_recent_appends_are_resident_in_the_page_cache(log: Log) -> None:
     append(log, rows_batch([bytes(3 << 20)]))
     (found,) = prepare([wanted(log, max_bytes=8 << 20)], 8 << 20)
     (part,) = found.parts
@@ -187,7 +189,7 @@ def test_what_was_just_written_is_resident(log: Log) -> None:
     assert ranges.is_start_resident(part.file, part.position)
 
 
-def test_few_bytes_of_recent_appends_leave_with_the_answer_and_many_from_the_file(
+def test_small_recent_range_is_copied_and_large_one_is_a_file_range(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Not every file system (tmpfs) says what is in the page cache; all of this is.
@@ -206,7 +208,7 @@ def test_few_bytes_of_recent_appends_leave_with_the_answer_and_many_from_the_fil
     assert [isinstance(one.parts[0], FileRange) for one in found] == [False, False, True]
 
 
-def test_a_reader_of_files_is_told_where_a_large_range_is(log: Log) -> None:
+def test_local_reader_receives_file_location_of_a_large_range(log: Log) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n * 1000] * 80))
     size = len(columns_batch([b"0" * 1000] * 80))
@@ -228,7 +230,7 @@ def test_a_reader_of_files_is_told_where_a_large_range_is(log: Log) -> None:
     assert (found.stored.length, found.checked_end) == (4 * size, 320)
 
 
-def test_a_read_error_is_of_one_partition(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_error_fails_only_its_partition(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """It failed whole fetches: a follower got nothing of any partition from that leader where one
     of them lay on a bad sector."""
     append(log, rows_batch([b"0"]))

@@ -67,7 +67,7 @@ class Follower:
         self.ask()
 
 
-def test_two_requests_that_bring_nothing_become_one_that_waits() -> None:
+def test_two_empty_fetches_merge_into_one_waiting_fetch() -> None:
     """Each of the two used to end the other's wait, and both were asked again without end."""
 
     async def test() -> None:
@@ -95,7 +95,7 @@ def test_two_requests_that_bring_nothing_become_one_that_waits() -> None:
     asyncio.run(test())
 
 
-def test_partitions_in_which_nothing_happens_wait_on_a_lane_of_their_own() -> None:
+def test_idle_partitions_fetch_on_a_separate_lane() -> None:
     """So that a thousand of them cost nothing when something happens in another."""
 
     async def test() -> None:

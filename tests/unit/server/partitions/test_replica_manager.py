@@ -173,7 +173,7 @@ def run(test: Callable[[Shell], Coroutine[Any, Any, None]], **options: Any) -> N
     asyncio.run(main())
 
 
-def test_a_partition_is_made_led_and_written() -> None:
+def test_assigned_partition_is_created_led_and_appended_to() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -188,7 +188,7 @@ def test_a_partition_is_made_led_and_written() -> None:
     run(test)
 
 
-def test_what_is_moved_away_while_its_log_is_made_is_not_kept() -> None:
+def test_log_reassigned_during_its_creation_is_deleted() -> None:
     """Nothing would have taken it away before the next change of metadata; found by the
     simulator."""
 
@@ -213,7 +213,7 @@ def tuple_of_usage(usage: Any) -> tuple[str, int]:
     return usage.topic, usage.partition
 
 
-def test_what_is_where() -> None:
+def test_find_raises_the_error_of_an_absent_partition() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(partitions=2), shell.topic("u", "uuuuuuuuuuuuuuuuuuuuuA", leader=2))
         await shell.leader()
@@ -238,7 +238,7 @@ def test_what_is_where() -> None:
     run(test)
 
 
-def test_a_new_epoch_is_on_disk_before_it_serves() -> None:
+def test_leader_epoch_is_on_disk_before_the_leader_serves() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -254,7 +254,7 @@ def test_a_new_epoch_is_on_disk_before_it_serves() -> None:
     run(test)
 
 
-def test_a_leader_that_is_replaced_answers_what_waits() -> None:
+def test_replaced_leader_fails_waiting_produces() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "60000"}))
         replica = await shell.leader()
@@ -273,7 +273,7 @@ def test_a_leader_that_is_replaced_answers_what_waits() -> None:
     run(test)
 
 
-def test_a_produce_that_is_not_flushed_in_time_says_so() -> None:
+def test_unflushed_produce_fails_with_request_timed_out() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "60000"}))
         replica = await shell.leader()
@@ -284,7 +284,7 @@ def test_a_produce_that_is_not_flushed_in_time_says_so() -> None:
     run(test)
 
 
-def test_a_topic_made_again_has_another_log() -> None:
+def test_recreated_topic_gets_a_new_log() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         first = await shell.leader()
@@ -302,7 +302,7 @@ def test_a_topic_made_again_has_another_log() -> None:
     run(test)
 
 
-def test_logs_that_nobody_knows_are_set_aside_and_come_back_with_their_topic(
+def test_stray_logs_are_set_aside_and_restored_with_their_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """ZooKeeper restored from an older state took the newer topics' records with it."""
@@ -324,7 +324,7 @@ def test_logs_that_nobody_knows_are_set_aside_and_come_back_with_their_topic(
     run(test)
 
 
-def test_columns_are_known_before_a_reader_can_see_them() -> None:
+def test_column_offsets_are_recorded_before_the_high_watermark_advances() -> None:
     async def test(shell: Shell) -> None:
         from data_calls import columns_batch
 
@@ -355,7 +355,7 @@ def test_columns_are_known_before_a_reader_can_see_them() -> None:
 
 
 @pytest.mark.parametrize("starts_at", [0, 2])
-def test_batches_behind_one_that_a_full_disk_refused_get_its_error(starts_at: int) -> None:
+def test_batches_after_one_refused_by_a_full_disk_get_the_same_error(starts_at: int) -> None:
     """All of one group: librdkafka would begin a new producer epoch at OUT_OF_ORDER_SEQUENCE, and
     send again what is in the log. Where records were deleted, a new producer's second batch would
     be appended before its first."""
@@ -385,7 +385,7 @@ def test_batches_behind_one_that_a_full_disk_refused_get_its_error(starts_at: in
 
 
 @pytest.mark.parametrize("operation", ["datasync", "write"])
-def test_a_disk_error_stops_the_directory_loudly(
+def test_disk_error_stops_the_data_directory_and_is_logged(
     operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(shell: Shell) -> None:
@@ -414,7 +414,7 @@ def test_a_disk_error_stops_the_directory_loudly(
     assert "repair or replace the disk" in caplog.text
 
 
-def test_a_full_disk_refuses_one_batch_and_goes_on() -> None:
+def test_full_disk_refuses_one_batch_and_accepts_later_ones() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -427,7 +427,7 @@ def test_a_full_disk_refuses_one_batch_and_goes_on() -> None:
     run(test)
 
 
-def test_a_deleted_partition_is_released_without_the_cycle_collector() -> None:
+def test_deleted_partition_is_freed_without_garbage_collection() -> None:
     """Its open files go with it: an idle broker may not run the collector for hours."""
 
     async def test(shell: Shell) -> None:
@@ -449,7 +449,9 @@ def test_a_deleted_partition_is_released_without_the_cycle_collector() -> None:
     run(test)
 
 
-def test_a_full_disk_is_registered_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registration_reports_a_full_disk_until_space_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Leader, follower and a new partition find it full; the registration changes twice."""
     monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
 
@@ -512,7 +514,7 @@ def test_registration_of_a_full_disk_is_retried_when_zookeeper_loses_the_answer(
 
 
 @pytest.mark.parametrize("operation", ["make_dir", "create", "rename"])
-def test_a_partition_that_a_full_disk_refuses_is_made_when_there_is_room(
+def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its directory, its first segment, or the file of its first epoch."""
@@ -528,7 +530,7 @@ def test_a_partition_that_a_full_disk_refuses_is_made_when_there_is_room(
     run(test)
 
 
-def test_a_followers_log_that_a_full_disk_refuses_is_made_when_there_is_room(
+def test_follower_log_refused_by_a_full_disk_is_created_when_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Though nothing changes meanwhile in what the metadata say of its topic."""
@@ -545,7 +547,7 @@ def test_a_followers_log_that_a_full_disk_refuses_is_made_when_there_is_room(
     run(test)
 
 
-def test_a_bad_batch_is_refused_and_the_next_is_taken() -> None:
+def test_corrupt_batch_is_refused_and_the_next_is_appended() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -583,7 +585,7 @@ def test_records_are_deleted_up_to_the_high_watermark() -> None:
     run(test)
 
 
-def test_settings_of_a_topic_reach_its_log() -> None:
+def test_changed_topic_settings_apply_to_the_log() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -596,7 +598,7 @@ def test_settings_of_a_topic_reach_its_log() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"max.message.bytes": "many"}, {"of.a.later.version": "1"}, {"retention.ms": "x"}]
 )
-def test_settings_that_cannot_be_read_delete_nothing(
+def test_unreadable_topic_settings_disable_retention(
     wrong: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """One such setting made the defaults of all: records that were to stay went after a week."""
