@@ -107,8 +107,8 @@ class GroupCoordinator:
         znodes.group_path(group)
         if not self._is_ours(group):
             raise NotCoordinatorError(
-                f"broker {self._config.broker_id} does not coordinate group {group!r}; find out "
-                "which one does"
+                f"broker {self._config.broker_id} does not coordinate group {group!r}; find its "
+                "coordinator"
             )
 
     # Requests of members.

@@ -1,4 +1,4 @@
-"""What is not served, and what a handler fails: an error in the answer's own shape."""
+"""Unsupported and failing requests: errors in the format of the request's own answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker_lite.wire.primitives import Writer
 
 
 class Answered:
-    """The place of one answer."""
+    """A recorder of one answer."""
 
     session = Session(7, "10.0.0.7:4711")
     arrived_ms = 0
@@ -56,7 +56,7 @@ def dispatcher_of(world: World) -> Dispatcher:
 
 
 def old_produce(acks: int) -> bytes:
-    """Version 2, of one batch to t-0, by a client of 2016."""
+    """Return a Produce request of version 2 with one batch to t-0, as from a client of 2016."""
     writer = Writer()
     writer.i16(ApiKey.PRODUCE)
     writer.i16(2)
@@ -84,7 +84,7 @@ def test_unsupported_version_error_names_the_served_versions(
                 b"\0\1t" + b"\0\0\0\1" + bytes(4) + UnsupportedVersionError.code.to_bytes(2, "big")
             )
             assert row in reply.data
-        # Nobody reads an answer to acks=0.
+        # A request with acks=0 has no answer.
         assert "versions 3 to 13 are" in (await ask(dispatcher, old_produce(0))).refusal
 
     with caplog.at_level(logging.WARNING, "logbus.dispatch"):
@@ -120,14 +120,14 @@ def test_failing_handler_fails_only_its_request(
 
 
 def long_join() -> bytes:
-    """Of a member that says 3 MiB of itself."""
+    """Return a JoinGroup request with 3 MiB of metadata."""
     protocols = (members.JoinProtocol("range", bytes(3 << 20)),)
     join = members.JoinGroupRequest("g", 10_000, 60_000, "", None, protocols)
     return bytes(encode_call(join, 3, "c")[4:])
 
 
 def assignment(size: int) -> bytes:
-    """By somebody who is in no group, of so many bytes."""
+    """Return a SyncGroup request of ``size`` bytes from an unknown member."""
     rows = (members.Assigned("m", bytes(size)),)
     sync = members.SyncGroupRequest("g", 1, "m", None, "range", rows)
     return bytes(encode_call(sync, 3, "c")[4:])
@@ -139,8 +139,8 @@ def code_of(name: str, version: int, data: bytes) -> int:
 
 
 def test_oversized_request_is_refused_and_the_connection_stays_open() -> None:
-    """A leader of a large group would have come back with the same for ever. An assignment may be
-    as long as what the coordinator lets in."""
+    """The leader of a large group would otherwise retry for ever. An assignment may be as long
+    as the coordinator's limit."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -152,7 +152,7 @@ def test_oversized_request_is_refused_and_the_connection_stays_open() -> None:
         for size, error in ((3 << 20, UnknownMemberIdError), (16 << 20, InvalidRequestError)):
             synced = await ask(dispatcher, assignment(size))
             assert code_of("SyncGroup", version, synced.data) == error.code
-        # Whose answer has rows, which are not read at that length, nothing can be said to.
+        # An answer with a row for each request item cannot be built without parsing the request.
         frame = bytes.fromhex("0008 0002 00000003 0001 63") + bytes(3 << 20)
         assert "at most" in (await ask(dispatcher, frame)).refusal
 

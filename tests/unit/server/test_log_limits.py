@@ -1,4 +1,4 @@
-"""A broker's log stays small, whatever its clients do."""
+"""Limits of a broker's log under any client behaviour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_S = 1_000_000.0
 
 
 class Lines(logging.Handler):
-    """Keeps what it gets."""
+    """A handler that keeps its lines."""
 
     def __init__(self) -> None:
         super().__init__()

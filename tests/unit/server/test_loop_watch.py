@@ -1,4 +1,4 @@
-"""What keeps the loop is recorded, with a clock that the test sets."""
+"""Loop delays are recorded, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_lite.server.metrics import Metrics
 
 
 class SetClock(Clock):
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until the test moves it."""
 
     __slots__ = ("at_ms",)
 
@@ -23,7 +23,7 @@ class SetClock(Clock):
 
 
 async def lateness(*kept_ms: int) -> Metrics:
-    """The metrics after turns of the loop that came so much later than they were due."""
+    """Return the metrics after loop turns that were late by these milliseconds."""
     loop, clock, metrics = asyncio.get_running_loop(), SetClock(), Metrics()
     watch = LoopWatch(loop, clock=clock, metrics=metrics)
     turns = iter(kept_ms)
@@ -60,7 +60,7 @@ def test_early_timer_is_not_a_loop_block() -> None:
 
 
 class RecordedLoop:
-    """Keeps what it is asked to call later, until the test calls it."""
+    """A loop that keeps scheduled callbacks until the test calls them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, Any]] = []
@@ -70,7 +70,7 @@ class RecordedLoop:
 
 
 def test_idle_broker_measures_seldom() -> None:
-    """Three idle brokers cost 1.6 % of a core, most of it for looking every 20 ms."""
+    """Three idle brokers once cost 1.6 % of a core, most of it for timers every 20 ms."""
     loop, metrics = RecordedLoop(), Metrics()
     watch = LoopWatch(loop, clock=SetClock(), metrics=metrics)  # type: ignore[arg-type]
     watch.start()

@@ -1,4 +1,5 @@
-"""Connections to other brokers over real sockets: what counts as a hint that a process died."""
+"""Connections to other brokers over real sockets, and the hints that they give of dead
+processes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from broker_lite.wire.api import parse_header
 
 
 class Other:
-    """A broker that accepts connections and answers fetches, until it dies."""
+    """A peer broker that accepts connections and answers fetches until it dies."""
 
     def __init__(self, port: int = 0) -> None:
         self._port = port
@@ -49,7 +50,7 @@ class Other:
         return len(self._writers)
 
     def drop(self) -> None:
-        """End the connections; the process lives."""
+        """Close the connections while the process stays alive."""
         for writer in self._writers:
             writer.close()
         self._writers.clear()
@@ -61,7 +62,7 @@ class Other:
 
 
 class Here:
-    """This broker's peers; hints are kept in order."""
+    """This broker's peers; ``hints`` keeps the hints in order."""
 
     def __init__(self) -> None:
         self.hints: list[tuple[str, int, int]] = []
@@ -169,7 +170,7 @@ def test_new_registration_replaces_the_peer_and_departure_removes_it() -> None:
 
 
 def test_closed_port_is_not_reached_by_self_connection() -> None:
-    """A socket that connects to its own port would hold the port of the broker that comes back."""
+    """A socket connected to its own port would occupy the port of the returning broker."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = probe.getsockname()

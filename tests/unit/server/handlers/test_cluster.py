@@ -1,4 +1,4 @@
-"""What a cluster says of itself: ApiVersions, Metadata and DescribeCluster, in every version."""
+"""ApiVersions, Metadata and DescribeCluster in every version."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ ON_CLUSTER = {5, 7, 8, 9, 10, 11, 12}
 
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_all_operations_are_authorized_when_requested(is_asked: bool) -> None:
-    """As from a broker of Kafka without an authorizer; -2147483648 where nothing was asked."""
+    """All operations are set, as in Kafka without an authorizer; -2147483648 if not requested."""
 
     def seen(found: set[int] | None) -> set[int] | None:
         assert is_asked or found is None

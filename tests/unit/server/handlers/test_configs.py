@@ -1,4 +1,4 @@
-"""Describing and altering settings through the handlers, in every version."""
+"""Describe and alter settings through the handlers, in every version."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ KAFKA_DEFAULTS = {
     "remote.storage.enable": "false",
     "segment.index.bytes": "10485760",
     "segment.jitter.ms": "0",
-    # Kafka's defaults of settings whose default is another here.
+    # Kafka's defaults of the settings whose logbus default differs.
     "flush.messages": "9223372036854775807",
     "flush.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
@@ -182,7 +182,7 @@ KAFKA_DEFAULTS = {
 
 
 def test_kafka_topic_settings_are_accepted_at_their_defaults() -> None:
-    """Tools write out all of them (Terraform, Strimzi, kafka-configs), and read them back."""
+    """Tools such as Terraform, Strimzi and kafka-configs write all defaults and read them back."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -212,8 +212,8 @@ def test_a_segment_may_be_smaller_than_the_largest_batch() -> None:
 
 
 def test_setting_is_stored_in_its_canonical_spelling() -> None:
-    """The blanks about a number alone could be more than ZooKeeper takes in one write; who led the
-    cluster then tried that write for ever, and nothing else."""
+    """A padded number once exceeded ZooKeeper's limit for one write, and the controller retried
+    that write for ever."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -303,7 +303,7 @@ def test_unchangeable_resources_are_refused() -> None:
 
 
 def test_deleting_an_unset_throttle_succeeds() -> None:
-    """Kafka's reassignment tool does so after every move, at brokers and topics."""
+    """Kafka's reassignment tool deletes throttles after every move, on brokers and topics."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -324,7 +324,7 @@ def test_deleting_an_unset_throttle_succeeds() -> None:
 
 
 def test_setting_a_throttle_is_refused_with_an_alternative() -> None:
-    """`kafka-reassign-partitions --throttle` sets both before it moves anything."""
+    """`kafka-reassign-partitions --throttle` sets both throttles before a move."""
 
     async def body(world: World) -> None:
         await world.start()

@@ -1,4 +1,4 @@
-"""DescribeProducers over a real replica: what its log remembers of idempotent producers."""
+"""DescribeProducers over a real replica: the idempotent producers recorded in its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches over real replicas, their logs in memory. What is on disks is in tests/cluster."""
+"""Fetches over real replicas with logs in memory. Tests with real disks are in tests/cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from broker_lite.wire.api import ApiKey
 
 
 class Reader:
-    """A client's end of its connection."""
+    """The client's side of a connection."""
 
     is_open = True
 
@@ -69,8 +69,8 @@ class Reader:
 def test_fetch_from_a_deposed_leader_is_not_offset_out_of_range(
     says_epoch: bool, expected: type[LogbusError]
 ) -> None:
-    """A read waited for a thread while another was elected, uncleanly, and this log was cut: only
-    the new leader can tell what became of the offset, and ``start`` is not asked."""
+    """An unclean election truncates the log while a read waits for a thread. Only the new leader
+    can answer for the offset, so the client must not reset to ``start``."""
 
     async def body(world: World) -> None:
         old = await with_records(world)
@@ -89,7 +89,7 @@ def test_fetch_from_a_deposed_leader_is_not_offset_out_of_range(
 
 
 def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
-    """The same of an offset that is looked up by its time."""
+    """Repeat the previous case with a timestamp lookup."""
 
     async def body(world: World) -> None:
         old = await with_records(world)
@@ -130,7 +130,7 @@ def test_follower_answers_only_the_debugging_consumer() -> None:
 
 
 def test_a_consumer_of_another_leader_epoch_is_fenced() -> None:
-    """Also one whose fetch waits for records while the epoch ends. -1 is no epoch: any may read."""
+    """Fence waiting fetches as well when the epoch ends. Epoch -1 disables the check."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -166,8 +166,8 @@ def test_a_consumer_of_another_leader_epoch_is_fenced() -> None:
 def test_undecodable_batch_changes_neither_leadership_nor_isr(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Readers of rows get CORRUPT_MESSAGE at its offset, however often they ask, and go on behind
-    it. The follower has the same bytes: to elect it would only repeat the error there."""
+    """Clients that need rows get CORRUPT_MESSAGE at the batch's offset and continue after it.
+    The follower holds the same bytes, so electing it would only repeat the error."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -205,7 +205,8 @@ def test_undecodable_batch_changes_neither_leadership_nor_isr(
 def test_tiered_storage_offsets_are_listed_from_their_first_version(
     timestamp: int, since: int, expected: tuple[int, int]
 ) -> None:
-    """Nothing is tiered: the earliest local offset is the earliest one, and no other is there."""
+    """Storage is not tiered: the earliest local offset is the earliest offset, and no other
+    exists."""
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -226,7 +227,7 @@ def test_tiered_storage_offsets_are_listed_from_their_first_version(
 
 
 async def with_records(world: World) -> Node:
-    """Broker 1, which leads, with three records that broker 2 does not have."""
+    """Return broker 1, which leads, with three records that broker 2 lacks."""
     world.config = {"min.insync.replicas": "1"}
     leader = await world.serves(1)
     leader.cut_off()
@@ -237,14 +238,14 @@ async def with_records(world: World) -> Node:
 
 
 def hold_up_reads(node: Node) -> threading.Event:
-    """Its read thread does nothing before the event."""
+    """Block the broker's read thread until the returned event is set."""
     waits = threading.Event()
     node.disk.read(lambda: waits.wait(10), lambda *_: None)
     return waits
 
 
 async def depose(world: World) -> None:
-    """Broker 2 is elected, and broker 1's log cut."""
+    """Elect broker 2 and truncate broker 1's log."""
     old = world.nodes[1]
     old.reached = True
     world.elect(2, isr=[2])

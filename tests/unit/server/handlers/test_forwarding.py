@@ -1,4 +1,4 @@
-"""Passing a request on to a controller that hangs."""
+"""Requests forwarded to a controller that hangs."""
 
 from __future__ import annotations
 

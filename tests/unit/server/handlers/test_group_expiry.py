@@ -1,4 +1,4 @@
-"""Groups whose offsets expire, and those that must not."""
+"""Expiry of group offsets."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_mirror_progress_does_not_expire() -> None:
 
 
 def test_native_group_with_members_between_two_checks_does_not_expire() -> None:
-    """A job that runs for a minute each hour, and commits only when something has come: brokers
-    never saw it there, and took its group for one that was empty since its last commit."""
+    """A job runs for a minute each hour and commits only when it has read records. Brokers never
+    saw its members, so the group seemed empty since its last commit."""
 
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=600_000)
@@ -73,7 +73,7 @@ def test_native_group_with_members_between_two_checks_does_not_expire() -> None:
             await parts.groups.expire()
             znode = await store.get(path)
             assert znode is not None
-            # As a claim does; the owner has left before the next look.
+            # Write it as a claim does; the owner leaves before the next check.
             await store.write([Set(path, znode.data, znode.version)])
             await asyncio.sleep(1200)
             await parts.groups.expire()

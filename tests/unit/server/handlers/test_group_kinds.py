@@ -1,5 +1,4 @@
-"""Native and Kafka members that come to one group, through the handlers; a coordinator that several
-requests make one at once."""
+"""Native and Kafka members of one group, and concurrent takeovers of a group."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def test_native_and_kafka_members_do_not_mix() -> None:
 
 
 class NativeReader:
-    """What a native member tells the one stream that it has."""
+    """A native member that records the offsets given to its only stream."""
 
     def __init__(self, world: World, name: str) -> None:
         self.refused: list[str] = []
@@ -68,15 +67,15 @@ class NativeReader:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:
-        """It asks by itself."""
+        """Do nothing: this reader polls by itself."""
 
     def refuse(self, error: LogbusError) -> None:
         self.refused.append(error.name)
 
 
 def test_first_member_determines_the_group_kind() -> None:
-    """A commit without a member made it Kafka's for good, so the copy of a native group's offsets
-    could be read by Kafka members alone."""
+    """A commit without a member once fixed the kind as Kafka's. A copy of a native group's
+    offsets was then readable by Kafka members only."""
 
     async def body(world: World) -> None:
         await world.start(group_initial_rebalance_delay_ms=3000)
@@ -88,7 +87,7 @@ def test_first_member_determines_the_group_kind() -> None:
         native = NativeReader(world, "n")
         await native.member.start()
         assert await native.given.get() == 5
-        # Nobody had told it yet that it was in the group.
+        # No answer had told the member yet that it had joined.
         assert await joining == NotCoordinatorError.code
         gathering.id = ""
         assert await gathering.join() == InconsistentGroupProtocolError.code
@@ -119,8 +118,8 @@ def test_first_member_determines_the_group_kind() -> None:
 
 
 def test_concurrent_takeovers_of_a_group_create_one_coordinator() -> None:
-    """Who wanted it described had looked whether somebody was left in it before others joined, and
-    replaced the machine that they were in: its next generation was one that there was already."""
+    """A describe request checked for members before others joined, and then replaced the machine
+    that held them. The replacement began a generation that existed already."""
 
     async def body(world: World) -> None:
         await world.start(2)

@@ -1,4 +1,4 @@
-"""Members of Kafka groups through the handlers, in every version, and coordinators that move."""
+"""Members of Kafka groups in every version, and coordinators that move."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_members_join_in_every_version(version: int) -> None:
         if version >= 7:
             assert one.answer.protocol_type == "consumer"
         assert await one.heartbeat() == 0
-        # What is wrong is told in the answer's own terms.
+        # Each answer reports errors in its own version's fields.
         assert await Member(world, "").join(version) == InvalidGroupIdError.code
         short = Member(world, "h")
         code = InvalidSessionTimeoutError.code
@@ -185,7 +185,7 @@ def test_static_members_are_fenced() -> None:
 
 
 def test_static_members_successor_reads_its_last_commit() -> None:
-    """Found by the simulation: no generation is written then, so nothing waited for the commit."""
+    """No generation is written in this case, so nothing waited for the pending commit."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -243,7 +243,8 @@ def test_full_group_refuses_new_members_without_a_rebalance() -> None:
 
 
 def test_metadata_of_all_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Newcomers are refused, and an assignment is to be tried again, until others have left."""
+    """The broker refuses new members, and the leader retries its assignment, until others have
+    left."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -268,8 +269,8 @@ def test_metadata_of_all_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_member_that_only_received_an_id_reserves_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All that had asked for one came in together, however little room there was; and a static
-    member that came back was refused what its own had left."""
+    """All members that requested an id once joined together despite little memory. A returning
+    static member was refused the memory that its predecessor had left."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -289,7 +290,7 @@ def test_member_that_only_received_an_id_reserves_no_memory(
 
 
 def test_ten_thousand_requested_member_ids_do_not_affect_the_group() -> None:
-    """With the limit that brokers have. As bytes, so that it takes no longer than it must."""
+    """Use the real limit of brokers; raw bytes keep the test fast."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -317,7 +318,7 @@ def test_ten_thousand_requested_member_ids_do_not_affect_the_group() -> None:
         for each in (one, two):
             assert await each.heartbeat() == 0 and await each.commit(3) == 0
         assert (one.generation, two.generation) == (1, 1)
-        # An id that nobody comes back with is free again when a session is over.
+        # An unused member id is released after the session timeout.
         for _ in range(3):
             await asyncio.sleep(5)
             assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
@@ -397,7 +398,7 @@ def test_a_group_is_deleted_right_after_its_last_member_left() -> None:
 
 
 def test_a_group_is_deleted_right_after_its_static_member_expired() -> None:
-    """As above, with ZooKeeper away while the session ends."""
+    """As above, with ZooKeeper unavailable while the session ends."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -433,8 +434,8 @@ def test_group_moves_with_its_generation_when_the_coordinator_dies() -> None:
             await asyncio.sleep(0.1)
         for group, before in stayed.items():
             assert (coordinator(world, group) != before) == (group in moved)
-        # They live, though nobody that is there knows them: it is not Empty, before and after it
-        # is taken over.
+        # The members are live but unknown to the new coordinator. The group is not Empty, before or
+        # after the takeover.
         for member in (one, two):
             member.broker = coordinator(world, "g")
         assert await one.listed() == ["PreparingRebalance"]
@@ -444,7 +445,7 @@ def test_group_moves_with_its_generation_when_the_coordinator_dies() -> None:
             assert await member.heartbeat() == UnknownMemberIdError.code
             assert await member.commit(6) == UnknownMemberIdError.code
             member.id = ""
-        # They may read still: they are waited for, and the group is not taken for empty.
+        # The members may still read, so the coordinator waits for them and the group is not Empty.
         assert await Member(world).commit(6) == CoordinatorLoadInProgressError.code
         answer = await world.ask("DeleteGroups", 2, broker=one.broker, groups_names=["g"])
         assert answer.results[0].error_code == NonEmptyGroupError.code
@@ -462,7 +463,7 @@ def test_group_moves_with_its_generation_when_the_coordinator_dies() -> None:
 
 
 def test_group_whose_members_died_with_the_coordinator_becomes_empty() -> None:
-    """Nobody asks for it any more, but for whoever lists groups."""
+    """No member returns; only list requests mention the group."""
 
     async def body(world: World) -> None:
         await world.start(2)
@@ -496,7 +497,7 @@ def test_described_group_shows_a_rebalance() -> None:
         assert await both(joining, two.join()) == [0, 0]
         assert await one.described() == ("CompletingRebalance", 2)
         assert await one.listed() == ["CompletingRebalance"]
-        # What they are subscribed to is told when it is decided what that gives them.
+        # Subscriptions appear once the rebalance has assigned partitions.
         answer = await world.ask("DescribeGroups", 6, broker=one.broker, groups=["g"])
         (row,) = answer.groups
         assert row.protocol_data == "" and {each.member_metadata for each in row.members} == {b""}
@@ -507,7 +508,7 @@ def test_described_group_shows_a_rebalance() -> None:
 
 
 def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> None:
-    """A claim of another broker is heard of at once, by the watch."""
+    """A watch reports another broker's claim at once."""
 
     async def body(world: World) -> None:
         await world.start(2)
@@ -518,7 +519,7 @@ def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> Non
         thief = world.brokers[3 - one.broker].registry
         await thief.claim_group("g")
         assert await asyncio.wait_for(joining, 1) == NotCoordinatorError.code
-        # It is still the one by the rule: the next join claims the group back.
+        # The broker is still the coordinator by the rule, so the next join claims the group back.
         two.id = ""
         assert await two.join() == 0
         assert two.generation == 2

@@ -1,4 +1,4 @@
-"""Groups' offsets, their coordinator and producer ids through the handlers, in every version."""
+"""Group offsets, group coordinators and producer ids through the handlers, in every version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from broker_lite.wire.calls import groups
 
 
 def commit_row(name: str, **rows: Any) -> Any:
-    """``p0=(offset, epoch, metadata)`` and so on."""
+    """Build a topic row; ``p0=(offset, epoch, metadata)`` is partition 0, and so on."""
     path = "OffsetCommitRequestTopic"
     return struct(
         "OffsetCommit", path, name=name,
@@ -42,7 +42,7 @@ async def commit(world: World, version: int, group: str, topics: list[Any], **fi
 
 
 async def fetch(world: World, version: int, group: str, wanted: dict[str, list[int]] | None) -> Any:
-    """(error, {(topic, partition): (offset, epoch, metadata)}) in any version."""
+    """Return (error, {(topic, partition): (offset, epoch, metadata)}) in any version."""
     if version >= 8:
         path = "OffsetFetchRequestGroup"
         topics = wanted and [
@@ -93,7 +93,7 @@ def test_offsets_are_committed(version: int) -> None:
 
 
 def test_a_commit_of_version_1_is_stored() -> None:
-    """kaf and sarama before 1.41 send it, and `kaf group commit` ignores the error in a row."""
+    """kaf and sarama before 1.41 send version 1; `kaf group commit` ignores a partition's error."""
     body_of_2016 = (
         b"\0\1g" + b"\xff" * 4 + b"\0\0"
         + b"\0\0\0\1" + b"\0\1t"
@@ -174,7 +174,7 @@ def test_recreated_topic_has_no_offsets() -> None:
 
 
 async def call(world: World, request: Any, version: int) -> Any:
-    """A request of our own client, over its own coding; the answer as it reads it."""
+    """Send a request with the logbus client's encoding and return the decoded answer."""
     frame = memoryview(encode_call(request, 3, "c"))[4:]
     header = received(frame)
     message = tables.decode(header.api_key, version, frame, header.body_at)
@@ -201,7 +201,7 @@ def test_commit_for_a_former_topic_id_is_refused() -> None:
         other = groups.OffsetCommitTopic("u", (groups.OffsetToCommit(0, 7),))
         assert await own_commit(world, stale, other) == [[UnknownTopicIdError.code], [0]]
         assert await fetch(world, 8, "g", None) == (0, {("u", 0): (7, -1, "")})
-        # Both at once: each is judged by its own id.
+        # One request holds both topics; each is checked by its own id.
         right = groups.OffsetCommitTopic("t", (groups.OffsetToCommit(0, 3),), new)
         code = UnknownTopicIdError.code
         assert await own_commit(world, right, stale) == [[0], [code]]
@@ -353,7 +353,7 @@ def test_groups_are_deleted(version: int) -> None:
         ]
         listed = await world.ask("ListGroups", 5)
         assert [row.group_id for row in listed.groups] == ["kept"]
-        # A group of that name may begin anew.
+        # A new group may use the name.
         await commit(world, 9, "g", [commit_row("t", p0=(1, 0, ""))])
         assert await fetch(world, 8, "g", None) == (0, {("t", 0): (1, 0, "")})
 

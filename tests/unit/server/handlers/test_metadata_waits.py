@@ -14,7 +14,8 @@ from broker_lite.server.cluster.registry import Registry
 
 
 async def start(world: World) -> tuple[Registry, int]:
-    """Brokers 1 to 3, and "t", led by 3, which 2 follows; the registry of 2, and 3's epoch."""
+    """Start brokers 1 to 3 and topic "t", which 3 leads and 2 follows. Return the registry of 2,
+    and 3's epoch."""
     await world.start(3)
     assigned = struct(
         "CreateTopics", "CreatableTopic.CreatableReplicaAssignment", partition_index=0,
@@ -32,7 +33,7 @@ async def start(world: World) -> tuple[Registry, int]:
 
 
 async def leader(world: World) -> int:
-    """The leader of t-0 in broker 2's answer to a request for all topics."""
+    """Return the leader of t-0 in broker 2's answer to a request for all topics."""
     (topic,) = (await world.ask("Metadata", 12, broker=2, topics=None)).topics
     found: int = topic.partitions[0].leader_id
     return found

@@ -1,4 +1,4 @@
-"""Requests to the leader of a new topic, whose log is still being made."""
+"""Requests to the leader of a new topic while its log is being created."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.wire.api import ApiKey
 
 
 class Connection:
-    """A client's end of its connection to one broker."""
+    """The client's side of a connection to one broker."""
 
     is_open = True
 
@@ -54,7 +54,7 @@ class Connection:
 
 
 def new_partition(world: World) -> threading.Event:
-    """Create partition 1, whose log is not made before the event."""
+    """Add partition 1; its log is not created until the returned event is set."""
     may_go_on = threading.Event()
     node = world.nodes[1]
     node.disk.keep(lambda: may_go_on.wait(10), lambda *_: None)
@@ -64,8 +64,8 @@ def new_partition(world: World) -> threading.Event:
 
 
 def test_leader_defers_requests_until_its_log_exists() -> None:
-    """A client that was refused would ask for the metadata, which name the same leader, and try
-    again: librdkafka after 100 ms, and idempotent producers of sarama 1.38 give up."""
+    """A refused client would refresh its metadata, find the same leader and retry. librdkafka
+    retries after 100 ms; idempotent producers of sarama 1.38 give up."""
 
     async def body(world: World) -> None:
         await world.serves(1)

@@ -1,4 +1,5 @@
-"""Produces over real replicas, their logs in memory. What is on disks is in tests/cluster."""
+"""Produce requests over real replicas with logs in memory. Tests with real disks are in
+tests/cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from broker_lite.wire import produce as wire
 
 
 class Producer:
-    """An idempotent client's end of its connection; its batches hold one record each."""
+    """The client side of an idempotent producer's connection; each batch holds one record."""
 
     def __init__(self, node: Node, version: int = 13) -> None:
         nothing = cast(Any, None)
@@ -36,7 +37,7 @@ class Producer:
         )  # fmt: skip
 
     def send(self, sequence: int, *, broken: bool = False) -> asyncio.Future[int]:
-        """Begin a produce of one batch; the error code of its answer."""
+        """Send a batch and return a future of the answer's error code."""
         batch = bytearray(
             rows_batch([b"x"], producer_id=7, producer_epoch=0, base_sequence=sequence)
         )
@@ -56,7 +57,8 @@ class Producer:
         return done
 
     async def finds_its_pipeline_refused(self, code: int) -> None:
-        """Send what is behind a refused batch 0: all is refused with its error; then all again."""
+        """Send batches after the refused batch 0, check that all fail with its error, and send
+        all again."""
         assert [await self.send(sequence) for sequence in (1, 2)] == [code] * 2
         assert [await self.send(sequence) for sequence in (0, 1, 2)] == [0] * 3
         assert await self.send(9) == OutOfOrderSequenceError.code

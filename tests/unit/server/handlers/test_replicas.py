@@ -1,4 +1,4 @@
-"""Elections, reassignments and retirement through the handlers, in every version."""
+"""Elections, reassignments and broker removal through the handlers, in every version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ELECT, ALTER, LIST = "ElectLeaders", "AlterPartitionReassignments", "ListPartiti
 
 
 async def make(world: World, name: str, *rows: list[int]) -> None:
-    """A topic with these replicas."""
+    """Create a topic with these replicas."""
     assignments = [
         struct(
             "CreateTopics",
@@ -58,7 +58,7 @@ def view_of(world: World, name: str, partition: int = 0) -> PartitionView:
 
 
 async def isr_becomes(world: World, name: str, *broker_ids: int) -> None:
-    """What the leader of partition 0 would have written."""
+    """Write the ISR as the leader of partition 0 would."""
     registry = world.brokers[1].registry
     topic = registry.snapshot.topics[name]
     state = topic.partitions[0].state
@@ -79,7 +79,7 @@ def named(**partitions: list[int]) -> list[Any]:
 
 
 def moves(name: str, **targets: list[int] | None) -> list[Any]:
-    """``p0=[1, 2]``: where partition 0 shall be."""
+    """Build target rows; ``p0=[1, 2]`` are the new replicas of partition 0."""
     rows = [
         struct(
             ALTER,
@@ -124,7 +124,7 @@ def test_preferred_leaders_are_elected(version: int) -> None:
             ("u", 0): UnknownTopicOrPartitionError.code,
         }
         assert view_of(world, "t").state.leader == 2
-        # Everywhere: only what was tried is answered.
+        # For all partitions, the answer lists attempted elections only.
         await world.ask(ALTER, 1, topics=moves("t", p1=[1, 2]))
         answer = await world.ask(ELECT, version, topic_partitions=None, timeout_ms=5000)
         assert elected(answer) == {("t", 1): 0}

@@ -1,4 +1,4 @@
-"""Coordinators that do not reach ZooKeeper: cut off alone, or with all the others."""
+"""Coordinators without ZooKeeper: one isolated broker, or all brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker_lite.wire.calls.groups import FindCoordinatorRequest, FindCoordinato
 
 
 class Wire:
-    """Asks the others as a broker does, frame for frame."""
+    """Sends FindCoordinator requests to other brokers as a broker does, frame by frame."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -69,8 +69,8 @@ def test_isolated_coordinator_gives_up_groups_that_moved() -> None:
 
 
 def test_silent_peer_does_not_delay_the_answers_of_others() -> None:
-    """All answers were waited for before any was heeded. In turn, so that it costs as much in a
-    large cluster."""
+    """Once, the check processed answers only after all had arrived. Peers take turns, so that
+    the cost is the same in a large cluster."""
 
     async def body(world: World) -> None:
         await world.start(5)

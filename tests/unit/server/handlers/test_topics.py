@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics through the handlers, in every version."""
+"""Create, extend and delete topics through the handlers, in every version."""
 
 from __future__ import annotations
 

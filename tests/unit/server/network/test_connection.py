@@ -1,4 +1,4 @@
-"""Connections over real socket pairs: order, limits, back-pressure, and what ends one."""
+"""Connections over real socket pairs: answer order, limits, back-pressure and closing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Peer:
-    """The client's end of a socket pair, and the broker's connection at the other."""
+    """The client's end of a socket pair, and the broker's connection at the other end."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ def test_files_and_bytes_are_sent_as_one_stream() -> None:
 
 
 def test_client_with_large_answers_does_not_starve_others() -> None:
-    """Its 64 MB must not be sent while a small request waits: both sockets are read at the end."""
+    """A 64 MB answer must not delay a small request; the test reads both sockets at the end."""
 
     async def main() -> None:
         with tempfile.TemporaryFile() as file:
@@ -207,7 +207,7 @@ def test_broker_stops_reading_from_a_client_that_does_not_read() -> None:
 
 
 async def turns(count: int = 50) -> None:
-    """Let the loop do all that it can."""
+    """Run the loop for ``count`` turns."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -234,7 +234,7 @@ def test_reading_pauses_while_requests_exceed_the_budget() -> None:
 
 
 def test_partial_request_counts_with_its_received_bytes() -> None:
-    """Declared lengths take no memory, and do not keep others from being served."""
+    """A declared length occupies no memory and does not delay other connections."""
 
     async def main() -> None:
         budget = Budget(4 << 20)
@@ -265,7 +265,8 @@ def test_partial_requests_use_at_most_half_of_the_budget() -> None:
         for peer in hostile:
             await peer.send(framed(bytes(1 << 20))[: 70 << 10])
         await turns()
-        # Their half, one frame that may go on beyond it, and what the others have received.
+        # Expected: half of the budget, one frame that may exceed it, and the bytes of other
+        # connections.
         assert budget.used_bytes <= (5 << 20) + 20 * SCRATCH_BYTES
         assert budget.is_waited_for
         await answered.send(framed(b"ApiVersions"))
@@ -389,7 +390,7 @@ def test_announced_answers_share_the_budget_and_closing_releases_their_share() -
         await turns()
         assert len(built) == 2 and budget.is_waited_for
         peers[5].close()  # before its answer may be built
-        peers[0].close()  # while it is being built: its memory is still held
+        peers[0].close()  # during the build, which still holds its memory
         await turns()
         assert len(built) == 2
         built[0].answer([bytes(2 << 20)])
@@ -445,7 +446,7 @@ def test_closed_connection_releases_its_memory() -> None:
         await peer.send(framed(bytes(100)) * 3 + framed(bytes(200_000))[:150_000])
         await peer.until(lambda: replies)
         peer.close()
-        # The first is under way: its bytes are in memory until it is answered.
+        # The first request is in flight: its bytes stay in memory until the answer.
         assert budget.used_bytes == 100
         assert not replies[0].is_open
         replies[0].answer([b"nobody reads this"])
@@ -498,7 +499,7 @@ def test_close_reason_reports_a_partial_request() -> None:
 
 
 def test_request_timeout_excludes_pauses_of_reading() -> None:
-    """The broker stopped reading it, not the client sending: it is not to be ended as stuck."""
+    """The broker stopped reading, so the client must not time out as stalled."""
 
     async def main() -> None:
         replies: list[Reply] = []

@@ -1,4 +1,4 @@
-"""Binding names the option that is wrong; connections that hold memory for nothing are ended."""
+"""Binding errors name the wrong option; connections that waste memory are closed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_stalled_request_is_closed_while_others_wait_for_memory(
 
 
 def serve(begin: Begin, attack: Callable[[Listener], Any], **settings: object) -> None:
-    """Run ``attack`` against a listener of its own."""
+    """Run ``attack`` against a new listener."""
 
     async def main() -> None:
         one = listener(port=0, **settings)

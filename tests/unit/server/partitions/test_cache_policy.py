@@ -1,4 +1,4 @@
-"""What stays in memory: what somebody reads, what is small, and the first of what nobody reads."""
+"""Appends that stay in the page cache: read logs, small batches, and the first unread bytes."""
 
 from __future__ import annotations
 

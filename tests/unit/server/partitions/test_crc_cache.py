@@ -1,4 +1,4 @@
-"""What may be sent unchecked: recent appends, ranges checked lately; and never anything else."""
+"""Ranges sent without a CRC check: recent appends and recently checked ranges only."""
 
 from __future__ import annotations
 

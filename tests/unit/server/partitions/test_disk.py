@@ -1,4 +1,4 @@
-"""Disk threads: one flush and one wake-up per group, results in order, nothing lost at the stop."""
+"""Disk threads: one flush and one wake-up per group, results in order, no loss at the stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = "abcdefghijklmnopqrstuQ"
 
 
 class Recorder:
-    """A target that keeps what it is told."""
+    """A target that records the events delivered to it."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -98,7 +98,7 @@ def test_queued_appends_form_one_group_with_one_flush_per_log() -> None:
 
 
 class StoppedClock(Clock):
-    """A flush takes so long, the first one; then time stands still."""
+    """A clock that advances by the duration of the first flush and then stops."""
 
     def __init__(self, first_us: int) -> None:
         self._first_us = first_us
@@ -147,7 +147,7 @@ def test_group_waits_for_producers_just_answered_at_most_one_flush_time(
             produce(second, 4)
             await asyncio.gather(flushed(first, 2), flushed(second, 2))
             assert [len(events) for events in posts] == [4, 4]
-            # What the second took is no time at all: nobody is waited for.
+            # The second group took no time, so the third does not wait.
             produce(first, 5)
             await flushed(first, 3)
             assert [len(events) for events in posts] == [4, 4, 2]

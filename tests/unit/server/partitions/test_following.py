@@ -1,4 +1,4 @@
-"""Followers and leaders of three brokers: what is fetched, flushed, cut, committed and told."""
+"""Replication between three brokers: fetches, flushes, truncation, high watermarks and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker_lite.wire import fetch as wire
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaders look for lagging followers ten times as often as a broker does."""
+    """Let leaders check for lagging followers ten times as often as in production."""
     monkeypatch.setattr(ticks, "SLOW_TICK_MS", 100)
 
 
@@ -44,7 +44,7 @@ def test_acknowledged_records_are_on_every_replica() -> None:
 
 
 def test_delete_records_waits_for_all_in_sync_replicas() -> None:
-    """Or they would come back with the next leader."""
+    """Otherwise the next leader would restore the records."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)
@@ -81,8 +81,8 @@ def test_one_follower_fetch_carries_all_partitions_of_a_round() -> None:
         world.requests.clear()
         for _ in range(20):
             await asyncio.gather(*(leader.begin([b"a"], partition=p) for p in range(8)))
-        # Each round is a fetch that brings records and one that says they are on disk; the first
-        # finds eight partitions of two brokers waiting in one request each.
+        # Each round is one fetch that returns records and one that acknowledges them. The first
+        # round finds eight partitions of two brokers waiting in one request each.
         assert len(world.requests) <= 20 * 2 * 4
         assert any(len(r.topics[0].partitions) == 8 for _, _, r in world.requests)
 
@@ -140,8 +140,8 @@ def test_deposed_leader_truncates_records_that_no_other_replica_has() -> None:
 def test_truncation_delayed_by_a_full_disk_precedes_later_appends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A full disk refused it, and the follower led when it was tried again: what had been
-    acknowledged since was cut, on all replicas in the end."""
+    """A full disk delayed the truncation, and the follower led before the retry. The retry then
+    removed acknowledged records, finally on all replicas."""
     monkeypatch.setattr(replica_manager, "AGAIN_S", 0.3)
 
     async def test(world: World) -> None:
@@ -189,7 +189,7 @@ def test_stopped_follower_leaves_the_isr_and_rejoins() -> None:
 def test_isr_write_is_retried_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its leader heard nothing of it, and changed the ISR no more in that epoch."""
+    """Without an outcome, the leader proposed no further ISR change in that epoch."""
     write_states = Node.write_states
 
     async def fails(self: Node, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
@@ -268,7 +268,7 @@ def test_follower_fetch_with_another_broker_or_leader_epoch_is_refused() -> None
 
 
 def test_records_read_before_losing_leadership_are_not_sent() -> None:
-    """A deposed leader would tell of its new leader's high watermark, in its own old epoch."""
+    """A deposed leader would report its new leader's high watermark under its old epoch."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)
@@ -325,7 +325,8 @@ def test_corrupt_fetch_makes_the_leader_check_its_disk() -> None:
         world.flip(1, offset=1)
         world.take_out(3)
         world.restart(3, MemFiles())
-        # The new follower asks again, and lets the leader check, which then lets others lead.
+        # The new follower fetches again and makes the leader check its disk; the leader then gives
+        # up leadership.
         await world.until(lambda: world.states[0].leader == -1)
         assert world.isr() == {2}
         world.elect(2)
@@ -334,7 +335,7 @@ def test_corrupt_fetch_makes_the_leader_check_its_disk() -> None:
         for node in world.nodes.values():
             assert node.replica().log.verify(0, 3) == []
 
-    # Who joins second waits for its next fetch.
+    # The second broker to join the ISR joins with its next fetch.
     run(test, replica_fetch_wait_ms=100)
 
 
@@ -385,7 +386,7 @@ def test_metrics_count_lag_and_under_replicated_partitions() -> None:
 
 
 def test_deleted_replicas_are_freed_without_garbage_collection() -> None:
-    """Those of the leader too, where a follower's fetch waits: their files are closed with them."""
+    """Free the leader's replicas too while a follower's fetch waits; this closes their files."""
 
     async def test(world: World) -> None:
         await world.serves(1)

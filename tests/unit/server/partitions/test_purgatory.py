@@ -1,4 +1,4 @@
-"""Waiting requests: woken by news, ended by time, and no timer while nothing waits."""
+"""Waiting requests: woken by changes, expired by deadlines, and no timer while none waits."""
 
 from __future__ import annotations
 

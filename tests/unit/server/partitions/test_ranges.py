@@ -1,4 +1,4 @@
-"""Ranges for fetches, over real files: sent as they are, checked, or turned into rows."""
+"""Ranges for fetches over real files: sent as stored, checked, or transcoded to rows."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_undecodable_columns_with_a_correct_crc_are_not_reported_as_corruption(
 
 
 def test_check_detects_damage_to_fields_outside_the_crc(log: Log) -> None:
-    """Base offset and leader epoch precede what the CRC covers."""
+    """Base offset and leader epoch precede the bytes that the CRC covers."""
     for n in range(3):
         append(log, rows_batch([b"%d" % n * 20]), epoch=3)
     size = len(rows_batch([b"0" * 20]))
@@ -192,7 +192,7 @@ def test_recent_appends_are_resident_in_the_page_cache(log: Log) -> None:
 def test_small_recent_range_is_copied_and_large_one_is_a_file_range(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Not every file system (tmpfs) says what is in the page cache; all of this is.
+    # Some file systems (tmpfs) do not report page-cache residency; here all pages are resident.
     monkeypatch.setattr(ranges, "_NOWAIT", 0)
     small = rows_batch([b"x" * 100])
     append(log, small)
@@ -231,8 +231,8 @@ def test_local_reader_receives_file_location_of_a_large_range(log: Log) -> None:
 
 
 def test_read_error_fails_only_its_partition(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It failed whole fetches: a follower got nothing of any partition from that leader where one
-    of them lay on a bad sector."""
+    """A bad sector in one partition once failed whole fetches, so that a follower received no
+    partition."""
     append(log, rows_batch([b"0"]))
     append(log, rows_batch([b"1"]))
     read, first = ranges.walk_range, wanted(log, check=True)

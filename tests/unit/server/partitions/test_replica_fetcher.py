@@ -1,4 +1,4 @@
-"""How a follower asks one leader: what goes together, what goes at once, what waits."""
+"""Fetches from one leader: shared requests, immediate requests and waiting ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEADER = BrokerView(1, Endpoint("test", 1), "D" * 22, 101)
 
 
 class Leader:
-    """Holds requests until the test answers them."""
+    """A leader that holds requests until the test answers them."""
 
     def __init__(self) -> None:
         self.snapshot = MetadataSnapshot(brokers={1: LEADER})
@@ -53,7 +53,7 @@ class Leader:
 
 
 class Follower:
-    """Asks for the same again, whatever came."""
+    """A follower that repeats its fetch after every answer."""
 
     def __init__(self, fetchers: Fetchers, partition: int) -> None:
         self.fetchers = fetchers
@@ -68,7 +68,7 @@ class Follower:
 
 
 def test_two_empty_fetches_merge_into_one_waiting_fetch() -> None:
-    """Each of the two used to end the other's wait, and both were asked again without end."""
+    """Each request once ended the other's wait, and both were repeated without end."""
 
     async def test() -> None:
         leader = Leader()
@@ -96,7 +96,7 @@ def test_two_empty_fetches_merge_into_one_waiting_fetch() -> None:
 
 
 def test_idle_partitions_fetch_on_a_separate_lane() -> None:
-    """So that a thousand of them cost nothing when something happens in another."""
+    """A thousand idle partitions then cost nothing while another is busy."""
 
     async def test() -> None:
         leader = Leader()
@@ -118,7 +118,7 @@ def test_idle_partitions_fetch_on_a_separate_lane() -> None:
         assert leader.wanted(1) == [0, 1, 2]
         assert leader.asked[1][0].flags & wire.FLAG_IDLE
         assert leader.asked[1][0].max_wait_ms > 0
-        # One that is led anew is asked for at once, while the others go on waiting.
+        # A partition with a new leader epoch is fetched at once while the others keep waiting.
         fetchers.fetch(followers[1], FetchFrom(1, 1, 0, -1))
         await asyncio.sleep(0)
         assert [leader.wanted(2), leader.asked[2][0].flags & wire.FLAG_IDLE] == [[1], 0]

@@ -1,4 +1,4 @@
-"""Replicas over real disk threads and a file system in memory: snapshots, appends, failures."""
+"""Replicas with real disk threads and an in-memory file system: snapshots, appends, failures."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from broker_lite.storage.memory import MemFiles
 from broker_lite.wire.fetch import FetchRequest
 
 EPOCH = 7
-"""The broker epoch of the only registration."""
+"""Broker epoch of the only registration."""
 
 
 class Alone:
-    """One broker's cluster: nobody to ask, nothing to agree on."""
+    """A cluster of one broker, which needs no agreement."""
 
     snapshot = MetadataSnapshot()
     broker_epoch = EPOCH
@@ -57,10 +57,10 @@ class Alone:
     def __init__(self) -> None:
         self.told_full: list[bool] = []
         self.full_writes_to_fail = 0
-        """How many of the next writes of ``set_full`` are done, but lose their answer."""
+        """Number of following ``set_full`` writes that take effect but lose their answer."""
 
     async def drain(self) -> None:
-        """Nobody else could lead."""
+        """Return at once: no other broker could lead."""
 
     async def set_full(self, is_full: bool) -> None:
         self.told_full.append(is_full)
@@ -73,7 +73,7 @@ class Alone:
 
 
 class Shell:
-    """A replica manager with its disk, and metadata by hand."""
+    """A replica manager with its disk, and metadata set by the test."""
 
     def __init__(self, files: MemFiles | None = None) -> None:
         self.files = files or MemFiles()
@@ -125,7 +125,7 @@ class Shell:
         )
 
     async def leader(self, name: str = "t", partition: int = 0) -> Replica:
-        """Wait until it serves, with its epoch on the disk."""
+        """Wait until the replica serves, with its epoch on disk, and return it."""
         while True:
             try:
                 replica = self.manager.find(name, partition)
@@ -189,8 +189,7 @@ def test_assigned_partition_is_created_led_and_appended_to() -> None:
 
 
 def test_log_reassigned_during_its_creation_is_deleted() -> None:
-    """Nothing would have taken it away before the next change of metadata; found by the
-    simulator."""
+    """The log would otherwise stay until the next metadata change."""
 
     async def test(shell: Shell) -> None:
         here = shell.topic()
@@ -305,7 +304,7 @@ def test_recreated_topic_gets_a_new_log() -> None:
 def test_stray_logs_are_set_aside_and_restored_with_their_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """ZooKeeper restored from an older state took the newer topics' records with it."""
+    """A restore of older ZooKeeper data removes the newer topics; their logs must survive."""
 
     async def test(shell: Shell) -> None:
         key = PartitionKey("ccccccccccccccccccccuA", 0)
@@ -356,9 +355,9 @@ def test_column_offsets_are_recorded_before_the_high_watermark_advances() -> Non
 
 @pytest.mark.parametrize("starts_at", [0, 2])
 def test_batches_after_one_refused_by_a_full_disk_get_the_same_error(starts_at: int) -> None:
-    """All of one group: librdkafka would begin a new producer epoch at OUT_OF_ORDER_SEQUENCE, and
-    send again what is in the log. Where records were deleted, a new producer's second batch would
-    be appended before its first."""
+    """All batches of a group fail alike. On OUT_OF_ORDER_SEQUENCE, librdkafka would start a new
+    producer epoch and send stored records again. After DeleteRecords, a new producer's second
+    batch would be appended before its first."""
 
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
@@ -405,7 +404,7 @@ def test_disk_error_stops_the_data_directory_and_is_logged(
                 replica.check_leader()
         assert sorted(set(woken)) == [0, 1, 2]
         assert shell.metrics.value("directory_failed") == 1
-        # New partitions are not made there either.
+        # A full disk prevents new partitions too.
         shell.apply(shell.topic(partitions=4, version=1))
         with pytest.raises(errors.StorageError):
             shell.manager.find("t", 3)
@@ -428,7 +427,8 @@ def test_full_disk_refuses_one_batch_and_accepts_later_ones() -> None:
 
 
 def test_deleted_partition_is_freed_without_garbage_collection() -> None:
-    """Its open files go with it: an idle broker may not run the collector for hours."""
+    """Its open files are closed with it; an idle broker may not run the garbage collector for
+    hours."""
 
     async def test(shell: Shell) -> None:
         gc.collect()
@@ -452,7 +452,7 @@ def test_deleted_partition_is_freed_without_garbage_collection() -> None:
 def test_registration_reports_a_full_disk_until_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Leader, follower and a new partition find it full; the registration changes twice."""
+    """Leader, follower and a new partition find the disk full; the registration changes twice."""
     monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
 
     async def told(shell: Shell, *states: bool) -> None:
@@ -471,7 +471,7 @@ def test_registration_reports_a_full_disk_until_space_is_free(
                 await shell.append(replica)
         await told(shell, True)
         assert "logbus_log_dir_full 1" in shell.metrics.text()
-        # Some space is not enough: it would be full again at once.
+        # A little free space is not enough: the disk would be full again at once.
         shell.files.capacity_bytes += 4096
         with pytest.raises(errors.StorageError, match="full"):
             await shell.append(replica)
@@ -487,7 +487,7 @@ def test_registration_reports_a_full_disk_until_space_is_free(
 def test_registration_of_a_full_disk_is_retried_when_zookeeper_loses_the_answer(
     has_room_soon: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the broker stays full for the cluster, and joins no ISR any more."""
+    """Otherwise the cluster treats the broker as full for ever, and it rejoins no ISR."""
     monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
 
     async def told(shell: Shell, *states: bool) -> None:
@@ -517,7 +517,7 @@ def test_registration_of_a_full_disk_is_retried_when_zookeeper_loses_the_answer(
 def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its directory, its first segment, or the file of its first epoch."""
+    """Fail the directory, the first segment, or the file of the first epoch."""
     monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
 
     async def test(shell: Shell) -> None:
@@ -533,7 +533,7 @@ def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
 def test_follower_log_refused_by_a_full_disk_is_created_when_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Though nothing changes meanwhile in what the metadata say of its topic."""
+    """The topic's metadata do not change meanwhile."""
     monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
 
     async def test(shell: Shell) -> None:
@@ -601,7 +601,8 @@ def test_changed_topic_settings_apply_to_the_log() -> None:
 def test_unreadable_topic_settings_disable_retention(
     wrong: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One such setting made the defaults of all: records that were to stay went after a week."""
+    """One unreadable setting once reset all to the defaults, and retention deleted records after
+    a week."""
 
     async def test(shell: Shell) -> None:
         kept = {"retention.ms": "-1", "segment.bytes": "67108864"}
