@@ -229,9 +229,9 @@ def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str)
 
 
 def _unsupported(request: RequestContext) -> str:
-    told = f"{_name(request)} is not served"
+    reason = f"{_name(request)} is not served"
     if request.api_key in VERSIONS:
         first, last = VERSIONS[request.api_key]
-        return f"{told}; versions {first} to {last} are"
+        return f"{reason}; versions {first} to {last} are"
     cure = CURES.get(request.api_key)
-    return f"{told}: {cure}" if cure else told
+    return f"{reason}: {cure}" if cure else reason

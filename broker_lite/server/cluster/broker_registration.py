@@ -277,7 +277,7 @@ class Membership:
                 self._tell_watchers(None)
             case Suspended():
                 self._connected.clear()
-                _log.warning("ZooKeeper does not answer; leaders go on, administration waits")
+                _log.warning("ZooKeeper does not answer; leaders keep serving, admin requests fail")
                 # Wake waiters, which can no longer observe the change that they wait for.
                 self._wake_waiting()
                 return

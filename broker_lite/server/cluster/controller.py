@@ -71,7 +71,8 @@ DEPOSED_PAUSE_S = 0.5
 """Seconds that a deposed but live controller lets other brokers stand first, since they cannot
 reach it."""
 GIVE_UP_AFTER_S = 1.0
-"""Seconds between candidacies, so that failing brokers do not elect each other in a tight loop."""
+"""Seconds before a failing controller resigns, which keeps failing brokers from electing each other
+in a tight loop."""
 
 
 class _Deposed(Exception):

@@ -278,7 +278,9 @@ class GroupCoordinator:
                 self._drop(held, error)
                 continue
             if held.claim.value.broker_epoch != self._registry.broker_epoch:
-                self._drop(held, NotCoordinatorError("this broker was registered anew; ask again"))
+                self._drop(
+                    held, NotCoordinatorError("this broker registered again; find the coordinator")
+                )
         # Groups without members too: their next coordinator may delete and re-create them.
         self._registry.release_other_groups(self._is_ours)
 

@@ -39,7 +39,7 @@ ACCEPT_PAUSE_S = 0.5
 
 
 _OPEN = (
-    "is reached from other machines, and there are no logins and no encryption: whoever reaches it "
+    "is reached from other machines, and there are no logins and no encryption: every client "
     "may read, write and delete everything"
 )
 
@@ -81,18 +81,18 @@ class Listener:
         address = _address(self.bound.host)
         if address.is_loopback:
             return []
-        told = [f"host={self._config.host} {_OPEN}"]
+        warning = [f"host={self._config.host} {_OPEN}"]
         if address.is_unspecified and not self._config.advertised_host:
-            told.append(
+            warning.append(
                 f"advertised.host is empty, so the advertised host is {self.bound.host}, "
                 "which leads other machines to themselves: set it to a name of this machine"
             )
-        return told
+        return warning
 
     def start(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> None:
         """Accept connections; ``begin`` receives every request."""
-        for told in self.exposure():
-            logger.warning("%s", told)
+        for warning in self.exposure():
+            logger.warning("%s", warning)
         self._loop, self._begin = loop, begin
         self._metrics.gauge("connections", lambda: len(self._connections))
         self._metrics.gauge("in_flight_bytes", lambda: self._budget.used_bytes)
@@ -225,7 +225,7 @@ def _bind(config: BrokerConfig) -> socket.socket:
     family, kind, protocol, _, address = found[0]
     if not config.listeners_insecure_allow and not _address(str(address[0])).is_loopback:
         raise InvalidConfigError(
-            f"host={config.host} {_OPEN}. Listen on 127.0.0.1, or, where nobody else comes near, "
+            f"host={config.host} {_OPEN}. Listen on 127.0.0.1, or, on a private network, "
             "set listeners.insecure.allow=true (logbus up --insecure)"
         )
     sock = socket.socket(family, kind, protocol)
