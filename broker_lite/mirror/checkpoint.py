@@ -1,8 +1,9 @@
-"""``Notes``: what a mirror writes down on the target, for itself and for the one after it.
+"""``Notes``: the state that a mirror stores on the target for itself and its successor.
 
-Runs of the offset map go to its topic, then positions and settings to its group of the same name
-(``positions`` has their form), in the claim's generation; what they speak of was written before.
-``translated`` reads the notes of any mirror. Blocking; the mirror's thread.
+Runs of the offset map go to the mirror's topic. Positions and settings go to the group of the same
+name, in the claim's generation (``positions`` defines the format). The records are always written
+before their state. ``translated`` reads the stored state of any mirror. Blocking; the mirror's
+thread.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
 
 EPOCH_MAX = 32_000
-"""Of a producer; then it is another producer."""
+"""Last epoch of a producer id; after it, the mirror takes a new producer id."""
 _SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 Entries = dict[TopicPartition, list[positions.Entry]]
 
 
 class Notes:
-    """``open`` them with the claim in hand, ``save`` as copies advance."""
+    """The stored state of one mirror: ``open`` it with the claim held, ``save`` it as copies
+    advance."""
 
     def __init__(self, target: Target, claim: Claim, replication_factor: int) -> None:
         self._target = target
@@ -41,13 +43,13 @@ class Notes:
         self._name = ""
         self._entries: Entries = {}
         self.signature: positions.Signature | None = None
-        """As whom this mirror writes, once the notes are open."""
+        """The producer id, epoch and claim generation of this mirror, once the state is open."""
         self.settings: dict[str, dict[str, str]] = {}
-        """By topic: the settings that its copy has from its source."""
+        """Settings that each topic's copy has from its source, by topic."""
 
     def open(self, name: str) -> None:
-        """Read what was noted under this name, whose topic is made where it is missing, and be the
-        producer that follows the last one."""
+        """Read the stored state of this name, create its topic if missing, and take over the
+        producer id."""
         self._name = name
         self._entries = self._read_log()
         self._begin_producer()
@@ -60,8 +62,7 @@ class Notes:
         return _read_log(admin, self._target.servers, self._name, topic_id)
 
     def _begin_producer(self) -> None:
-        """Write as the same producer as the mirror before, an epoch later: so what that one may
-        still send is refused."""
+        """Use the previous mirror's producer id with the next epoch, which fences that mirror."""
         commits = self._target.admin.committed(self._name)
         self.settings = positions.read_settings(commits)
         signatures = [
@@ -76,16 +77,16 @@ class Notes:
         self._target.begin(producer_id, epoch, self._claim.check)
 
     def committed(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The positions that were noted of these."""
+        """Return the stored positions of these partitions."""
         return self._target.admin.committed(self._name, wheres)
 
     def entries(self, where: TopicPartition) -> Sequence[positions.Entry]:
-        """The runs of a partition that were noted before this mirror."""
+        """Return the runs of a partition that earlier mirrors stored."""
         return self._entries.get(where, ())
 
     def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:
-        """Note new runs, then positions: what became of each position. Raises what keeps the runs
-        from being written."""
+        """Store new runs, then positions; return an error or None per position. Raises if the
+        runs cannot be written."""
         dirty = list(copies)
         self._save_runs(dirty)
         commits = {
@@ -131,8 +132,10 @@ class Notes:
 def translated(
     source: Source, target: Target, asked: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Offsets of the source as those of the copy, from what a mirror noted; nothing is copied.
-    Raises InvalidConfigError for what is not copied."""
+    """Translate source offsets to offsets of the copy from stored state; copies nothing.
+
+    Raises InvalidConfigError for a partition that is not copied.
+    """
     name = positions.name_for(source.describe().cluster_id)
     admin = target.admin
     view, there = source.view(), admin.cluster()
@@ -154,7 +157,7 @@ def translated(
 
 
 def _read_log(admin: Admin, servers: str, name: str, topic_id: str) -> Entries:
-    """What a mirror wrote to its topic, by partition."""
+    """Read a mirror's topic; return its entries by partition."""
     where = TopicPartition(name, 0)
     end = admin.list_offsets({where: LATEST_TIMESTAMP})[where].offset
     found: Entries = {}

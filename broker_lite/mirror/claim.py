@@ -1,10 +1,10 @@
-"""``Claim``: the right to copy one source to a cluster, which one mirror has at a time.
+"""``Claim``: the exclusive right to mirror one source to a cluster.
 
-Two mirrors at once would write every record twice. So a mirror is a static member of its group on
-the target: while another one is, it may not begin; positions are committed in its generation, so a
-former mirror's are refused; and it writes only within a lease, which its heartbeats renew. What a
-mirror that slept within a write still sends is refused by its producer's epoch (``Target``). The
-heartbeats have a thread; everything else is for the mirror's.
+Two mirrors at once would write every record twice. A mirror is therefore a static member of its
+group on the target, which excludes a second one. It commits positions in its generation, so commits
+of a former mirror are refused. It writes only within a lease, which its heartbeats renew. The
+producer epoch fences writes of a mirror that was suspended (``Target``). Heartbeats have their own
+thread; the mirror's thread makes all other calls.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from broker_lite.wire.calls.members import (
 from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 6_000
-"""Brokers take no shorter one unless their group.min.session.timeout.ms says so."""
+"""Session milliseconds; the minimum of brokers with default group.min.session.timeout.ms."""
 BEATS_PER_SESSION = 6
 MARGIN_PART = 4
-"""The lease is shorter than the session by a fourth."""
+"""Lease milliseconds: three fourths of the session."""
 JOIN_MS = 10_000
 LOOK_S = 0.2
 COMMIT_MS = 30_000
 INSTANCE = "mirror"
 PROTOCOL = "mirror"
 SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
-"""To no topic: brokers let no consumer in whose subscription cannot be read."""
+"""A subscription to no topic: brokers refuse a consumer with unreadable metadata."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
-"""Somebody joined, or another broker coordinates the group by now."""
+"""Errors after a rebalance or a change of coordinator."""
 
 
 def _lost(why: LogbusError) -> LogbusError:
@@ -66,7 +66,8 @@ def _lost(why: LogbusError) -> LogbusError:
 
 
 class Claim:
-    """``take`` it, ``check`` it before each write, ``release`` it. ``member`` commits positions."""
+    """The claim of one mirror: ``take`` it, ``check`` it before each write, ``release`` it.
+    ``member`` commits positions."""
 
     def __init__(self, servers: str, client_id: str, session_ms: int) -> None:
         self.member: tuple[str, int, str | None] = group_requests.NO_MEMBER
@@ -80,8 +81,11 @@ class Claim:
         self._thread: Thread | None = None
 
     def take(self, group: str, stop: Event) -> bool:
-        """Wait while another mirror may be dying, for as long as its session may last; False if
-        ``stop`` came first. Raises NonEmptyGroupError where one lives."""
+        """Take the claim; wait up to one session for a former mirror's member to expire.
+
+        Return False if ``stop`` was set first. Raises NonEmptyGroupError if another mirror is
+        alive.
+        """
         self.release()
         self._group = group
         patience_ms = monotonic_ms() + 2 * self._session_ms
@@ -97,7 +101,7 @@ class Claim:
             if stop.wait(LOOK_S):
                 return False
             keepers.add(self._coordinator())
-        # A broker that takes a group over knows no members: the other may live, within its lease.
+        # A new coordinator knows no members: the other mirror may still hold its lease.
         if len(keepers) > 1 and stop.wait(self._session_ms / 1000):
             return False
         began_ms = lease_ms()
@@ -110,8 +114,8 @@ class Claim:
         return True
 
     def check(self) -> None:
-        """Before something is written. Raises what ended the claim: FencedInstanceIdError where
-        another mirror has it, a retriable error where it is to be taken anew."""
+        """Check the claim before a write. Raises FencedInstanceIdError if another mirror has it,
+        or a retriable error if it must be taken again."""
         if self._error is not None:
             raise self._error
         if lease_ms() >= self._until_ms:
@@ -120,7 +124,7 @@ class Claim:
     def commit(
         self, rows: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Write positions in this claim's generation. Raises as ``check`` where it is over."""
+        """Commit positions in this claim's generation. Raises as ``check`` after its end."""
         done: dict[TopicPartition, LogbusError | None] = self._pool.run(
             group_requests.commit_offsets(
                 self._cluster, self._group, rows, monotonic_ms() + COMMIT_MS, self.member
@@ -133,7 +137,7 @@ class Claim:
         return done
 
     def release(self) -> None:
-        """Leave: another mirror may begin at once."""
+        """Leave the group: another mirror may start at once."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -141,11 +145,11 @@ class Claim:
         member, self.member = self.member, group_requests.NO_MEMBER
         self._until_ms = 0.0
         if member[0] and not isinstance(self._error, FencedInstanceIdError):
-            with contextlib.suppress(LogbusError):  # Its session ends by itself.
+            with contextlib.suppress(LogbusError):  # the session expires by itself
                 self._call(LeaveGroupRequest(self._group, member[0], member[2]), self._session_ms)
 
     def close(self) -> None:
-        """Release it and end the connections."""
+        """Release the claim and close the connections."""
         self.release()
         self._pool.close()
 
@@ -195,7 +199,7 @@ class Claim:
                 return
             except LogbusError as error:
                 if error.retriable:
-                    continue  # The lease tells for how long.
+                    continue  # the lease bounds the retries
                 self._error = _lost(error)
                 return
             self._confirm(asked_ms)

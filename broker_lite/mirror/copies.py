@@ -1,6 +1,6 @@
-"""``Copy``: one partition on its way from the source to the target, and what is known of it.
+"""``Copy``: the state of one partition that is copied from the source to the target.
 
-A value of the mirror's thread; it asks and writes nothing.
+A value of the mirror's thread, without I/O.
 """
 
 from __future__ import annotations
@@ -16,40 +16,43 @@ from broker_lite.model import TopicPartition
 
 @dataclass(slots=True)
 class Copy:
-    """``source_id`` and ``target_id`` are of its topics. ``fetch_from`` runs ahead of what is
-    written; ``unsaved`` are runs that are not noted yet, and ``is_dirty``: something is not."""
+    """The copy of one partition.
+
+    ``source_id`` and ``target_id`` are topic ids. ``fetch_from`` runs ahead of the written offset.
+    ``unsaved`` holds runs that are not stored yet; ``is_dirty`` marks any state that is not stored.
+    """
 
     where: TopicPartition
     source_id: str
     target_id: str
     known: OffsetMap
     lineage: Lineage = field(default_factory=Lineage)
-    """Of what was fetched up to ``fetch_from``."""
+    """Leader epochs of the source's records below ``fetch_from``."""
     fetch_from: int = 0
     unsaved: list[Run] = field(default_factory=list)
     refused_since_ms: float = 0.0
-    """Since when the source has not given what is next, by the monotonic clock; 0: it does."""
+    """Monotonic milliseconds since when the source has refused the next fetch; 0 if it has not."""
     is_dirty: bool = True
     is_cut: bool = False
-    """What was noted last is of records that the source has lost."""
+    """Whether the stored position covers records that the source has lost."""
     copied: int = 0
     """Records that this mirror wrote."""
     already: int = 0
-    """Records that were found written behind what was noted."""
+    """Records found at the target behind the stored position: copies of a killed mirror."""
     foreign: int = 0
     """Records at the target that are not of the source."""
     aged_out: int = 0
-    """Offsets that the source did not have any more when their turn came."""
+    """Source offsets that retention deleted before they were copied."""
 
     def fetched(self, walked: Walked) -> None:
-        """The next fetch goes on behind it."""
+        """Advance ``fetch_from`` behind the fetched batches."""
         if walked.batches:
             self.lineage.read(walked.batches, self.fetch_from, walked.leader_epoch)
         self.fetch_from = walked.next_offset
 
     def lost(self, source_end: int, epoch: int) -> None:
-        """What was copied from ``source_end`` on is not at the source any more; what it has there
-        instead is fetched. ``epoch``: of the record before (-1: not known)."""
+        """Handle a source that lost records from ``source_end`` on: fetch its new ones.
+        ``epoch`` is that of the record before (-1: unknown)."""
         self.known.cut_source(source_end)
         self.unsaved = [run for run in self.unsaved if run.source < source_end]
         self.is_dirty = self.is_cut = True
@@ -57,8 +60,8 @@ class Copy:
         self.fetch_from = source_end
 
     def wrote(self, piece: Piece, offset: int) -> int:
-        """Take in a piece whose first record is at ``offset`` of the target; how many records of
-        somebody else stand before it."""
+        """Record a piece written at ``offset`` of the target. Return the count of foreign
+        records before it."""
         foreign = offset - self.known.target_next if self.known.runs else 0
         foreign = max(0, foreign)
         self.foreign += foreign
@@ -71,7 +74,7 @@ class Copy:
         return foreign
 
     def passed(self, next_offset: int) -> None:
-        """The source has nothing more to copy below ``next_offset``."""
+        """Record that the source has nothing more to copy below ``next_offset``."""
         if next_offset > self.known.source_next:
             self.known.passed(next_offset)
             self.is_dirty = True

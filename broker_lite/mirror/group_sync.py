@@ -1,8 +1,8 @@
-"""``GroupSync``: the offsets of the source's groups, written as offsets of the copy.
+"""``GroupSync``: writes the offsets of the source's groups as offsets of the copy.
 
-Of every kind; what is written makes no group Kafka's or native (``metadata/group_kind.py``). Only
-where the target's group has no members and no progress of its own (``planning.plan_group``
-decides). Blocking; the mirror's thread.
+Covers every type of group; a written offset makes a group neither Kafka nor native
+(``metadata/group_kind.py``). It writes only if the target's group has no members and no progress of
+its own (``planning.plan_group`` decides). Blocking; the mirror's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]
 
 
 class GroupSync:
-    """``pattern`` names the groups, as a whole. ``rows`` tells what the last ``write`` came to."""
+    """The offset sync of the groups that fully match ``pattern``. ``rows`` holds the results of
+    the last ``write``."""
 
     def __init__(self, source: Source, target: Target, telling: Telling, pattern: str) -> None:
         self.rows: list[GroupRow] = []
@@ -32,13 +33,13 @@ class GroupSync:
         self._pattern = pattern
 
     def read(self) -> GroupCommits:
-        """The groups' offsets at the source."""
+        """Return the groups' offsets at the source."""
         return self._source.groups(self._pattern)
 
     def write(
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
     ) -> None:
-        """Write the offsets that can be translated by now, marked as those of ``mirror``."""
+        """Write the offsets that can be translated, marked with the name ``mirror``."""
         source_ids = {copy.where.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.where.topic: copy.target_id for copy in copies.values()}
         maps = {where: copy.known for where, copy in copies.items()}

@@ -1,8 +1,8 @@
-"""``Mirror``: keeps the topics, settings and groups' offsets of one cluster copied to another.
+"""``Mirror``: keeps a cluster's topics, settings and group offsets copied to another cluster.
 
-One thread runs it; a second one only fetches ahead. Order of work: records, then what is noted of
-them (``Notes``), then groups' offsets (``GroupSync``), so whatever is noted is there. Where it was
-killed it goes on by ``Resumer``: nothing is lost, and nothing is copied twice.
+One thread runs it; a second one only prefetches. It writes records, then stores its state
+(``Notes``), then writes group offsets (``GroupSync``), so stored state never runs ahead of records.
+After a kill, ``Resumer`` finds the point to resume: no record is lost or copied twice.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from broker_lite.mirror.target import Target
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 WAIT_MS = 250
-"""How long a fetch waits where nothing new is to be had."""
+"""Milliseconds that a fetch waits for new records."""
 SAVE_MS = 1_000
 LOOK_MS = 10_000
-"""How often topics, settings and groups are looked at."""
+"""Milliseconds between two checks of topics, settings and groups."""
 ATTEMPTS_ONCE = 3
 REFUSED_MS = 10_000
-"""An election takes less; of a partition that is refused for longer people hear."""
+"""Milliseconds of refusals after which a partition is logged; an election takes less."""
 PROVEN_MS = 60_000
-"""After so long without trouble, trouble is new."""
+"""Milliseconds without errors after which the next error counts as a new one."""
 
 Fetched = dict[TopicPartition, Walked | LogbusError]
 
 
 class Mirror:
-    """Made for two clusters; ``run`` it, then ``close`` it. ``tell`` gets lines for people."""
+    """A mirror from one cluster to another: ``run`` it, then ``close`` it. ``tell`` receives log
+    lines."""
 
     def __init__(
         self,
@@ -75,38 +76,40 @@ class Mirror:
         self.copies: dict[TopicPartition, Copy] = {}
         self.aside: dict[str, LogbusError] = {}
         self.absent: list[str] = []
-        """Topics that are asked for by name and that the source has not."""
+        """Topics requested by name that the source does not have."""
         self.has_begun = False
-        """Whether both clusters have answered and this mirror was the one at work."""
+        """Whether both clusters have answered and this mirror has held the claim."""
         self.hindrance: LogbusError | None = None
-        """What it was waiting for when it was stopped, if it waited."""
+        """The error that the mirror was retrying when it was stopped, or None."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """What the copies had copied before they were taken up anew."""
+        """Records copied per partition before its copy was reopened."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property
     def group_rows(self) -> list[GroupRow]:
-        """What became of the groups' offsets when they were written last."""
+        """The results of the last sync of group offsets."""
         return self._group_sync.rows
 
     def close(self) -> None:
-        """End the thread and the connections."""
+        """Stop the thread and close the connections."""
         self._executor.shutdown(wait=True)
         self.claim.close()
         self.source.close()
         self.target.close()
 
     def translated(self, asked: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-        """Offsets of the source as those of the copy, from what a mirror noted; nothing is copied.
-        Raises InvalidConfigError for what is not copied."""
+        """Translate source offsets to offsets of the copy from stored state; copies nothing.
+
+        Raises InvalidConfigError for a partition that is not copied.
+        """
         return checkpoint.translated(self.source, self.target, asked)
 
-    # -- what is copied
+    # -- topics and settings
 
     def open(self, stop: Event) -> bool:
-        """Know both clusters, be the only mirror between them, make what is missing, and find
-        where to go on. False if ``stop`` came first."""
+        """Connect to both clusters, take the claim, create missing topics and find where to
+        resume. Return False if ``stop`` was set first."""
         self.source.check_versions()
         mine = self.source.describe().cluster_id
         self._target_id = self.target.admin.describe_cluster().cluster_id
@@ -124,7 +127,7 @@ class Mirror:
         return True
 
     def look(self) -> None:
-        """Take up topics and partitions that are new, and settings that changed."""
+        """Add new topics and partitions, and copy changed settings."""
         view = self.source.view()
         names = planning.chosen_topics(view, self._topics)
         self._tell_absent(view, names)
@@ -170,7 +173,8 @@ class Mirror:
             self._telling.once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _leave_circles(self, view: ClusterView, names: list[str]) -> None:
-        """Two mirrors, each of which copies what the other wrote, would never end."""
+        """Exclude topics that another mirror copies back from this target: the cycle would never
+        end."""
         for name in self.source.made_of(self._target_id, view).intersection(names):
             if name not in self.aside:
                 self.save()
@@ -185,7 +189,7 @@ class Mirror:
         for name in names:
             refused = planning.refusal(name, current["topic", name])
             if refused is not None:
-                self.save()  # what was written up to now is told by positions alone
+                self.save()  # up to here, positions alone define the offset map
                 self._set_aside(name, refused)
                 continue
             wanted = planning.wanted_settings(settings["topic", name])
@@ -256,7 +260,8 @@ class Mirror:
         return self._executor.submit(self.source.fetch, self._wanted(), wait_ms)
 
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, Walked]:
-        """Note how far was fetched, so that the next fetch may begin; see to what failed."""
+        """Record the fetched offsets, so that the next fetch can start; handle failed
+        partitions."""
         good: dict[TopicPartition, Walked] = {}
         for where, walked in fetched.items():
             copy = self.copies.get(where)
@@ -268,7 +273,7 @@ class Mirror:
             elif isinstance(walked, OffsetOutOfRangeError):
                 self._resumer.go_on(copy, walked)
                 if copy.is_cut:
-                    self.save()  # before anything else goes by these offsets
+                    self.save()  # before these offsets are used
             elif isinstance(walked, UnknownTopicIdError) and self._is_gone(copy):
                 self._set_aside(where.topic, UnknownTopicIdError("is gone at the source"))
             elif not walked.retriable:
@@ -278,7 +283,7 @@ class Mirror:
         return good
 
     def _outlast(self, copy: Copy, error: LogbusError) -> None:
-        """What passes by itself is waited for; what does not is told, and ``once`` raised."""
+        """Wait out a retriable error. Log other errors, and raise them with ``once``."""
         now_ms = monotonic_ms()
         copy.refused_since_ms = copy.refused_since_ms or now_ms
         if now_ms - copy.refused_since_ms < REFUSED_MS:
@@ -319,7 +324,7 @@ class Mirror:
             self._telling.once(f"topic {where.topic}: somebody else writes to the copy")
 
     def save(self) -> None:
-        """Note how far the copies have come; what is noted has been written before."""
+        """Store the positions of all written records."""
         dirty = [copy for copy in self.copies.values() if copy.is_dirty]
         for where, failed in self._notes.save(dirty).items():
             if isinstance(failed, UnknownTopicIdError):
@@ -333,11 +338,13 @@ class Mirror:
     # -- running
 
     def run(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
-        """Copy until ``stop``, or ``once``: up to the ends at the start. ``on_look`` is called
-        every ``LOOK_MS`` and at the end. What hinders for a while is told and outlasted; ``once``
-        it is raised after a few attempts. Raises what cannot be mended by waiting:
-        NonEmptyGroupError where another mirror of the source is at work, FencedInstanceIdError
-        where another one took over, and ``once`` InvalidConfigError where no topic matches."""
+        """Copy until ``stop`` is set or, with ``once``, up to the end offsets at the start.
+
+        ``on_look`` is called every ``LOOK_MS`` and at the end. Temporary errors are logged and
+        retried; with ``once`` they are raised after a few attempts. Raises NonEmptyGroupError if
+        another mirror of the source runs, FencedInstanceIdError if another one took over, and with
+        ``once`` InvalidConfigError if no topic matches.
+        """
         self._is_once = once
         try:
             self._run(once=once, stop=stop, on_look=on_look)
@@ -385,7 +392,7 @@ class Mirror:
                     self.save()
                     save_at = monotonic_ms() + SAVE_MS
                 if now_ms >= look_at and goal is None:
-                    under_way.result()  # what is fetched again is no loss
+                    under_way.result()  # fetched again after the error
                     self.look()
                     self._group_sync.write(self.name, self.copies, self._group_sync.read())
                     under_way = self._begin_fetch(0)

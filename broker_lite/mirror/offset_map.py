@@ -1,8 +1,8 @@
-"""Which offset of the target a source's offset became: runs within which both count alike.
+"""The map from source offsets to target offsets of one partition, as runs. Pure.
 
-Offsets of a copy differ from the source's where the source has gaps (compacted records, markers of
-transactions, aborted records) or the target had records before. A run ``(source, target)`` says
-that from there on both advance together, up to the next run. Pure.
+The offsets differ if the source has gaps (compacted records, transaction markers, aborted records)
+or the target held records before. From a run ``(source, target)`` on, both offsets advance together
+up to the next run.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """The record at ``source`` was copied to ``target``, the next to ``target + 1``, …"""
+    """The record at ``source`` was copied to ``target``, the next one to ``target + 1``, and so
+    on."""
 
     source: int
     target: int
 
 
 class OffsetMap:
-    """The runs of one partition, and up to where it was copied.
+    """The runs of one partition, and the end of the copied range.
 
-    ``source_next``: everything before it was copied or holds no record; ``target_next``: the
-    offset behind the last copied record. Both -1 before anything is known.
+    ``source_next``: all records before it are copied. ``target_next``: the offset behind the last
+    copied record. Both are -1 for an empty map.
     """
 
     def __init__(
@@ -34,24 +35,25 @@ class OffsetMap:
         self.target_next = target_next
 
     def add(self, source: int, target: int, count: int) -> bool:
-        """``count`` records from ``source`` on went to ``target``…; True if a run begins there."""
+        """Record that ``count`` records from ``source`` on went to ``target`` on; return True if
+        that starts a run."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
-        # Across a gap of both logs the difference may be the same, and then one run holds both:
-        # an offset within the gap then leads into the gap of the target, before the same record.
+        # If both logs have a gap of the same size, one run spans it. An offset in the source's gap
+        # then maps into the target's gap, before the same record.
         if is_new:
             self.runs.append(Run(source, target))
         self.source_next, self.target_next = source + count, target + count
         return is_new
 
     def passed(self, source_next: int) -> None:
-        """Nothing of the source before this is left to copy: the rest held no records."""
+        """Record that the source has nothing to copy before ``source_next``."""
         self.source_next = max(self.source_next, source_next)
 
     def translate(self, source: int) -> int | None:
-        """Where a reader goes on that would read ``source`` next; None if that is not copied yet.
+        """Return the target offset for a reader whose next source offset is ``source``; None if
+        not copied.
 
-        An offset that holds no record leads to the next record that was copied; one before the
-        first copied record to that one.
+        An offset without a record maps to the next copied record.
         """
         if source > self.source_next or self.source_next < 0:
             return None
@@ -65,14 +67,14 @@ class OffsetMap:
         return min(run.target + source - run.source, limit)
 
     def cut_source(self, source_end: int) -> None:
-        """The source holds other records from ``source_end`` on than those that were copied, which
-        stay at the target: what comes in their place goes behind them."""
+        """Drop runs from ``source_end`` on: the source has other records there now. The target
+        keeps the copies; new records go behind them."""
         while self.runs and self.runs[-1].source >= source_end:
             self.runs.pop()
         self.source_next = min(self.source_next, source_end)
 
     def cut(self, target_end: int) -> None:
-        """The target holds nothing from ``target_end`` on any more: what it lost is not copied."""
+        """Drop what the target lost: everything from ``target_end`` on counts as not copied."""
         if target_end >= self.target_next:
             return
         while self.runs and self.runs[-1].target >= target_end:

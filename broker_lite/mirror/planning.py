@@ -1,9 +1,9 @@
-"""What a mirror should do on the target: topics to make, settings to copy, offsets to write. Pure.
+"""Decisions about the target: topics to create, settings to copy, offsets to write. Pure.
 
-A topic keeps its name and number of partitions. Settings go along that both clusters know and that
-say how long or how large; those about durability and clocks are the target's own business. A
-group's offsets are written where the target's group has none or has what a mirror wrote, so a
-group that was switched over is never moved.
+A topic keeps its name and number of partitions. The mirror copies settings of retention and size
+that both clusters know; settings of durability and clocks stay the target's own. It writes a
+group's offset only if the target has none, or one that a mirror wrote. A group that was switched
+over is never moved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker_lite.mirror.offset_map import OffsetMap
 from broker_lite.model import MIRROR_PREFIX, NULL_TOPIC_ID, CommittedOffset, TopicPartition
 
 EFFECTIVE = ("retention.ms", "retention.bytes", "max.message.bytes")
-"""Copied even where the source has them from its brokers' defaults."""
+"""Settings that are copied even if the source has them from its brokers' defaults."""
 OWN = (
     "cleanup.policy",
     "flush.messages",
@@ -31,14 +31,15 @@ OWN = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
-"""Not copied: durability is the target's, and records keep the times that they have."""
+"""Settings that are not copied: durability is the target's choice, and records keep their
+timestamps."""
 NAMED_MAX = 20
-"""Of the source's topics, where none matches."""
+"""Maximum number of the source's topics listed if none matches."""
 _MARK = "mirrored from "
 
 
 def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
-    """The source's topics that match as a whole; clusters' internal ones never do."""
+    """Return the source's topics that fully match the pattern, without internal topics."""
     return sorted(
         name
         for name, topic in view.topics.items()
@@ -49,8 +50,8 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
 
 
 def absent(pattern: str, names: Sequence[str]) -> list[str]:
-    """The topics that a pattern names one by one (``a|b``) and that are not among ``names``; none
-    where it is more than that."""
+    """Return the topics of a plain list pattern (``a|b``) that are not among ``names``; empty
+    for other patterns."""
     asked = pattern.split("|")
     if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in asked):
         return []
@@ -58,7 +59,7 @@ def absent(pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
-    """That nothing at the source is to be copied, and what could be."""
+    """Return the error for a pattern without matches, with the topics that exist."""
     there = ", ".join(names[:NAMED_MAX]) or "none"
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     hint = "; it is a pattern: a|b for two topics" if "," in pattern else ""
@@ -66,7 +67,7 @@ def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
 
 
 class WantedSettings(NamedTuple):
-    """Settings for the copy of a topic, those that only the source knows, and what to tell."""
+    """Settings for a topic's copy, settings that only the source knows, and warnings."""
 
     values: dict[str, str]
     unknown: tuple[str, ...]
@@ -74,7 +75,7 @@ class WantedSettings(NamedTuple):
 
 
 def wanted_settings(entries: Mapping[str, ConfigEntry]) -> WantedSettings:
-    """What the copy of a topic with these settings should have."""
+    """Return the settings that the copy of a topic should have."""
     defaults = text(TopicConfig())
     values: dict[str, str] = {}
     unknown: list[str] = []
@@ -109,7 +110,7 @@ def _is_taken(name: str, value: str) -> bool:
 
 
 def settings_to_create(wanted: WantedSettings) -> dict[str, str]:
-    """Those that differ from the defaults."""
+    """Return the settings that differ from the defaults."""
     defaults = text(TopicConfig())
     return {name: value for name, value in wanted.values.items() if value != defaults[name]}
 
@@ -117,8 +118,8 @@ def settings_to_create(wanted: WantedSettings) -> dict[str, str]:
 def settings_to_alter(
     wanted: WantedSettings, current: Mapping[str, ConfigEntry], given: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Those that the copy has otherwise by now; None for those that were removed at the source and
-    that the copy has as the mirror had ``given`` them."""
+    """Return the settings to change at the copy. None removes a setting that the source removed
+    and that the copy still has as the mirror had ``given`` it."""
     changes: dict[str, str | None] = {
         name: value
         for name, value in wanted.values.items()
@@ -133,15 +134,18 @@ def settings_to_alter(
 
 
 def told(changes: Mapping[str, str | None]) -> str:
-    """Changes of settings in words."""
+    """Format changed settings for a log line."""
     return ", ".join(
         f"{name} removed" if value is None else f"{name}={value}" for name, value in changes.items()
     )
 
 
 def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:
-    """Why the target's topic cannot be a copy: one that stamps its own times. A copy has the times
-    of its source, and by them is told which records are copies already after a kill."""
+    """Return an error if the target's topic stamps its own times.
+
+    A copy keeps the source's timestamps: after a kill, they identify records that are already
+    copied.
+    """
     entry = current.get("message.timestamp.type")
     if entry is None or entry.value != "LogAppendTime":
         return None
@@ -155,9 +159,9 @@ def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigErro
 class GroupRow(NamedTuple):
     """A group's offset in one partition, at the source and at the target.
 
-    ``state``: ``write`` (to be written), ``same`` (is there already), ``behind`` (the copy has not
-    come so far), ``own`` (the target's group has progress of its own, which stays),
-    ``refused: …`` by the target.
+    ``state`` is ``write`` (to be written), ``same`` (already written), ``behind`` (not copied that
+    far), ``own`` (the target's group has its own progress, which stays) or ``refused: …`` (the
+    target's error).
     """
 
     group: str

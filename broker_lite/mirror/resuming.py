@@ -1,9 +1,8 @@
-"""``Resumer``: finds where a copy goes on when a mirror begins, or when the source has let go of
-what was next.
+"""``Resumer``: finds where a copy resumes after a start or a gap at the source.
 
-From what was noted, and from what the target holds behind that: a mirror that was killed had
-written it and not noted it (``positions.square``). Asks both clusters and writes nothing. Blocking;
-the mirror's thread.
+It uses the stored state and the records at the target behind it, which a killed mirror wrote but
+did not record (``positions.square``). It reads both clusters and writes nothing. Blocking; the
+mirror's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, Of
 
 
 class Resumer:
-    """For the copies of one mirror; what is lost or foreign is told."""
+    """The resumer of one mirror's copies. It logs lost and foreign records."""
 
     def __init__(self, source: Source, target: Target, telling: Telling) -> None:
         self._source = source
@@ -30,8 +29,11 @@ class Resumer:
         self._telling = telling
 
     def square(self, copy: Copy, first: int, start: int, end: int) -> None:
-        """Find where to go on. ``first``: the first offset that the source has; ``start`` and
-        ``end``: of the target's log. Raises what keeps either from being read."""
+        """Find the offset to resume at.
+
+        ``first`` is the source's first offset; ``start`` and ``end`` bound the target's log. Raises
+        the errors of reading either log.
+        """
         known, where = copy.known, copy.where
         if known.source_next < 0:
             known.source_next, known.target_next = first, start
@@ -64,8 +66,8 @@ class Resumer:
         self.begin_at(copy, first)
 
     def go_on(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
-        """The source refused to go on where the copy is: records aged out there, or it lost some
-        that were copied (a crash, an unclean election) and has others in their place."""
+        """Handle an out-of-range fetch of the source: retention deleted records, or a crash or
+        an unclean election replaced copied records."""
         ends = self._source.ends
         first = ends((copy.where,), EARLIEST_TIMESTAMP)[copy.where]
         kept: OffsetAndEpoch | None = None
@@ -75,7 +77,7 @@ class Resumer:
             end = ends((copy.where,), LATEST_TIMESTAMP)[copy.where]
             kept = OffsetAndEpoch(end, NO_EPOCH) if end < copy.fetch_from else None
         if kept is None:
-            # Nothing is known to be lost, or not where: asked without its epoch it goes on.
+            # The point of divergence is unknown: fetch again without the leader epoch.
             copy.lineage.forget()
         else:
             gone = f"offsets {kept.offset} to {copy.fetch_from - 1}"
@@ -87,8 +89,8 @@ class Resumer:
         self.begin_at(copy, first)
 
     def begin_at(self, copy: Copy, first: int) -> None:
-        """Fetch on from where the copy is, or from ``first`` where the source has no more what
-        comes before."""
+        """Resume at the copy's offset, or at ``first`` if the source has deleted the records
+        before."""
         known = copy.known
         if first > known.source_next:
             copy.aged_out += first - known.source_next

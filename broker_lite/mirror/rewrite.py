@@ -1,10 +1,10 @@
-"""A batch as it was fetched becomes a batch as it is sent on: its body untouched where that is
-possible.
+"""Rewrites a fetched batch into the batch that the mirror sends, with its body unchanged if
+possible. Pure.
 
-Bodies stay as they are, with timestamps, headers, keys and compression; only the header is written
-anew (producer, sequence, no transaction). A batch is encoded again, in the same body and codec, if
-rows of it are missing (compaction, a start in its middle) or if the broker had stamped its time,
-which becomes the rows' own. Control batches and aborted records are not carried. Pure.
+The header gets a new producer id and sequence and no transaction; timestamps, headers, keys and
+compression stay. A batch is encoded again, in the same format and codec, if rows are missing
+(compaction, a start within the batch) or if the broker had stamped its time. That time then becomes
+the rows' own. Control batches and aborted records are not copied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CODECS: dict[int, arrow.Compression] = {
 
 
 class Piece(NamedTuple):
-    """A batch to send: ``runs`` are (first offset at the source, records), in order."""
+    """A batch to send. ``runs`` are (first source offset, record count), in order."""
 
     buffer: bytearray
     header: BatchHeader
@@ -44,10 +44,8 @@ class Piece(NamedTuple):
 
 
 def carry(batch: LogBatch, where: TopicPartition, start: int) -> Piece | None:
-    """The records of a batch from offset ``start`` on; None if there are none or the batch is void.
-
-    Raises CorruptMessageError where the batch is damaged.
-    """
+    """Return the records of a batch from offset ``start`` on; None without any or for a void
+    batch. Raises CorruptMessageError for a corrupt batch."""
     header = batch.header
     is_dense = header.last_offset_delta == header.record_count - 1
     may_keep_body = is_dense and not (batch.is_void or header.is_log_append_time)
@@ -62,7 +60,7 @@ def carry(batch: LogBatch, where: TopicPartition, start: int) -> Piece | None:
 
 
 def _plain(header: BatchHeader) -> BatchHeader:
-    """The header of the same rows, sent by nobody yet and in no transaction."""
+    """Return the header of the same rows without producer and transaction."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,
@@ -107,7 +105,7 @@ def _runs_of(rows: Slice) -> tuple[tuple[int, int], ...]:
 
 
 def signed(piece: Piece, producer_id: int, producer_epoch: int, sequence: int) -> Piece:
-    """The piece as this producer's, ready to send: written in place."""
+    """Write producer id, epoch and sequence into the piece, in place."""
     header = piece.header._replace(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
     )
@@ -116,19 +114,19 @@ def signed(piece: Piece, producer_id: int, producer_epoch: int, sequence: int) -
 
 
 Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""What makes a record what it is: time, key, value, headers."""
+"""The identity of a record's content: timestamp, key, value, headers."""
 
 _NOWHERE = TopicPartition(NULL_TOPIC_ID, 0)
 
 
 def contents(rows: Slice) -> Iterator[tuple[int, Content]]:
-    """Offset and content of each row, to tell copies by."""
+    """Yield offset and content of each row, to recognise copies."""
     for row in records(_NOWHERE, rows):
         yield row.offset, _content(row)
 
 
 def piece_contents(piece: Piece) -> Iterator[tuple[int, Content]]:
-    """The same of what is about to be sent, with the offsets of the source."""
+    """Yield source offset and content of each row of a piece."""
     sent = signed(piece, -1, -1, -1)
     rows = decode(LogBatch(sent.header, memoryview(sent.buffer)), _NOWHERE, 0, None)
     if rows is None:

@@ -1,7 +1,7 @@
-"""The cluster that is copied: what it holds, and its batches, of many partitions in one request.
+"""The source cluster: metadata, group offsets, and fetches of many partitions at once.
 
-Blocking. Two threads may use it, one of them for ``fetch`` alone (it fetches ahead). A broker of
-Kafka's and one of logbus are asked the same; logbus answers with columns where it has them.
+Blocking. Two threads may use it, one of them only for ``fetch`` (prefetching). Kafka and logbus
+brokers get the same requests; logbus answers with columns if it has them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ PARTITION_BYTES = 4 << 20
 FETCH_BYTES = 32 << 20
 REQUEST_TIMEOUT_MS = 30_000
 _KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
-"""Kafka's compaction leaves gaps, and batches of its old formats have no leader epoch."""
+"""Walk policy for the source: Kafka's compaction leaves gaps, and old batch formats have no
+leader epoch."""
 _SPOKEN: Mapping[int, tuple[int, int]] = {
     ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),
     **{
@@ -76,11 +77,12 @@ _SPOKEN: Mapping[int, tuple[int, int]] = {
         )
     },
 }
-"""What a mirror asks a source for, from the oldest version that it can do with to the newest."""
+"""APIs that a mirror needs of its source, with the oldest and newest usable version."""
 
 
 class Wanted(NamedTuple):
-    """Where to fetch a partition from; ``last_epoch``: of the record before, -1 if not known."""
+    """The offset to fetch a partition from. ``last_epoch`` is that of the record before (-1:
+    unknown)."""
 
     topic_id: str
     offset: int
@@ -88,8 +90,8 @@ class Wanted(NamedTuple):
 
 
 class PartedError(OffsetOutOfRangeError):
-    """The source's log is another one than was read: ``told`` says where it leaves the last epoch,
-    by who led in ``leader_epoch``."""
+    """The source's log diverges from the records read. ``told`` is the end of the last common
+    epoch, reported by the leader of ``leader_epoch``."""
 
     def __init__(self, told: OffsetAndEpoch, leader_epoch: int) -> None:
         super().__init__(f"it leaves epoch {told.leader_epoch} at offset {told.offset}")
@@ -113,7 +115,8 @@ class Source:
         self._pool.close()
 
     def describe(self) -> ClusterView:
-        """Its brokers and id. Raises SourceUnreachableError, which says what to look at."""
+        """Return the source's brokers and cluster id. Raises SourceUnreachableError with the
+        next step."""
         try:
             return self.admin.describe_cluster()
         except (NoBrokersError, NetworkError, RequestTimedOutError) as error:
@@ -124,8 +127,8 @@ class Source:
             ) from error
 
     def check_versions(self) -> None:
-        """Ask a broker what it speaks, and speak that: an earlier fetch with Kafka before 3.9.
-        Raises UnsupportedVersionError for one that is too old, SourceUnreachableError."""
+        """Choose request versions that the brokers support: an older fetch before Kafka 3.9.
+        Raises UnsupportedVersionError for too old brokers, SourceUnreachableError."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
         view = self.describe()
         endpoint: Endpoint = next(iter(view.brokers.values()))
@@ -143,13 +146,13 @@ class Source:
         self._fetch_version = min(CLIENT_VERSION, spoken[ApiKey.FETCH].max_version)
 
     def view(self) -> ClusterView:
-        """All topics."""
+        """Return the metadata of all topics."""
         view = self.admin.cluster()
         self._is_stale = True
         return view
 
     def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
-        """The topics that a mirror, which is at work, makes here of that cluster's."""
+        """Return the topics here that a running mirror copies from the given cluster."""
         name = positions.name_for(cluster_id)
         if name not in view.topics or not self._has_members(name):
             return set()
@@ -166,14 +169,14 @@ class Source:
             return False
 
     def ends(self, wheres: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        """Offsets of committed data: -1 the end, -2 the start."""
+        """Return offsets of committed data (-1: end, -2: start)."""
         if not wheres:
             return {}
         found = self.admin.list_offsets(dict.fromkeys(wheres, time), isolation="read_committed")
         return {where: row.offset for where, row in found.items()}
 
     def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        """The offsets of groups of every kind that match as a whole."""
+        """Return the offsets of all groups whose names fully match, of every type."""
         found = {}
         for row in self.admin.list_groups(with_types=False):
             if not row.group or not re.fullmatch(pattern, row.group):
@@ -186,13 +189,13 @@ class Source:
     def fetch(
         self, wanted: Mapping[TopicPartition, Wanted], wait_ms: int
     ) -> dict[TopicPartition, Walked | LogbusError]:
-        """What follows, batches or an error for each partition. Waits at most ``wait_ms`` where
-        there is nothing. Raises NoBrokersError."""
+        """Return batches or an error for each partition; wait at most ``wait_ms`` for new
+        records. Raises NoBrokersError."""
         if self._is_stale:
             topics = list(dict.fromkeys(where.topic for where in wanted))
             self._pool.run(requests.refresh_once(self._cluster, topics))
             self._is_stale = False
-        # The partitions that come first fill an answer: each is first in turn.
+        # The first partitions of a request fill the answer: rotate the order.
         self._turn += 1
         turn = self._turn % max(1, len(wanted))
         rows = list(wanted)
@@ -235,7 +238,7 @@ class Source:
         return found._replace(leader_epoch=leader_epoch)
 
     def fetch_one(self, where: TopicPartition, topic_id: str, offset: int) -> Walked:
-        """The next batches of one partition; raises what keeps it from answering."""
+        """Return the next batches of one partition; raises its error."""
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
             found = self.fetch({where: Wanted(topic_id, offset)}, 0)

@@ -1,8 +1,9 @@
-"""The cluster that is copied to: batches go in, in order and once, and tell where they went.
+"""The target cluster: writes encoded batches in order and exactly once, and returns their
+offsets.
 
-An idempotent producer of its own, since its batches come encoded: sequences counted per partition,
-up to ``IN_FLIGHT`` requests to each leader. What a broker did not answer is sent again with the
-same sequence, and a broker that has it already says where. Blocking; one thread.
+It is an idempotent producer for encoded batches: it counts sequences per partition and keeps up to
+``IN_FLIGHT`` requests per leader. Unanswered batches are sent again with the same sequence; a
+broker that already has a batch returns its offset. Blocking; one thread.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ IN_FLIGHT = 4
 REQUEST_BYTES = 8 << 20
 REQUEST_TIMEOUT_MS = 30_000
 PATIENCE_MS = 60_000
-"""Without any success for so long, writing fails with the last error."""
+"""Milliseconds without any success after which writing fails with the last error."""
 _SEQUENCE_MASK = 0x7FFFFFFF
 
 Queue = deque[Piece]
 OnWritten = Callable[[TopicPartition, Piece, int], None]
-"""Partition, what was written, the offset of its first record."""
+"""Callback with partition, written piece and offset of its first record."""
 
 
 class Target:
@@ -57,18 +58,19 @@ class Target:
         self._pool.close()
 
     def new_producer_id(self) -> int:
-        """One that nobody ever had."""
+        """Return a new producer id."""
         deadline_ms = monotonic_ms() + PATIENCE_MS
         return self._pool.run(requests.init_producer_id(self._cluster, deadline_ms))[0]
 
     def begin(self, producer_id: int, producer_epoch: int, check: Callable[[], None]) -> None:
-        """Write as this producer: where it has written, what it sent in former epochs is refused.
-        ``check`` is called before everything that is sent, and may raise."""
+        """Write as this producer; its epoch fences earlier ones on partitions that it writes to.
+        ``check`` is called before each send and may raise."""
         self.forget()
         self._identity, self._check = (producer_id, producer_epoch), check
 
     def forget(self) -> None:
-        """Begin anew as another producer: what the last one sent is known from the logs alone."""
+        """Forget the sequences before a change of producer id. Earlier batches are then found
+        only in the logs."""
         self._identity = self._lost = None
         self._sequences.clear()
         self._pool.close()
@@ -76,10 +78,10 @@ class Target:
     def write(
         self, pieces: Mapping[TopicPartition, Sequence[Piece]], on_written: OnWritten
     ) -> dict[TopicPartition, LogbusError]:
-        """Write all of it; ``on_written`` hears of each piece in the order of its partition.
+        """Write all pieces; call ``on_written`` for each, in the order of its partition.
 
-        Returns why partitions were refused, whose other pieces were not written then. Raises what
-        keeps brokers from answering for ``PATIENCE_MS``.
+        Return the error of each refused partition; its later pieces are not written. Raises the
+        last error after ``PATIENCE_MS`` without an answer.
         """
         queues: dict[TopicPartition, Queue] = {w: deque(rows) for w, rows in pieces.items() if rows}
         refused: dict[TopicPartition, LogbusError] = {}
@@ -119,7 +121,8 @@ class Target:
         refused: dict[TopicPartition, LogbusError],
         on_written: OnWritten,
     ) -> LogbusError | None:
-        """Send the first pieces of each partition and hear of them; the last problem, if any."""
+        """Send the first pieces of each partition and read the answers; return the last
+        retriable error."""
         self._check()
         by_leader, errors = self._cluster.by_leader(queues)
         problem = next(iter(errors.values()), None)
@@ -161,7 +164,7 @@ class Target:
     def _waves(
         self, wheres: Sequence[TopicPartition], queues: Mapping[TopicPartition, Queue]
     ) -> list[dict[TopicPartition, Piece]]:
-        """Requests in their order: each has one piece of a partition at most."""
+        """Group pieces into requests, in order, with at most one piece per partition each."""
         assert self._identity is not None
         waves: list[dict[TopicPartition, Piece]] = []
         for depth in range(IN_FLIGHT):
@@ -169,7 +172,8 @@ class Target:
             size = 0
             for where in wheres:
                 queue = queues[where]
-                # Where nothing is known of the producer yet, a second one must not arrive first.
+                # A broker that does not know the producer accepts any sequence: send one batch
+                # first.
                 if depth >= len(queue) or (depth and where not in self._sequences):
                     continue
                 piece = queue[depth]
@@ -224,7 +228,7 @@ class Target:
         on_written: OnWritten,
     ) -> LogbusError | None:
         if where in failed:
-            return None  # what follows a refused batch comes again behind it
+            return None  # the batches behind a refused one are sent again after it
         if not row.error_code and row.base_offset >= 0:
             piece = queues[where].popleft()
             header = piece.header
@@ -234,7 +238,7 @@ class Target:
         failed.add(where)
         error = error_for(row.error_code, row.error_message or "")
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
-            # Nobody knows what became of it: the caller looks at the log and begins anew.
+            # The outcome is unknown: the caller reads the log and starts with a new producer.
             self._lost = RequestTimedOutError(f"{where}: the target lost its producer: {error}")
             return self._lost
         if error.retriable and not isinstance(error, NetworkError):

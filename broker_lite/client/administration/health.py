@@ -1,4 +1,4 @@
-"""How partitions do: who leads, who is in sync, and why it is not all of them. Pure."""
+"""The health of partitions: leader, in-sync replicas, and the cause of a deficit. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
 
 class PartitionHealth(NamedTuple):
-    """``why`` is empty where all is well.
+    """The health of a partition. ``why`` is empty for a healthy one.
 
-    too few in sync: acks=all is refused; no leader: nothing can be written or read.
+    "too few in sync" means that acks=all is refused; "no leader", that the partition can be neither
+    written nor read.
     """
 
     where: TopicPartition
@@ -26,7 +27,7 @@ class PartitionHealth(NamedTuple):
 
 
 class BrokerLoad(NamedTuple):
-    """What a broker has to do."""
+    """The number of replicas and leaders of a broker."""
 
     leaders: int
     replicas: int
@@ -41,7 +42,8 @@ def partition_health(
     adding: Iterable[int] = (),
     min_insync: int = 1,
 ) -> PartitionHealth:
-    """``adding`` ones, of a reassignment, need not be in sync yet."""
+    """Return a partition's health. ``adding`` replicas of a reassignment need not be in sync
+    yet."""
     up = set(live)
     missing = [
         broker_id
@@ -72,8 +74,11 @@ def cluster_health(
     moves: Mapping[TopicPartition, Reassignment] | None = None,
     min_insync: Callable[[str, int], int] = lambda topic, replicas: 1,
 ) -> list[PartitionHealth]:
-    """Every partition of the view; ``min_insync`` by topic and number of replicas, without those
-    that a reassignment is about to remove."""
+    """Return the health of every partition of the view.
+
+    ``min_insync`` is called with the topic and its number of replicas, without those that a
+    reassignment removes.
+    """
     found = []
     for name, topic in view.topics.items():
         for partition in topic.partitions:
@@ -88,7 +93,7 @@ def cluster_health(
 
 
 def fewer_replicas(view: ClusterView, factor: int) -> list[str]:
-    """The topics of which some partition has fewer than ``factor`` replicas, by name."""
+    """Return the topics with a partition of fewer than ``factor`` replicas, by name."""
     return sorted(
         name
         for name, topic in view.topics.items()
@@ -97,7 +102,7 @@ def fewer_replicas(view: ClusterView, factor: int) -> list[str]:
 
 
 def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:
-    """By broker, live or named by a partition."""
+    """Return the load of each broker that is live or named by a partition."""
     leaders: dict[int, int] = {}
     replicas: dict[int, int] = {}
     in_sync: dict[int, int] = {}

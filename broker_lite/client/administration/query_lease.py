@@ -1,5 +1,6 @@
-"""What the metadata of a Spark query's commits say: which query publishes to a group, until when no
-other may. Pure; the query's driver writes it, and whoever would move the group's offsets reads it.
+"""The lease of a Spark query on a group, kept in the metadata of its commits. Pure.
+
+The query's driver writes the lease; commands that change the group's offsets read it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 def lease_text(run: str, until_ms: int) -> str:
-    """The metadata of a commit: which query publishes to the group, until when no other may."""
+    """Return a commit's metadata: the query that publishes to the group, and its lease's end."""
     return json.dumps({"spark": run, "until": until_ms}, separators=(",", ":"))
 
 
 def lease_of(metadata: str) -> tuple[str, int]:
-    """Who holds the lease that a commit's metadata speaks of, until when; ("", 0) if none."""
+    """Return the run id and the end of the lease in a commit's metadata; ("", 0) if none."""
     try:
         document = json.loads(metadata)
         return str(document["spark"]), int(document["until"])
@@ -27,7 +28,8 @@ def lease_of(metadata: str) -> tuple[str, int]:
 def holder_of(
     commits: Iterable[CommittedOffset], now_ms: int, *, besides: str = ""
 ) -> tuple[str, int]:
-    """The query, other than ``besides``, whose lease runs now, until when; ("", 0) if none."""
+    """Return the query other than ``besides`` with an unexpired lease, and its end; ("", 0) if
+    none."""
     for row in commits:
         run, until_ms = lease_of(row.metadata)
         if run and run != besides and until_ms > now_ms:
@@ -38,7 +40,7 @@ def holder_of(
 def running(
     commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
 ) -> dict[TopicPartition, str]:
-    """The query that reads each partition now, where one does: whose lease runs."""
+    """Return the query with an unexpired lease on each partition."""
     found = {}
     for where, row in commits.items():
         run, until_ms = lease_of(row.metadata)

@@ -1,7 +1,7 @@
-"""Which brokers partitions should move to: plans for ``Admin.reassign``. Pure.
+"""Plans for ``Admin.reassign``: the target brokers of partitions. Pure.
 
-A plan names the replicas that a partition is to have, the preferred leader first; what stays as it
-is is left out. Replicas that are new go to the live brokers that hold the fewest.
+A plan maps partitions to replicas, the preferred leader first. Unchanged partitions are omitted.
+New replicas go to the live brokers with the fewest replicas.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Ongoing = Mapping[TopicPartition, Reassignment]
 def to_brokers(
     view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], brokers: tuple[int, ...]
 ) -> Plan:
-    """To these brokers; each partition begins with the next one, so that all of them lead."""
+    """Plan a move to these brokers. The preferred leader rotates over the brokers."""
     if not brokers or len(set(brokers)) != len(brokers):
         raise InvalidReplicaAssignmentError(f"brokers {list(brokers)}: give different ones")
     _check_ids(brokers)
@@ -42,7 +42,7 @@ def to_brokers(
 def to_factor(
     view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], factor: int
 ) -> Plan:
-    """As many replicas as ``factor``: those that are in sync stay first."""
+    """Plan ``factor`` replicas per partition. In-sync replicas keep the first places."""
     if not 1 <= factor <= len(view.brokers):
         raise InvalidReplicationFactorError(
             f"replication factor {factor}: give 1 to {len(view.brokers)}, as many as brokers live"
@@ -54,7 +54,7 @@ def to_factor(
         present = target(partition, ongoing.get(where))
         row = list(present)
         while len(row) > factor:
-            # The last that is not in sync, else the last.
+            # Remove the last replica that is not in sync, else the last.
             lagging = [broker for broker in row if broker not in partition.isr]
             row.remove(lagging[-1] if lagging else row[-1])
         while len(row) < factor:
@@ -66,8 +66,8 @@ def to_factor(
 def off_broker(
     view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
-    """Off this broker: another one takes its place, also as preferred leader. Raises
-    BrokerIdNotRegisteredError where nobody knows of it."""
+    """Plan to replace this broker in every partition, also as preferred leader. Raises
+    BrokerIdNotRegisteredError for an unknown broker."""
     if broker_id not in broker_loads(view):
         raise BrokerIdNotRegisteredError(
             f"there is no broker {broker_id}, and no partition names it; live brokers: "
@@ -85,9 +85,10 @@ def off_broker(
 
 
 def from_text(text: str) -> Plan:
-    """A plan as Kafka's tools write it: ``{"partitions": [{"topic", "partition", "replicas"}]}``.
+    """Parse a plan in the format of Kafka's tools: ``{"partitions": [{"topic", "partition",
+    "replicas"}]}``.
 
-    Raises InvalidReplicaAssignmentError for anything else, and for a partition that is there twice.
+    Raises InvalidReplicaAssignmentError for other input or a repeated partition.
     """
     plan: Plan = {}
     try:
@@ -121,7 +122,7 @@ def _check_ids(brokers: Sequence[int]) -> None:
 
 
 def target(partition: PartitionMetadata, ongoing: Reassignment | None) -> tuple[int, ...]:
-    """The replicas that a partition has, or is on its way to."""
+    """Return the replicas that a partition has or, during a reassignment, will have."""
     if ongoing is None:
         return partition.replicas
     return tuple(broker for broker in ongoing.replicas if broker not in ongoing.removing)

@@ -1,5 +1,7 @@
-"""Operations on replicas: elections, reassignments, retirement. The controller is asked, wherever
-it moves to; each of them may be repeated without harm."""
+"""Operations on replicas: elections, reassignments, broker retirement.
+
+Requests go to the controller and follow it when it moves. All of them are idempotent.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ Outcomes = dict[TopicPartition, LogbusError | None]
 
 
 class Reassignment(NamedTuple):
-    """A partition on its way: ``replicas`` are those of both ends, the target's first."""
+    """A reassignment in progress. ``replicas`` are the target's, then those to be removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -37,7 +39,8 @@ def elect_leaders(
     unclean: bool,
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Outcomes by partition; with ``partitions`` None only those that were tried."""
+    """Elect leaders; return an error or None per partition. ``partitions`` None returns only
+    attempted elections."""
     repeated = False
 
     def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:
@@ -57,7 +60,7 @@ def elect_leaders(
         for row in topic.partition_result
     }
     if repeated:
-        # An earlier try, whose answer was lost, may have elected them.
+        # An earlier attempt, whose answer was lost, may have elected them.
         for where, error in outcomes.items():
             outcomes[where] = None if isinstance(error, ElectionNotNeededError) else error
     return outcomes
@@ -68,7 +71,7 @@ def reassign(
     targets: Mapping[TopicPartition, Sequence[int] | None],
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Begin to move partitions to these brokers; None takes a move back."""
+    """Start to move partitions to these brokers; None cancels a move."""
     repeated = False
 
     def check(
@@ -105,7 +108,7 @@ def reassign(
 def reassignments(
     cluster: Cluster, deadline_ms: float
 ) -> Operation[dict[TopicPartition, Reassignment]]:
-    """What is on its way, as the controller knows it."""
+    """Return the reassignments in progress, as the controller reports them."""
 
     def check(answer: calls.ListPartitionReassignmentsResponse, _: bool) -> LogbusError | None:
         return _error(answer.error_code, answer.error_message)
@@ -122,7 +125,7 @@ def reassignments(
 
 
 def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Operation[None]:
-    """Forget a broker; raises InvalidRequestError where it runs or holds replicas."""
+    """Unregister a broker; raises InvalidRequestError if it runs or holds replicas."""
 
     def check(answer: calls.UnregisterBrokerResponse) -> LogbusError | None:
         return _error(answer.error_code, answer.error_message)
