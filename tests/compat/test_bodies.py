@@ -72,7 +72,7 @@ def from_spark(found: Any) -> Row:
     return Row(found.key, found.value, headers, found.ms)
 
 
-def test_rows_of_others_are_columns_in_spark(
+def test_row_batches_of_other_clients_become_spark_columns(
     other: RowClient, queries: Queries, bus: Bus, answered: Note, versions: dict[str, str]
 ) -> None:
     written = other.writable(ROWS)
@@ -135,7 +135,7 @@ def assert_batches_of_columns(cluster: LocalCluster, topic_id: str) -> None:
         assert [header.is_columns for header in headers] == [True] * BATCHES
 
 
-def test_columns_of_spark_are_rows_to_others(
+def test_columnar_batches_of_spark_become_rows_for_other_clients(
     other: RowClient, columns: dict[str, str], answered: Note, versions: dict[str, str]
 ) -> None:
     expected = [other.seen(row) for row in ROWS] * BATCHES

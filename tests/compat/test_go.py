@@ -25,12 +25,12 @@ def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["franz-go"], asked, answer)
 
 
-def test_it_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
+def test_go_client_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
     assert_go_reads_what_it_wrote(steps)
     note(f"produce, idempotent, and fetch by offset: {', '.join(GO_CODECS)}", "served")
 
 
-def test_it_administers_topics(steps: Steps, note: OwnNote) -> None:
+def test_go_client_administers_topics(steps: Steps, note: OwnNote) -> None:
     assert steps.error("CreateTopic again").startswith("TOPIC_ALREADY_EXISTS")
     assert steps.answers("CreateTopic", "ListTopics", "ListBrokers") == [2, 2, [0, 1, 2]]
     assert steps.answers("ListEndOffsets", "ListOffsetsAfterMilli", "DeleteRecords") == [10, 0, 3]
@@ -41,7 +41,7 @@ def test_it_administers_topics(steps: Steps, note: OwnNote) -> None:
     note("admin: topics, partitions, configs, offsets, DeleteRecords, log dirs", "served")
 
 
-def test_it_administers_groups(steps: Steps, note: OwnNote) -> None:
+def test_go_client_administers_groups(steps: Steps, note: OwnNote) -> None:
     kept, lag = steps.answers("CommitOffsets", "FetchOffsets", "Lag")[1:]
     assert (kept, lag) == ([7, "seven"], 3)
     assert steps.answers("ListGroups", "DescribeGroups") == [True, "Empty"]
@@ -50,7 +50,7 @@ def test_it_administers_groups(steps: Steps, note: OwnNote) -> None:
 
 
 @pytest.mark.parametrize("step", ["DescribeACLs", "DescribeUserSCRAMs", "ListTransactions"])
-def test_what_is_not_served_is_refused(steps: Steps, note: OwnNote, step: str) -> None:
+def test_go_client_is_refused_unserved_apis(steps: Steps, note: OwnNote, step: str) -> None:
     """By the client itself: the broker's list of APIs does not name them."""
     assert "broker is too old" in steps.error(step)
     note(step, "refused: UnsupportedVersion")

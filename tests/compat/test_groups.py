@@ -204,7 +204,7 @@ NAMES: dict[type[Reader], str] = {
 
 
 @pytest.mark.parametrize("kind", list(NAMES))
-def test_members_come_and_go(
+def test_members_join_and_leave_a_group(
     kind: type[Reader],
     cluster: LocalCluster,
     topic: str,
@@ -277,7 +277,7 @@ asyncio.run(consume())
 
 
 @pytest.mark.parametrize("kind", list(NAMES))
-def test_a_member_that_is_killed_is_out_after_its_session(
+def test_killed_member_leaves_after_its_session_timeout(
     kind: type[Reader],
     cluster: LocalCluster,
     topic: str,
@@ -298,7 +298,7 @@ def test_a_member_that_is_killed_is_out_after_its_session(
     note(NAMES[kind], "a group: a member is killed")
 
 
-def test_cooperative_members_keep_what_they_need_not_give_up(
+def test_cooperative_members_keep_unrevoked_partitions(
     cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
     strategy = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -316,7 +316,7 @@ def test_cooperative_members_keep_what_they_need_not_give_up(
     note("librdkafka", "a group: cooperative-sticky")
 
 
-def test_a_static_member_comes_back_without_a_rebalance(
+def test_static_member_rejoins_without_rebalance(
     cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
     servers, fed = cluster.bootstrap_servers, feed()
@@ -335,7 +335,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
     note("librdkafka", "a group: static members, fenced by another of their name")
 
 
-def test_the_coordinator_is_killed_under_clients_of_three_kinds(
+def test_group_of_three_client_kinds_survives_coordinator_death(
     cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
     """One group of them all, since they know the range assignor in common."""

@@ -46,7 +46,7 @@ def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["java clients"], asked, answer)
 
 
-def test_it_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
+def test_java_client_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
     offsets = itertools.count(step=3)
     rows: list[list[object]] = []
     for codec, at in zip(CODECS, offsets, strict=False):
@@ -62,7 +62,7 @@ def test_it_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
     note(f"produce and consume in a group: {', '.join(CODECS)}; headers, nulls; seek", "served")
 
 
-def test_it_administers(steps: Steps, note: OwnNote) -> None:
+def test_java_client_administers_a_cluster(steps: Steps, note: OwnNote) -> None:
     assert steps.answers("describeTopics", "describeCluster", "listOffsets") == [2, 3, [0, 15, 2]]
     names = ("describeConsumerGroups", "describeClassicGroups", "listGroups")
     assert steps.answers(*names) == ["Empty", "Empty", True]
@@ -73,7 +73,7 @@ def test_it_administers(steps: Steps, note: OwnNote) -> None:
     note("Admin: topics, cluster, groups and their offsets, log dirs, elections", "served")
 
 
-def test_it_asks_what_newer_brokers_answer(steps: Steps, note: OwnNote) -> None:
+def test_java_client_queries_apis_of_newer_brokers(steps: Steps, note: OwnNote) -> None:
     names = (
         "listConfigResources", "listClientMetricsResources", "describeProducers",
         "listOffsets earliestLocal", "listOffsets latestTiered",
@@ -106,23 +106,25 @@ ONE_TRANSACTION = (
 @pytest.mark.parametrize(
     "asked", [SETTINGS, CLUSTER, GROUPS, TRANSACTIONS], ids=lambda asked: asked[0]
 )
-def test_what_is_not_served_is_refused(asked: tuple[str, ...], steps: Steps, note: OwnNote) -> None:
+def test_java_client_is_refused_unserved_apis(
+    asked: tuple[str, ...], steps: Steps, note: OwnNote
+) -> None:
     assert {name: steps.error(name) for name in asked} == dict.fromkeys(asked, UNSUPPORTED)
     note(", ".join(asked), "refused: UnsupportedVersion")
 
 
-def test_transactions_are_refused(steps: Steps, note: OwnNote) -> None:
+def test_java_transactions_are_refused(steps: Steps, note: OwnNote) -> None:
     told = {name: steps.error(name) for name in ONE_TRANSACTION}
     assert told == dict.fromkeys(ONE_TRANSACTION, NO_TRANSACTIONS)
     note(", ".join(ONE_TRANSACTION), f"refused: {NO_TRANSACTIONS.removesuffix('Exception')}")
 
 
-def test_no_metrics_of_clients_are_taken(steps: Steps, note: OwnNote) -> None:
+def test_client_telemetry_is_refused(steps: Steps, note: OwnNote) -> None:
     assert steps.answer("clientInstanceId") is None
     note("enable.metrics.push, clientInstanceId", "not taken, as by Kafka where nothing keeps them")
 
 
-def test_settings_of_what_is_not_here(steps: Steps, note: OwnNote) -> None:
+def test_config_of_unsupported_resources_is_refused(steps: Steps, note: OwnNote) -> None:
     kinds = ("BROKER_LOGGER", "CLIENT_METRICS", "GROUP")
     for kind in kinds:
         for step in ("describeConfigs", "incrementalAlterConfigs"):
@@ -130,7 +132,7 @@ def test_settings_of_what_is_not_here(steps: Steps, note: OwnNote) -> None:
     note("settings of loggers, client metrics and groups", "refused: InvalidRequest")
 
 
-def test_every_request_of_its_classes_is_refused_in_its_own_shape(
+def test_every_unserved_java_request_is_refused_in_its_own_format(
     run: Run, cluster: LocalCluster, note: OwnNote
 ) -> None:
     """All that no broker says it serves, on one connection, which goes on."""

@@ -72,7 +72,7 @@ def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str, str], 
     return lambda what, asked, answer: answered(versions[what], asked, answer)
 
 
-def test_connect_standalone_goes_on_where_it_was(
+def test_connect_standalone_resumes_from_its_offsets(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
     """From a file through a topic into a file."""
@@ -117,7 +117,7 @@ def test_connect_distributed_is_refused_with_the_reason(
     note("connect", "distributed: its compacted topics", "refused: InvalidConfig, with the reason")
 
 
-def test_streams_count_words_and_restore_their_store(
+def test_kafka_streams_counts_words_and_restores_its_store(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
     bus.create_topic("streams-plaintext-input", partitions=1)

@@ -129,7 +129,7 @@ def name() -> str:
     return f"java-{os.getpid()}-{next(NUMBERS)}"
 
 
-def test_topics(tools: Tools, name: str, note: OwnNote) -> None:
+def test_kafka_topics_tool_manages_topics(tools: Tools, name: str, note: OwnNote) -> None:
     made = ("--topic", name, "--partitions", "2", "--config", "retention.ms=600000")
     tools(TOPICS, "--create", *made, says=f"Created topic {name}")
     tools(TOPICS, "--create", *made, code=1, says="exists already")
@@ -144,7 +144,9 @@ def test_topics(tools: Tools, name: str, note: OwnNote) -> None:
     note("kafka-topics: create, list, describe, alter, delete", "served")
 
 
-def test_configs(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
+def test_kafka_configs_tool_changes_settings(
+    tools: Tools, name: str, note: OwnNote, bus: Bus
+) -> None:
     bus.create_topic(name, partitions=1)
     topic = ("--entity-type", "topics", "--entity-name", name)
     tools(CONFIGS, "--alter", *topic, "--add-config", "retention.ms=700000,segment.bytes=20000000")
@@ -165,7 +167,7 @@ def test_configs(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     note("kafka-configs: users and quotas", "refused: UnsupportedVersion")
 
 
-def test_the_console_producer_and_consumer(
+def test_console_producer_and_consumer_exchange_records(
     tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
     bus.create_topic(name, partitions=1)
@@ -178,7 +180,7 @@ def test_the_console_producer_and_consumer(
     note(f"kafka-console-producer, -consumer --partition: {', '.join(codecs)}", "served")
 
 
-def test_the_console_consumer_reads_columns(
+def test_console_consumer_reads_columnar_batches(
     tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
     bus.create_topic(name, partitions=1)
@@ -192,7 +194,7 @@ def test_the_console_consumer_reads_columns(
     note("kafka-console-consumer of a batch of Arrow columns", "served as rows")
 
 
-def test_offsets_and_deleting_records(
+def test_tools_read_offsets_and_delete_records(
     tools: Tools, name: str, note: OwnNote, bus: Bus, tmp_path: Path
 ) -> None:
     bus.create_topic(name, partitions=2)
@@ -218,7 +220,9 @@ def test_offsets_and_deleting_records(
     note("kafka-delete-records", "served")
 
 
-def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
+def test_tools_describe_log_dirs_and_the_cluster(
+    tools: Tools, name: str, note: OwnNote, bus: Bus
+) -> None:
     bus.create_topic(name, partitions=3)
     said = tools(f"{TOOLS}LogDirsCommand", "--describe", "--topic-list", name)
     brokers = json.loads(said[said.index("{") :])["brokers"]
@@ -233,7 +237,9 @@ def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: OwnNote, bus: B
     note("kafka-acls", "refused: UnsupportedVersion")
 
 
-def test_replicas_are_verified(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
+def test_replica_verification_tool_reports_lag(
+    tools: Tools, name: str, note: OwnNote, bus: Bus
+) -> None:
     """The tool runs until it is killed, and fetches from followers too. Its line tells the lag of
     what all replicas have alike; a replica that has not fetched the end yet lags for a moment."""
     bus.create_topic(name, partitions=2)
@@ -249,7 +255,7 @@ def test_replicas_are_verified(tools: Tools, name: str, note: OwnNote, bus: Bus)
     note("kafka-replica-verification", "served")
 
 
-def test_the_producers_of_a_partition(
+def test_producers_of_a_partition_are_described(
     tools: Tools, name: str, note: OwnNote, bus: Bus, cluster: LocalCluster
 ) -> None:
     bus.create_topic(name, partitions=1)
@@ -265,7 +271,9 @@ def test_the_producers_of_a_partition(
     note("kafka-transactions describe-producers", "served")
 
 
-def test_groups_offsets(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
+def test_consumer_groups_tool_manages_offsets(
+    tools: Tools, name: str, note: OwnNote, bus: Bus
+) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
         for n in range(10):
@@ -290,7 +298,9 @@ def test_groups_offsets(tools: Tools, name: str, note: OwnNote, bus: Bus) -> Non
     note(f"kafka-consumer-groups: {asked}", "served")
 
 
-def test_members_of_groups(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
+def test_consumer_groups_tool_lists_members(
+    tools: Tools, name: str, note: OwnNote, bus: Bus
+) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
         for n in range(1000):
@@ -330,7 +340,9 @@ def two_members(name: str, bus: Bus, cluster: LocalCluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_members")
-def test_members_and_states_of_groups(tools: Tools, name: str, note: OwnNote) -> None:
+def test_consumer_groups_tool_lists_members_and_states(
+    tools: Tools, name: str, note: OwnNote
+) -> None:
     group = ("--describe", "--group", name)
     static = rf"{name}\s+static-\S+\s+static\s+/127\.0\.0\.1\s+one\s+2\b"
     assert re.search(static, tools(GROUPS, *group, "--members"))
@@ -348,7 +360,7 @@ def test_members_and_states_of_groups(tools: Tools, name: str, note: OwnNote) ->
     note("kafka-consumer-groups: members, state, verbose, types; kafka-groups", "served")
 
 
-def test_what_is_not_served_is_refused(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
+def test_tools_are_refused_unserved_apis(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=1)
     tools(TRANSACTIONS, "list", code=1, says="does not support LIST_TRANSACTIONS")
     note("kafka-transactions list", "refused: UnsupportedVersion")
@@ -374,7 +386,7 @@ def test_what_is_not_served_is_refused(tools: Tools, name: str, note: OwnNote, b
     note("kafka-client-metrics list", "none")
 
 
-def test_the_producer_perf_tool(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
+def test_producer_perf_tool_runs(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=2)
     load = ("--topic", name, "--num-records", "50000", "--record-size", "100")
     tools(f"{TOOLS}ProducerPerformance", *load, "--throughput", "-1", says="50000 records sent")
@@ -383,7 +395,7 @@ def test_the_producer_perf_tool(tools: Tools, name: str, note: OwnNote, bus: Bus
     note("kafka-producer-perf-test", "served")
 
 
-def test_moving_replicas_and_electing_leaders(
+def test_tools_reassign_replicas_and_elect_leaders(
     tools: Tools, name: str, note: OwnNote, bus: Bus, tmp_path: Path
 ) -> None:
     tools(TOPICS, "--create", "--topic", name, "--replica-assignment", "0:1,1:2")

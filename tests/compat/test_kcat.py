@@ -59,7 +59,7 @@ def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["kcat"], asked, answer)
 
 
-def test_it_lists_brokers_and_topics(run: Kcat, topic: str, note: OwnNote) -> None:
+def test_kcat_lists_brokers_and_topics(run: Kcat, topic: str, note: OwnNote) -> None:
     found = json.loads(run("-L", "-J", "-t", topic))
     assert len(found["brokers"]) == 3
     (described,) = found["topics"]
@@ -68,7 +68,7 @@ def test_it_lists_brokers_and_topics(run: Kcat, topic: str, note: OwnNote) -> No
     note("-L", "served")
 
 
-def test_it_produces_and_consumes_every_codec(run: Kcat, topic: str, note: OwnNote) -> None:
+def test_kcat_produces_and_consumes_every_codec(run: Kcat, topic: str, note: OwnNote) -> None:
     for codec in CODECS:
         lines = f"k:{codec}\nk:{codec * 50}\ngone:\n"
         headers = ("-H", "h=1", "-H", "h=2")
@@ -87,7 +87,7 @@ def test_it_produces_and_consumes_every_codec(run: Kcat, topic: str, note: OwnNo
     note("-o: by offset, from the end", "served")
 
 
-def test_it_finds_offsets_by_time(run: Kcat, topic: str, bus: Bus, note: OwnNote) -> None:
+def test_kcat_finds_offsets_by_time(run: Kcat, topic: str, bus: Bus, note: OwnNote) -> None:
     with bus.producer(compression="lz4") as producer:
         for n in range(10):
             producer.send(topic, b"%d" % n, partition=0, timestamp_ms=1000 + n)
@@ -98,7 +98,7 @@ def test_it_finds_offsets_by_time(run: Kcat, topic: str, bus: Bus, note: OwnNote
     note("-Q; -o s@ and e@, of a batch of Arrow columns", "served")
 
 
-def test_it_is_refused_with_kafkas_errors(run: Kcat, topic: str, bus: Bus, note: OwnNote) -> None:
+def test_kcat_gets_kafka_error_codes(run: Kcat, topic: str, bus: Bus, note: OwnNote) -> None:
     unknown = ("-C", "-t", f"{topic}-no", "-e", "-q")
     run(*unknown, fails="Unknown topic or partition")
     # Any other error librdkafka takes for one that passes, and asks until it times out.

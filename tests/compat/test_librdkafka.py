@@ -169,7 +169,7 @@ def note(answered: Note, versions: dict[str, str]) -> OwnNote:
 
 
 @pytest.mark.parametrize("scenario", ["default", "noautocreate"])
-def test_its_tests_pass_but_for_what_is_not_built(
+def test_librdkafka_tests_pass_except_for_unsupported_features(
     scenario: str, run: Run, note: OwnNote, tmp_path: Path
 ) -> None:
     left_out = {number for numbers in NOT_BUILT.values() for number in numbers} | IN_PARTS.keys()
@@ -185,7 +185,7 @@ def test_its_tests_pass_but_for_what_is_not_built(
             note(f"tests {', '.join(numbers)}", f"left out: {feature} (not built)")
 
 
-def test_the_parts_that_are_built_of_its_other_tests_pass(
+def test_supported_parts_of_other_librdkafka_tests_pass(
     run: Run, note: OwnNote, tmp_path: Path
 ) -> None:
     for number, parts in IN_PARTS.items():

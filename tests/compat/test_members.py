@@ -92,7 +92,7 @@ def start(
     return made[kind]
 
 
-def test_a_member_joins_another_is_killed_the_last_leaves(
+def test_group_rebalances_after_join_kill_and_leave(
     kind: str,
     start: Command,
     cluster: LocalCluster,

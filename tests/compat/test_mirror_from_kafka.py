@@ -210,7 +210,7 @@ def produce(kafka: str, topic: str, count: int, first: int = 0, **options: Any) 
     assert producer.flush(WAIT_SECONDS) == 0
 
 
-def test_records_settings_and_groups_come_through(
+def test_records_settings_and_groups_are_copied(
     kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, bus: Bus
 ) -> None:
     make_topic(
@@ -237,7 +237,7 @@ def test_records_settings_and_groups_come_through(
     assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
 
 
-def test_transactions_leave_gaps_that_offsets_are_translated_over(
+def test_offsets_are_translated_across_transaction_gaps(
     kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, command: list[str]
 ) -> None:
     make_topic(kafka, topic)
@@ -273,7 +273,7 @@ def test_transactions_leave_gaps_that_offsets_are_translated_over(
         assert json.loads(done.stdout) == {topic: {"0": row["target_offset"]}}
 
 
-def test_a_compacted_topic_with_gaps(
+def test_compacted_topic_with_gaps_is_copied(
     kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror
 ) -> None:
     make_topic(
@@ -307,7 +307,7 @@ def test_a_compacted_topic_with_gaps(
     assert {rest[2]: rest[3] for rest in copy if rest[0] >= row["target_offset"]} == newest
 
 
-def test_killed_again_and_again_while_records_come(
+def test_repeatedly_killed_mirror_copies_each_record_once(
     kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, command: list[str]
 ) -> None:
     make_topic(kafka, topic, 2)
@@ -338,7 +338,7 @@ def test_killed_again_and_again_while_records_come(
     assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
 
 
-def test_an_old_kafka_is_copied_too(
+def test_old_kafka_version_is_copied(
     old_class_path: str,
     cluster: LocalCluster,
     topic: str,
@@ -362,7 +362,7 @@ def test_an_old_kafka_is_copied_too(
     answered(versions["old broker"], "mirrored from, by logbus mirror", "copied")
 
 
-def test_queries_go_on_from_their_checkpoints(
+def test_queries_resume_from_converted_checkpoints(
     kafka: str,
     cluster: LocalCluster,
     topic: str,

@@ -33,7 +33,7 @@ def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["kafkajs"], asked, answer)
 
 
-def test_it_produces_and_reads(steps: Steps, note: OwnNote) -> None:
+def test_kafkajs_produces_and_reads(steps: Steps, note: OwnNote) -> None:
     assert [row["errorCode"] for row in steps.answer("send")] == [0]
     assert [row["baseOffset"] for row in steps.answer("send gzip")] == ["2"]
     assert steps.answer("fetch") == [
@@ -44,13 +44,13 @@ def test_it_produces_and_reads(steps: Steps, note: OwnNote) -> None:
     note("producer.send, idempotent, plain and gzip; fetch", "served")
 
 
-def test_it_writes_and_reads_every_codec_and_seeks(steps: Steps, note: OwnNote) -> None:
+def test_kafkajs_writes_and_reads_every_codec_and_seeks(steps: Steps, note: OwnNote) -> None:
     names = [name * 9 for name in ("None", "GZIP", "Snappy", "LZ4", "ZSTD")]
     assert steps.answer("every codec, seek") == {"all": names, "last": names[-1:]}
     note("producer.send: none, gzip, snappy, lz4, zstd; consumer.seek", "served")
 
 
-def test_it_administers_topics(steps: Steps, note: OwnNote) -> None:
+def test_kafkajs_administers_topics(steps: Steps, note: OwnNote) -> None:
     assert steps.answer("createTopics") is True
     assert steps.answer("createTopics again") is False
     assert steps.answer("listTopics")
@@ -66,7 +66,7 @@ def test_it_administers_topics(steps: Steps, note: OwnNote) -> None:
     note("admin: topics, partitions, metadata, offsets, deleteTopicRecords", "served")
 
 
-def test_it_replaces_and_reads_settings(steps: Steps, note: OwnNote) -> None:
+def test_kafkajs_changes_and_reads_settings(steps: Steps, note: OwnNote) -> None:
     assert steps.answer("alterConfigs")["resources"][0]["errorCode"] == 0
     (resource,) = steps.answer("describeConfigs")["resources"]
     found = {row["configName"]: row["configValue"] for row in resource["configEntries"]}
@@ -75,7 +75,7 @@ def test_it_replaces_and_reads_settings(steps: Steps, note: OwnNote) -> None:
     note("admin: alterConfigs, describeConfigs", "served")
 
 
-def test_it_sees_groups_and_their_offsets(steps: Steps, note: OwnNote) -> None:
+def test_kafkajs_lists_groups_and_their_offsets(steps: Steps, note: OwnNote) -> None:
     (topic,) = steps.answer("fetchOffsets")
     assert [row["offset"] for row in topic["partitions"]] == ["0"]
     assert topic["topic"] in [row["groupId"] for row in steps.answer("listGroups")["groups"]]
@@ -86,7 +86,7 @@ def test_it_sees_groups_and_their_offsets(steps: Steps, note: OwnNote) -> None:
     note("admin.listGroups", "served")
 
 
-def test_it_reads_as_a_member_of_a_group(steps: Steps, note: OwnNote) -> None:
+def test_kafkajs_reads_as_a_group_member(steps: Steps, note: OwnNote) -> None:
     answer = steps.answer("consumer in a group")
     assert answer == {
         "values": ["one", None, "zipped"],
@@ -98,6 +98,6 @@ def test_it_reads_as_a_member_of_a_group(steps: Steps, note: OwnNote) -> None:
 
 
 @pytest.mark.parametrize("step", ["describeAcls"])
-def test_what_is_not_served_is_refused(steps: Steps, note: OwnNote, step: str) -> None:
+def test_kafkajs_is_refused_unserved_apis(steps: Steps, note: OwnNote, step: str) -> None:
     assert steps.error(step) == UNSUPPORTED
     note(step, "refused: UnsupportedVersion")

@@ -28,7 +28,7 @@ def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["platformatic"], asked, answer)
 
 
-def test_it_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
+def test_platformatic_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
     codecs = CODECS + ["zstd"] * ("produce zstd" in steps)
     placed = steps.answers(*(f"produce {codec}" for codec in codecs))
     assert placed == [[2 * n] for n in range(len(codecs))]
@@ -41,7 +41,7 @@ def test_it_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
     note(f"produce, idempotent, and consume in a group: {', '.join(codecs)}; seek", "served")
 
 
-def test_it_administers(steps: Steps, note: OwnNote) -> None:
+def test_platformatic_administers_a_cluster(steps: Steps, note: OwnNote) -> None:
     assert steps.answers("createTopics", "listTopics", "commit", "listGroups") == [
         1,
         True,
@@ -56,7 +56,7 @@ def test_it_administers(steps: Steps, note: OwnNote) -> None:
     note("admin: topics, partitions, configs, log dirs, groups and their offsets", "served")
 
 
-def test_what_is_not_served_is_refused(steps: Steps, note: OwnNote) -> None:
+def test_platformatic_is_refused_unserved_apis(steps: Steps, note: OwnNote) -> None:
     """By the client itself: the broker's list of APIs does not name them."""
     assert "Unsupported API" in steps.error("describeAcls")
     note("describeAcls", "refused: UnsupportedVersion")

@@ -137,7 +137,7 @@ def rd_consume(servers: str, topic: str, count: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_librdkafka_produces_and_consumes(
+def test_librdkafka_client_produces_and_consumes(
     cluster: LocalCluster, topic: str, codec: str, note: Note
 ) -> None:
     servers = cluster.bootstrap_servers
@@ -164,7 +164,7 @@ def test_librdkafka_with_fewer_acks(
     note("librdkafka", "acks=0, acks=1")
 
 
-def test_a_record_that_is_too_large_is_refused_to_librdkafka(
+def test_record_too_large_for_librdkafka_is_refused(
     cluster: LocalCluster, rd_admin: confluent_admin.AdminClient
 ) -> None:
     name = new_name("small")
@@ -235,7 +235,7 @@ def test_librdkafka_administers(
     note("librdkafka", "admin: topics, partitions, configs, offsets, delete_records, cluster")
 
 
-def test_librdkafka_keeps_a_groups_offsets(
+def test_librdkafka_commits_group_offsets(
     cluster: LocalCluster, topic: str, rd_admin: confluent_admin.AdminClient, note: Note
 ) -> None:
     rd_produce(cluster.bootstrap_servers, topic, "none")
@@ -354,7 +354,7 @@ def test_kafka_python_administers(
     note("kafka-python", "admin: topics, partitions, configs, offsets, log dirs, cluster")
 
 
-def test_kafka_python_keeps_a_groups_offsets(
+def test_kafka_python_commits_group_offsets(
     cluster: LocalCluster, topic: str, py_admin: kafka.admin.KafkaAdminClient, note: Note
 ) -> None:
     where = kafka.TopicPartition(topic, 2)
@@ -454,7 +454,7 @@ def test_aiokafka_administers(cluster: LocalCluster, note: Note) -> None:
 # One log for all
 
 
-def test_what_one_client_wrote_every_other_reads(
+def test_every_client_reads_records_of_every_other(
     cluster: LocalCluster, topic: str, bus: Bus
 ) -> None:
     servers = cluster.bootstrap_servers

@@ -42,7 +42,7 @@ def result(futures: Any) -> object:
     return future.result(WAIT_S)
 
 
-def test_librdkafkas_administration(
+def test_librdkafka_unserved_administration_is_refused(
     cluster: LocalCluster, topic: str, answered: Note, versions: dict[str, str]
 ) -> None:
     admin = confluent_admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
@@ -67,7 +67,7 @@ def test_librdkafkas_administration(
     answered(versions["librdkafka"], ", ".join(asked), REFUSED)
 
 
-def test_librdkafkas_transactions(
+def test_librdkafka_transactions_are_refused(
     cluster: LocalCluster, answered: Note, versions: dict[str, str]
 ) -> None:
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "one"}
@@ -78,7 +78,7 @@ def test_librdkafkas_transactions(
     answered(versions["librdkafka"], "init_transactions", NO_TRANSACTIONS)
 
 
-def test_kafka_pythons_administration(
+def test_kafka_python_unserved_administration_is_refused(
     cluster: LocalCluster, topic: str, answered: Note, versions: dict[str, str]
 ) -> None:
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
@@ -103,7 +103,7 @@ def test_kafka_pythons_administration(
     answered(versions["kafka-python"], ", ".join(asked), REFUSED)
 
 
-def test_kafka_pythons_transactions(
+def test_kafka_python_transactions_are_refused(
     cluster: LocalCluster, answered: Note, versions: dict[str, str]
 ) -> None:
     producer = kafka.KafkaProducer(
@@ -115,7 +115,7 @@ def test_kafka_pythons_transactions(
     answered(versions["kafka-python"], "init_transactions", NO_TRANSACTIONS)
 
 
-def test_aiokafkas_transactions(
+def test_aiokafka_transactions_are_refused(
     cluster: LocalCluster, answered: Note, versions: dict[str, str]
 ) -> None:
     async def ask() -> None:

@@ -76,7 +76,7 @@ def ship(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_it_ships_lines(
+def test_rsyslog_ships_log_lines(
     codec: str,
     ship: Callable[[str, str], Path],
     rsyslogd: str,

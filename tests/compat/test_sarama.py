@@ -47,19 +47,19 @@ def note(answered: Note, versions: dict[str, str], variant: Variant) -> OwnNote:
     return lambda asked, answer: answered(versions[variant[0]], asked, answer)
 
 
-def test_it_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
+def test_sarama_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
     assert_go_reads_what_it_wrote(steps)
     note(f"produce, idempotent, and consume by offset: {', '.join(GO_CODECS)}", "served")
 
 
-def test_its_records_are_found_by_their_times(steps: Steps, note: OwnNote) -> None:
+def test_sarama_records_are_found_by_timestamp(steps: Steps, note: OwnNote) -> None:
     """The old one says no newest time of its batches; the broker reads it from their records."""
     names = ("GetOffset newest", "GetOffset of a time", "GetOffset oldest")
     assert steps.answers(*names) == [10, 0, 3]
     note("offsets: newest, oldest, by time", "served")
 
 
-def test_it_administers_topics(steps: Steps, variant: Variant, note: OwnNote) -> None:
+def test_sarama_administers_topics(steps: Steps, variant: Variant, note: OwnNote) -> None:
     assert steps.answers("CreateTopic", "DescribeCluster") == [None, [3, True]]
     assert "already exists" in steps.error("CreateTopic again")
     changes = ("CreatePartitions", "AlterConfig", "DeleteRecords", "DeleteTopic")
@@ -72,7 +72,7 @@ def test_it_administers_topics(steps: Steps, variant: Variant, note: OwnNote) ->
         assert steps.answers("DescribeConfig") == [1]
 
 
-def test_it_administers_groups(steps: Steps, variant: Variant, note: OwnNote) -> None:
+def test_sarama_administers_groups(steps: Steps, variant: Variant, note: OwnNote) -> None:
     assert steps.answers("commit with a retention time") == [None]
     assert steps.answers("ListConsumerGroupOffsets") == [[7, "seven"]]
     assert steps.answers("ListConsumerGroups", "DescribeConsumerGroups") == [True, "Empty"]
@@ -81,7 +81,7 @@ def test_it_administers_groups(steps: Steps, variant: Variant, note: OwnNote) ->
     note("commits without Consumer.Offsets.Retention", "served")
 
 
-def test_acls_are_refused(steps: Steps, variant: Variant, note: OwnNote) -> None:
+def test_sarama_acl_requests_are_refused(steps: Steps, variant: Variant, note: OwnNote) -> None:
     """The old one does not look at the answer's error, and takes it for an empty list."""
     if variant[0] == "sarama":
         assert steps.error("ListAcls") == UNSUPPORTED

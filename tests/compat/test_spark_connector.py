@@ -22,7 +22,7 @@ JOB = Path(__file__).parent / "spark" / "job.py"
 RUN_SECONDS = 400
 
 
-def test_it_writes_reads_and_streams(
+def test_kafka_connector_of_spark_writes_reads_and_streams(
     jars: list[str],
     cluster: LocalCluster,
     bus: Bus,

@@ -204,7 +204,7 @@ def test_damaged_batch_is_reported_and_never_delivered(make_cluster: Make) -> No
         assert values(read(leader, place, 4).records) == [b"2" * 50] * 2
 
 
-def test_zookeeper_away_for_twenty_seconds(make_cluster: Make, tmp_path: Path) -> None:
+def test_data_plane_survives_zookeeper_outage(make_cluster: Make, tmp_path: Path) -> None:
     """The data plane goes on, with followers too; what needs ZooKeeper is refused, retriably, and
     works afterwards. An in-sync replica that hangs meanwhile is waited for: nobody can take it out.
 
@@ -306,7 +306,7 @@ def test_broker_refuses_a_port_in_use(tmp_path: Path, cluster: LocalCluster) -> 
     assert "[LOGBUS_PORT_IN_USE]" in said and f"port={port}" in said
 
 
-def test_a_directory_that_another_process_holds(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_broker_refuses_a_locked_data_directory(tmp_path: Path, cluster: LocalCluster) -> None:
     held = str(Path(cluster.brokers[0].directory) / "data")
     code, said = run_broker(tmp_path, cluster, log_dir=held)
     assert code == 1

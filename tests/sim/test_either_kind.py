@@ -34,12 +34,12 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_kept_seeds(seed: int) -> None:
+def test_recorded_seeds_of_mixed_groups_pass(seed: int) -> None:
     either_kind.run(seed)
 
 
 @pytest.mark.parametrize("members", [0, 1])
-def test_a_late_commit_without_a_member_is_missed_beside_members_alone(members: int) -> None:
+def test_late_commit_without_member_beside_members_is_detected(members: int) -> None:
     """Sent before the last one of the members, it may be written once they have gone. Seed 30713
     had this taken for an offset that goes back; nothing is late there any more."""
     world = either_kind.World(SimLoop(), 0)  # type: ignore[abstract]
@@ -65,7 +65,7 @@ def test_a_late_commit_without_a_member_is_missed_beside_members_alone(members: 
     assert world.counts["set back"] == 1
 
 
-def test_a_group_is_of_one_kind_and_expires_when_it_was_empty() -> None:
+def test_group_has_one_kind_and_expires_when_empty() -> None:
     first, counts = first_seed(), Counter[str]()
     for seed in (*range(SEEDS), *range(first, first + SEEDS)):
         counts += either_kind.run(seed)
@@ -134,7 +134,7 @@ def who_is_no_member_commits_beside_members(patch: Patch) -> None:
         (who_is_no_member_commits_beside_members, 1),
     ],
 )
-def test_a_rule_that_is_taken_out_is_missed(
+def test_removed_mixed_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """The first is found by one seed in fourteen, the others by every other one."""

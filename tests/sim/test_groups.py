@@ -31,11 +31,11 @@ KEPT = {
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_kept_seeds(seed: int) -> None:
+def test_recorded_native_group_seeds_pass(seed: int) -> None:
     groups.run(seed)
 
 
-def test_fresh_seeds() -> None:
+def test_fresh_native_group_seeds_pass() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):
@@ -44,7 +44,7 @@ def test_fresh_seeds() -> None:
     assert counts["commits"] and counts["kills"] and counts["resets"]
 
 
-def test_the_same_seed_is_the_same_run() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     assert groups.run(5) == groups.run(5)
 
 
@@ -120,7 +120,7 @@ def last_words_are_alike(patch: Patch) -> None:
         (claims_are_not_compared, 22),
     ],
 )
-def test_a_rule_that_is_taken_out_is_missed(
+def test_removed_native_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """The compare-and-set of claims is missed by one seed in seventy, the number of a last word's

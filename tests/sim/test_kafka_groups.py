@@ -30,12 +30,12 @@ KEPT = {63008841: "a join's time that was over while ZooKeeper was away was due 
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *KEPT])
-def test_groups_of_kafka_members(seed: int) -> None:
+def test_kafka_group_seeds_pass(seed: int) -> None:
     counts = kafka_groups.run(seed)
     assert counts["commits"] and counts["generations"]
 
 
-def test_fresh_seeds() -> None:
+def test_fresh_kafka_group_seeds_pass() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):
@@ -67,7 +67,7 @@ class Restarts(kafka_groups.World):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_partition_is_read_by_two_while_a_coordinator_is_followed_by_another(seed: int) -> None:
+def test_no_partition_has_two_readers_across_coordinator_change(seed: int) -> None:
     """The next one knew nobody, and gave all to the first that came; the others read on until
     their next heartbeat."""
     play(Restarts, seed)
@@ -158,7 +158,7 @@ class _Instead:
         (any_generation_commits, 0),
     ],
 )
-def test_a_rule_that_is_taken_out_is_missed(
+def test_removed_kafka_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """The first three are each found by one seed in fifty or fewer, the third where groups

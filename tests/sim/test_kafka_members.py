@@ -32,12 +32,12 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *KEPT])
-def test_members_of_kafka_groups(seed: int) -> None:
+def test_kafka_member_seeds_pass(seed: int) -> None:
     counts = kafka_members.run(seed)
     assert counts["commits"] and counts["generations"]
 
 
-def test_fresh_seeds() -> None:
+def test_fresh_kafka_member_seeds_pass() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):
@@ -77,14 +77,14 @@ def cut_off(patch: Patch) -> Counter[str]:
     return sum((play(Cuts, seed) for seed in range(2)), Counter[str]())
 
 
-def test_no_partition_is_read_by_two_while_a_coordinator_is_cut_off(monkeypatch: Patch) -> None:
+def test_no_partition_has_two_readers_while_coordinator_is_cut_off(monkeypatch: Patch) -> None:
     """It told its members that all was well for as long as it did not reach ZooKeeper, while the
     next one gave out what they read."""
     counts = cut_off(monkeypatch)
     assert counts["handed out"] and counts["claims"] >= 6
 
 
-def test_who_is_cut_off_and_does_not_ask_the_others_is_missed(monkeypatch: Patch) -> None:
+def test_unfenced_cut_off_coordinator_is_detected(monkeypatch: Patch) -> None:
     monkeypatch.setattr(GroupCoordinator, "give_up", lambda *_: None)
     with pytest.raises(Violation, match="one of another coordinator"):
         cut_off(monkeypatch)
@@ -131,7 +131,7 @@ def any_beat_renews_the_lease(patch: Patch) -> None:
         (any_beat_renews_the_lease, 31),
     ],
 )
-def test_a_rule_that_is_taken_out_is_missed(
+def test_removed_kafka_member_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """The last two are found by one seed in eight."""

@@ -72,7 +72,9 @@ about ten, whatever the simulator makes of a seed."""
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_the_simulator_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_detects_every_planted_fault(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     begin = BEGINS.get(plant.__name__, 0)
     options = {**under(plant), **FOCUSED.get(plant.__name__, {})}
@@ -85,7 +87,7 @@ def test_the_simulator_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) ->
     pytest.fail(f"{SEEDS_MAX} seeds did not notice {plant.__name__}")
 
 
-def test_there_are_enough() -> None:
+def test_enough_faults_are_planted() -> None:
     assert len(PLANTS) >= 20
     assert all(plant.__doc__ for plant in PLANTS)
     assert {plant.__name__ for plant in PLANTS} >= BEGINS.keys() | FOCUSED.keys()

@@ -48,7 +48,7 @@ for seed in sys.argv[3:]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(FRESH_PARTS))
-def test_fresh_seeds(part: int) -> None:
+def test_fresh_seeds_pass(part: int) -> None:
     first = first_seed() + part * 1_000_000_000
     seeds = range(first, first + FRESH_SEEDS)
     acked = sum(scenario.run(seed).counts.get("acked", 0) for seed in seeds)
@@ -57,12 +57,12 @@ def test_fresh_seeds(part: int) -> None:
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_seeds_that_once_found_something(seed: int) -> None:
+def test_seeds_of_earlier_failures_pass(seed: int) -> None:
     assert scenario.run(seed).counts["acked"] > 0
 
 
 @pytest.mark.slow
-def test_a_seed_does_the_same_in_every_process() -> None:
+def test_seed_is_deterministic_across_processes() -> None:
     """Also where Python hashes text in another way, and after other seeds ran before."""
     here = [scenario.run(seed, TWICE_SAFETY_S).digest for seed in TWICE]
     again = [scenario.run(seed, TWICE_SAFETY_S).digest for seed in reversed(TWICE)]
@@ -80,7 +80,7 @@ def test_a_seed_does_the_same_in_every_process() -> None:
     assert elsewhere.stdout.split() == here
 
 
-def test_a_failing_seed_tells_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_seed_prints_how_to_reproduce_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise Violation("the test says so")
 
