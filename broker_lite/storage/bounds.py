@@ -141,17 +141,23 @@ class LogBounds(LogReader):
                 self.leader_epochs.cut(offset)
 
     def rebuild_producers(self, now_ms: int) -> None:
-        """Load the newest sound snapshot at or below the log's end; replay the batches after it."""
+        """Load the newest sound snapshot at or below the log's end; replay the batches after it.
+
+        A replay reads headers alone, which the recovery point exempts from the scan of a start. A
+        batch that does not continue its producer is checked whole: a flipped bit in a header could
+        fence a producer.
+        """
         end = self._tail[0]
         first = self._chain[0][0]
         state = self._snapshots.newest(first, end)
         if state is None:
             state = ProducerState(first)
             state.forgot = first > 0
+        continues = state.continues
         for segment in self._chain[1]:
             start = max(state.next_offset, segment.base_offset)
-            headers = (found.header for found in self._headers(segment, start, end))
-            producer_state.replay(state, headers, now_ms)
+            found = self._headers(segment, start, end, needs_check=lambda h: not continues(h))
+            producer_state.replay(state, (batch.header for batch in found), now_ms)
         state.next_offset = end
         self.producers = state
 

@@ -142,6 +142,18 @@ class ProducerState:
             )
         return None
 
+    def continues(self, header: BatchHeader) -> bool:
+        """Return whether a batch has no producer, or the next sequence of a recorded producer."""
+        if header.producer_id == NO_PRODUCER:
+            return True
+        producer = self._producers.get(header.producer_id)
+        return (
+            producer is not None
+            and header.producer_epoch == producer.epoch
+            and header.base_sequence == (producer.last_sequence + 1) & SEQUENCE_MASK
+            and not header.is_control
+        )
+
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Record an appended batch; a batch without a producer id only moves ``next_offset``."""
         self.next_offset = base_offset + header.last_offset_delta + 1

@@ -21,6 +21,7 @@ from broker_lite.errors import (
     StorageError,
 )
 from broker_lite.model import NO_TIMESTAMP, ListedOffset, OffsetAndEpoch, PartitionKey
+from broker_lite.record.batch import BatchHeader
 from broker_lite.record.walker import BadBatch, LogBatch
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
@@ -483,10 +484,18 @@ class LogReader:
             offset = self.next_readable(header.next_offset)
         return None
 
-    def _headers(self, segment: Segment, start: int, end: int) -> Iterator[LogBatch]:
+    def _headers(
+        self,
+        segment: Segment,
+        start: int,
+        end: int,
+        *,
+        needs_check: Callable[[BatchHeader], bool] = lambda _: False,
+    ) -> Iterator[LogBatch]:
         """Yield the batches of one segment in [start, end), skipping damage.
 
-        Headers inside known damage are ignored: one may claim offsets beyond the segment's end.
+        Headers inside known damage are ignored: one may claim offsets beyond the segment's end. A
+        batch whose header ``needs_check`` is read whole, and is damage if its checksum is wrong.
         """
         size, limit = segment.size_bytes, min(segment.next_offset, end)
         at, position = start, -1
@@ -510,6 +519,10 @@ class LogReader:
                             found.position, at, "its last offset is beyond the segment's end"
                         )
                     if following > start:
+                        if needs_check(found.header) and not _is_sound(segment, found):
+                            raise BadBatch(
+                                found.position, at, "the checksum is wrong", found.header
+                            )
                         yield found
                     at = following
                 else:
@@ -594,3 +607,7 @@ class LogReader:
             return segments[i], Entry(offset, 0)
         segment, found = self._locate(offset)
         return segment, Entry(found.header.base_offset, found.position)
+
+
+def _is_sound(segment: Segment, found: LogBatch) -> bool:
+    return read_batch(segment.file, found.position, segment.size_bytes) is not None

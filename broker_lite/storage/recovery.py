@@ -104,13 +104,14 @@ def open_log(
         producer_expiration_ms=producer_expiration_ms,
     )
     log.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key, 0))
-    # Damage in records that were deleted since is of no interest.
-    start = data.log_starts.get(key, 0)
-    log.add_damage(tuple(found for found in opening.damage if found.next_offset > start))
+    log.add_damage(tuple(opening.damage))
     log.flushed_end = log.log_end_offset
     with data.guard(f"opening {key}"):
         opening.settle_epochs(log)
         log.rebuild_producers(now_ms)
+    # Damage in records that were deleted since is of no interest.
+    start = data.log_starts.get(key, 0)
+    log.corruption = tuple(found for found in log.corruption if found.next_offset > start)
     return log, opening.report()
 
 

@@ -28,6 +28,7 @@ KEPT = {
     405: "a producer that was new to a leader which had been deposed before it began",
     803811581: "a cut inside the first batch of a log, after which the log began at the cut",
     920016: "a broker stayed registered as full when ZooKeeper did not answer that it had room",
+    930167: "a flipped bit in a header fenced a producer when its log was opened again",
     8102152: "what a failed fsync left in a page of the cache was believed after a restart",
     1791202826: "a batch that was tried again at a deposed leader ended as out of order",
 }

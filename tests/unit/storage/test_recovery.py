@@ -400,6 +400,46 @@ def test_snapshot_is_continued_by_the_batches_after_it() -> None:
     assert [b.first_sequence for b in producer.batches] == [55, 56, 57, 58, 59]
 
 
+@pytest.mark.parametrize("field", ["producer_id", "producer_epoch", "base_sequence"])
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_replay_of_producers_reports_a_damaged_header_and_ignores_it(
+    field: str, damaged: int
+) -> None:
+    """Otherwise a flipped bit in a flushed batch fences its producer: it had epoch 0, not 128."""
+    disk = Disk()
+    for sequence in range(3):
+        append(disk.log, batch(producer=(7, 0, sequence)))
+    disk.log.flush()
+    disk.manager.checkpoint()
+    disk.kill()
+    position = {"producer_id": 50, "producer_epoch": 52, "base_sequence": 56}[field]
+    disk.flip(FIRST, damaged * 120 + position)
+    disk.start()
+    assert [(bad.first_offset, bad.next_offset) for bad in disk.log.corruption] == [
+        (damaged, damaged + 1)
+    ]
+    assert disk.manager.doubted == {KEY}
+    assert [(number, producer.epoch) for number, producer in disk.log.producers] == [(7, 0)]
+    producer = disk.log.producers.get(7)
+    assert producer is not None
+    assert [one.base_offset for one in producer.batches] == [n for n in range(3) if n != damaged]
+    assert disk.log.log_end_offset == 3
+
+
+def test_replay_of_producers_ignores_damage_below_the_log_start() -> None:
+    disk = Disk()
+    for sequence in range(3):
+        append(disk.log, batch(producer=(7, 0, sequence)))
+    disk.log.flush()
+    disk.log.delete_records_before(2)
+    disk.manager.checkpoint()
+    disk.kill()
+    disk.flip(FIRST, 52)
+    disk.start()
+    assert disk.log.corruption == ()
+    assert append(disk.log, batch(producer=(7, 0, 3))).base_offset == 3
+
+
 # -- other files -----------------------------------------------------------------------------------
 
 
