@@ -1,7 +1,7 @@
-"""Batch bytes to rows or Arrow columns and back. No I/O, no clock. See FORMAT.md beside this file.
+"""Conversion of batch bytes to rows or Arrow columns and back. No I/O, no clock. See FORMAT.md.
 
-Reading order: ``format`` (layout), ``crc32c``, ``batch`` (the envelope, append checks), ``message``
-(what columns declare), ``arrow`` (columns), ``records`` (rows, one by one), ``compression``,
-``transcode`` with ``scan`` and ``varints`` (rows in arrays), ``row_times``. A broker that only
-appends and sends needs no more than ``batch`` and ``message``, and neither numpy nor pyarrow.
+Reading order: ``format`` (layout), ``crc32c``, ``batch`` (header, append checks), ``message``
+(declared sizes of columns), ``arrow`` (columns), ``records`` (rows, one by one), ``compression``,
+``transcode`` with ``scan`` and ``varints`` (rows in arrays), ``row_times``. A broker that does not
+transcode needs only ``batch`` and ``message``, without numpy and pyarrow.
 """

@@ -1,7 +1,7 @@
-"""Between numpy and Arrow without ``pa.array``, ``pa.scalar`` and ``to_numpy``.
+"""Conversions between numpy and Arrow without ``pa.array``, ``pa.scalar`` and ``to_numpy``.
 
-Those import pandas wherever it is installed: half a second in a process's first batch, and 40 MB.
-Wrapping buffers costs less and copies nothing. Pure functions, any thread.
+Those import pandas if it is installed: half a second in a process's first batch, and 40 MB.
+Wrapping buffers copies nothing. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ import pyarrow as pa
 
 
 def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
-    """Fixed-width values as numpy, over their memory; what stands at nulls is undefined."""
+    """Return fixed-width values as numpy over their memory; values at nulls are undefined."""
     if not len(array):
         return np.zeros(0, kind)
-    # By count: a buffer that came from elsewhere may be longer, and no multiple of a value.
+    # Slice by count: a foreign buffer may be longer, and no multiple of the value's width.
     start = array.offset * np.dtype(kind).itemsize
     values: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind, len(array), start)
     return values
 
 
 def fixed(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Numpy values as a column without nulls of a type of the same width."""
+    """Return numpy values as a column without nulls, of a type of the same width."""
     return pa.Array.from_buffers(
         kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))], null_count=0
     )
 
 
 def binary(offsets: npt.NDArray[np.int32], content: Any) -> pa.Array:
-    """A binary column without nulls of ``content`` between each two offsets."""
+    """Return a binary column without nulls: ``content`` cut at ``offsets``."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, null_count=0)
 
 
 def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
-    """A validity bitmap."""
+    """Return a validity bitmap."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def lengths_of(array: pa.Array, null: int) -> npt.NDArray[np.int64]:
-    """The length of each entry of a binary, string or list column; ``null`` for those that are."""
+    """Return the length of each entry of a binary, string or list column; ``null`` for null
+    entries."""
     count = len(array)
     if not count:
         return np.zeros(0, np.int64)

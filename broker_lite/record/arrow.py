@@ -1,9 +1,9 @@
-"""The body of columns: Arrow columns to a whole batch and back. See FORMAT.md.
+"""The columnar body: Arrow columns to a whole batch and back. See FORMAT.md.
 
-Invariants: a batch that is written has at least one row and its CRC set, and a slice writes its
-own bytes only, never its parent's. Nothing read is used before the sizes that it declares were
-checked and ``validate(full=True)`` passed: without that a crafted payload ends the process. Called
-by clients and Spark's executors, on any thread; a broker at most when it transcodes.
+A written batch has at least one row and a correct CRC. A slice writes only its own bytes, not its
+parent's. On reading, declared sizes are checked and ``validate(full=True)`` must pass before any
+value is used: a crafted payload could otherwise crash the process. Clients and Spark's executors
+call this on any thread, brokers only to transcode.
 """
 
 from __future__ import annotations
@@ -63,17 +63,18 @@ _WRITE_OPTIONS: Final = {
     name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
 }
 _COPIED_BYTES_MAX: Final = 4096
-"""Up to here a copy costs less than a stream's writer."""
+"""Bytes up to which a copy costs less than Arrow's stream writer."""
 _FRAME_BYTES_MAX: Final = 1024
-"""Header, preamble, message metadata and padding of any batch; measured at most 700."""
+"""Maximum bytes of header, preamble, message metadata and padding; measured at most 700."""
 
 
 class Columns(NamedTuple):
-    """Rows as Arrow columns of SCHEMA's types; a column that says nothing is None.
+    """Rows as Arrow columns of SCHEMA's types; an absent column is None.
 
-    ``key``, ``value``, ``headers``: None when null in every row (a row without headers has null).
-    ``timestamp``: None when the same in every row, ``header.constant_timestamp``; never null.
-    ``offset_deltas``: int32, row i has offset ``base_offset + offset_deltas[i]``; None when dense.
+    ``key``, ``value``, ``headers``: None if null in every row (a row without headers is null).
+    ``timestamp``: None if all rows have ``header.constant_timestamp``; never null.
+    ``offset_deltas``: int32, row i has offset ``base_offset + offset_deltas[i]``; None for offsets
+    without gaps.
     """
 
     row_count: int
@@ -84,7 +85,7 @@ class Columns(NamedTuple):
     offset_deltas: npt.NDArray[np.int32] | None = None
 
     def slice(self, start: int, stop: int) -> Columns:
-        """Rows ``start`` to ``stop`` (exclusive) without a copy."""
+        """Return rows ``start`` to ``stop`` (exclusive) without a copy."""
         count = stop - start
         return Columns(
             count,
@@ -100,7 +101,7 @@ NO_ROWS: Final = Columns(0, None, None)
 
 
 def new_memory(size: int) -> memoryview:
-    """Memory for a batch that goes with its last view."""
+    """Return a new buffer for one batch, freed with its last view."""
     return memoryview(bytearray(size))
 
 
@@ -115,15 +116,16 @@ def encode(
     base_sequence: int = -1,
     allocate: Callable[[int], memoryview] = new_memory,
 ) -> memoryview:
-    """One whole writable batch: base offset 0, leader epoch -1, CRC set.
+    """Return one whole writable batch: base offset 0, leader epoch -1, CRC set.
 
-    Takes slices, chunked arrays, string/large/view types of key and value, timestamps of any unit
-    (cut to milliseconds). ``timestamp_ms`` is the time of rows that have none. ``attributes``
-    carries the timestamp type, transactional and control bits; the codec bits are set here.
-    ``allocate`` gives writable memory of a size, with any content. Raises
-    MessageTooLargeError over ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``, InvalidSchemaError
-    without rows or with columns of other types or lengths, InvalidTimestampError for times that
-    milliseconds cannot hold.
+    Accepts slices, chunked arrays, string, large and view types of key and value, and timestamps of
+    any unit (truncated to milliseconds). ``timestamp_ms`` applies to rows without a timestamp.
+    ``attributes`` carries the timestamp type, transactional and control bits. ``allocate`` returns
+    a writable buffer of a size, with any content.
+
+    Raises MessageTooLargeError over ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``,
+    InvalidSchemaError without rows or for wrong column types or lengths, InvalidTimestampError for
+    timestamps outside milliseconds' range.
     """
     count = columns.row_count
     if count < 1:
@@ -162,9 +164,10 @@ def encode(
 
 
 def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
-    """Slices in order that each encode to ``max_bytes`` at most, uncompressed, or hold one row.
+    """Yield slices in order that each encode to at most ``max_bytes`` uncompressed, or hold one
+    row.
 
-    They are of about one size: a small rest would cost each hop as much as a full batch.
+    Slices have about equal sizes: a small remainder would cost as much per request as a full batch.
     """
     start, before, count = 0, 0, columns.row_count
     if not count:
@@ -175,7 +178,7 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
     while start < count:
         left = -(-(total - before) // room)
         wanted = before + -(-(total - before) // left)
-        # The row that reaches the share belongs to it, if there is room.
+        # The row that reaches the target size belongs to this slice, if it fits.
         stop = int(np.searchsorted(ends, wanted)) + 1
         if stop > count or ends[stop - 1] > before + room:
             stop = int(np.searchsorted(ends, before + room, side="right"))
@@ -185,10 +188,10 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
 
 
 def decode(buffer: Buffer, header: BatchHeader) -> Columns:
-    """The columns of one batch, over ``buffer``'s own memory where they are not compressed.
+    """Return the columns of one batch, over ``buffer``'s own memory if not compressed.
 
-    ``buffer`` begins with the batch. The CRC is the caller's (``batch.check_crc``). Raises
-    CorruptMessageError for whatever is wrong, before anything of a declared size is allocated.
+    ``buffer`` starts with the batch; the caller checks the CRC (``batch.check_crc``). Raises
+    CorruptMessageError before any buffer of a declared size is allocated.
     """
     flags = check_structure(buffer, header)
     message = memoryview(buffer)[fmt.COLUMNS_FROM : header.size_bytes]
@@ -225,7 +228,7 @@ def _schema(flags: int) -> pa.Schema:
 
 
 def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.RecordBatch]:
-    """The flags and the record batch of the columns that say something."""
+    """Return the flags and the record batch of the columns that are present."""
     count = columns.row_count
     flags, arrays = 0, []
     key = _binary(columns.key, "key", count)
@@ -239,14 +242,14 @@ def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.Reco
             flags |= flag
             arrays.append(array)
     if not flags:
-        # A message needs a column to say how many rows it has.
+        # A message needs at least one column to carry its row count.
         flags, arrays = fmt.FLAG_VALUE, [pa.nulls(count, pa.binary())]
     return flags, pa.RecordBatch.from_arrays(arrays, schema=_schema(flags))
 
 
 @lru_cache(maxsize=64)
 def _schema_bytes(flags: int) -> int:
-    """What the schema's message takes at the start of a stream."""
+    """Return the size of the schema message at the start of a stream."""
     return len(_schema(flags).serialize())
 
 
@@ -256,10 +259,10 @@ def _framed(
     compression: Compression,
     allocate: Callable[[int], memoryview],
 ) -> memoryview:
-    """Room for header and preamble, then the batch as one encapsulated message.
+    """Return a buffer with space for header and preamble, then the batch as one IPC message.
 
-    No call writes a message without its schema to where we want it: a stream is its schema's
-    message, then ours, so header and preamble will lie over the end of the schema's.
+    Arrow can write a message into a given buffer only as a stream, behind its schema message.
+    Header and preamble later overwrite the end of that schema message.
     """
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
@@ -357,7 +360,7 @@ def _headers(array: pa.Array | None, count: int) -> pa.Array | None:
 def _timestamps(
     array: pa.Array | None, count: int, timestamp_ms: int
 ) -> tuple[pa.Array | None, int, int]:
-    """The timestamp column, or None where all rows have the same; the base and the maximum."""
+    """Return the timestamp column (None if all rows have the same), the base and the maximum."""
     if array is not None:
         array = _one_array(array, "timestamp", count)
     if array is None or array.null_count == count:
@@ -383,7 +386,7 @@ def _timestamps(
 
 
 def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
-    """For each row the bytes that it and all before it take in an uncompressed batch, at most."""
+    """Return for each row the maximum bytes of an uncompressed batch of all rows up to it."""
     count = columns.row_count
     ends = np.arange(1, count + 1, dtype=np.int64) * 20
     for name, array in (("key", columns.key), ("value", columns.value)):

@@ -1,8 +1,8 @@
-"""The envelope of a batch over a buffer: parse, check, stamp. Bodies stay opaque here.
+"""The batch header over a buffer: parse, check, stamp. Bodies are not decoded here.
 
 Buffers may be bytes, bytearray or memoryview; ``stamp`` and ``set_*`` need a writable one.
-Functions neither copy nor keep what they are given. Called by brokers for every batch that comes
-in or is recovered, and by clients for every batch that they read; pure, any thread.
+Functions neither copy nor keep their buffers. Brokers call them for every appended or recovered
+batch, clients for every batch read. Pure, any thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from broker_lite.record.message import check_message
 Buffer = bytes | bytearray | memoryview
 
 _ROW_BYTES_MIN = 7
-"""One byte each: length, attributes, timestamp, offset, no key, no value, no headers."""
+"""Minimum bytes of a record. One byte each: length, attributes, timestamp, offset, no key, no
+value, no headers."""
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
@@ -32,7 +33,7 @@ _COLUMN_CODECS = (fmt.CODEC_NONE, fmt.CODEC_LZ4, fmt.CODEC_ZSTD)
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before every body, in their order; ``length`` excludes its first 12 bytes."""
+    """The 61 header bytes of a batch, in order. ``length`` excludes the first 12 bytes."""
 
     base_offset: int
     length: int
@@ -50,7 +51,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """The size of the whole batch, header included."""
         return self.length + fmt.LENGTH_PREFIX_BYTES
 
     @property
@@ -59,12 +60,13 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Never derived from the record count: compaction and control batches leave gaps."""
+        """The offset behind the batch. The record count cannot give it: compaction and control
+        batches leave gaps."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def last_sequence(self) -> int:
-        """Of the last record; after 2^31-1 comes 0."""
+        """The sequence of the last record; sequences wrap from 2^31-1 to 0."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
@@ -89,12 +91,13 @@ class BatchHeader(NamedTuple):
 
     @property
     def constant_timestamp(self) -> int:
-        """The time of every row where the body holds none of its own; -1 is none."""
+        """The timestamp of every row of a body without timestamps; -1 is none."""
         return self.max_timestamp if self.is_log_append_time else self.base_timestamp
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``; raises CorruptMessageError if it is cut or its sizes lie."""
+    """Parse the header at ``position``; raise CorruptMessageError if it is cut or its sizes are
+    invalid."""
     if len(buffer) - position < fmt.HEADER_BYTES:
         raise CorruptMessageError(
             f"a batch header takes {fmt.HEADER_BYTES} bytes; {len(buffer) - position} are left"
@@ -102,7 +105,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     header = BatchHeader._make(fmt.HEADER.unpack_from(buffer, position))
     if header.magic not in fmt.MAGICS:
         raise CorruptMessageError(f"magic {header.magic} is neither rows (2) nor columns (65)")
-    # Without ``size_bytes``: a property costs a fifth of reading a header.
+    # Computed here: the ``size_bytes`` property would add a fifth to the cost.
     if not fmt.HEADER_BYTES <= header.length + fmt.LENGTH_PREFIX_BYTES <= fmt.BATCH_BYTES_MAX:
         raise CorruptMessageError(f"batch length {header.length} is out of bounds")
     if header.last_offset_delta < 0 or header.record_count < 0:
@@ -113,14 +116,14 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def stamp(
     buffer: bytearray | memoryview, header: BatchHeader, base_offset: int, epoch: int
 ) -> BatchHeader:
-    """Write the leader's base offset and epoch in place, both outside the CRC; the header now."""
+    """Write base offset and leader epoch in place, both outside the CRC; return the new header."""
     length = header.length
     fmt.STAMP.pack_into(buffer, 0, base_offset, length, epoch)
     return BatchHeader(base_offset, length, epoch, *header[3:])
 
 
 def set_crc(buffer: bytearray | memoryview) -> int:
-    """Compute the CRC of the one batch that fills ``buffer``, write it in place, return it."""
+    """Compute the CRC of the one batch that fills ``buffer``, write it in place and return it."""
     crc = crc32c(memoryview(buffer)[fmt.CRC_FROM :])
     _CRC.pack_into(buffer, fmt.POSITION_CRC, crc)
     return crc
@@ -131,7 +134,7 @@ def set_log_append_time(
 ) -> BatchHeader:
     """Mark the one batch that fills ``buffer`` as stamped by the broker at ``now_ms``.
 
-    This and the newest time lie inside the CRC, which is computed anew.
+    Updates the timestamp type, the maximum timestamp and the CRC.
     """
     attributes = header.attributes | fmt.ATTRIBUTE_LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(buffer, fmt.CRC_FROM, attributes)
@@ -141,13 +144,13 @@ def set_log_append_time(
 def set_max_timestamp(
     buffer: bytearray | memoryview, header: BatchHeader, newest_ms: int
 ) -> BatchHeader:
-    """Write the newest time of the one batch that fills ``buffer``, and the CRC that it makes."""
+    """Write the maximum timestamp of the one batch that fills ``buffer``, and its new CRC."""
     _MAX_TIMESTAMP.pack_into(buffer, _POSITION_MAX_TIMESTAMP, newest_ms)
     return header._replace(max_timestamp=newest_ms, crc=set_crc(buffer))
 
 
 def check_crc(buffer: Buffer, header: BatchHeader) -> None:
-    """Raise CorruptMessageError unless the CRC of the batch at the start of ``buffer`` holds."""
+    """Raise CorruptMessageError if the CRC of the batch at the start of ``buffer`` is wrong."""
     size = header.size_bytes
     if len(buffer) < size:
         raise CorruptMessageError(f"a batch of {size} bytes is cut: {len(buffer)} are there")
@@ -159,10 +162,10 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
 
 
 def check_structure(buffer: Buffer, header: BatchHeader) -> int:
-    """Check what columns declare about themselves, without touching them; returns their flags.
+    """Check the declared sizes of a columnar body without reading its values; return its flags.
 
-    ``buffer`` begins with the batch. Raises CorruptMessageError. Costs a few microseconds,
-    whatever the size of the batch, and needs no pyarrow.
+    ``buffer`` starts with the batch. Raises CorruptMessageError. Costs a few microseconds for any
+    batch size and needs no pyarrow.
     """
     end = header.size_bytes
     if end < fmt.COLUMNS_FROM or len(buffer) < end:
@@ -196,9 +199,9 @@ def check_structure(buffer: Buffer, header: BatchHeader) -> int:
 
 
 def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> None:
-    """What a client sends for one partition must be one sound batch that fills ``buffer``.
+    """Check that ``buffer`` is exactly one valid batch of a client for one partition.
 
-    ``max_bytes`` is the topic's limit. Bodies of rows stay opaque. Raises MessageTooLargeError,
+    ``max_bytes`` is the topic's limit. Row bodies are not decoded. Raises MessageTooLargeError,
     CorruptMessageError (CRC, lengths, columns), UnsupportedCompressionTypeError or
     InvalidRecordError (more than one batch, counts, control batches, producer fields).
     """
@@ -227,7 +230,7 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
         try:
             flags = check_structure(buffer, header)
         except CorruptMessageError as error:
-            # The CRC is right, so the producer wrote it so: to send it again would not help.
+            # The CRC is correct, so the producer encoded it this way: a retry would not help.
             raise InvalidRecordError(error.message) from None
         if flags & fmt.FLAG_OFFSET_DELTAS:
             raise InvalidRecordError("offset deltas are compaction's; clients may not write them")

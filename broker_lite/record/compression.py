@@ -1,9 +1,8 @@
-"""Kafka's codecs for bodies of rows: gzip, snappy in both framings, lz4 and zstd frames.
+"""Kafka's codecs for row bodies: gzip, snappy in both framings, lz4 and zstd frames.
 
-Every decompression takes a limit and stops there: nothing is allocated by a size that the data
-declares. What is written is what Java's reader takes: snappy in xerial's framing, lz4 in frames of
-independent blocks. Columns are not compressed here but by Arrow, buffer by buffer. Called by
-``records`` and ``transcode``; pure, any thread.
+Every decompression has a limit; declared sizes never decide an allocation. Output is what Java's
+reader accepts: snappy in xerial's framing, lz4 in frames of independent blocks. Arrow compresses
+columns itself, buffer by buffer. Pure, any thread.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ from broker_lite.record import format as fmt
 Buffer = bytes | bytearray | memoryview
 
 _GZIP_WINDOW: Final = 31
-"""zlib's largest window, with gzip's header and trailer."""
+"""zlib's window bits: largest window, with gzip's header and trailer."""
 _GZIP_LEVEL: Final = 6
 _GZIP_MEMBERS_MAX: Final = 64
-"""Each copies what follows it; a body of empty members would take hours."""
+"""Maximum gzip members. Each member copies the remaining data; a body of empty members would
+take hours."""
 
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC: Final = _XERIAL_HEADER[:8]
@@ -32,24 +32,25 @@ _XERIAL_BLOCK_BYTES: Final = 32 << 10
 _XERIAL_LENGTH: Final = struct.Struct(">I")
 
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
-"""Magic; version 1 with independent blocks and no checksums; 64 KiB blocks; header checksum."""
+"""lz4 frame header: magic, version 1, independent blocks, no checksums, 64 KiB blocks, header
+checksum."""
 _LZ4_BLOCK_BYTES: Final = 64 << 10
 _LZ4_STORED: Final = 1 << 31
 _LZ4_LENGTH: Final = struct.Struct("<I")
 
 _FIRST_READ_BYTES: Final = 64 << 10
-"""Where a stream's output begins to be read; then in pieces that double."""
+"""Bytes of the first read of a stream's output; each later read doubles."""
 
 
 def compress(codec: int, data: Buffer) -> bytes:
-    """``data`` in the framing of a batch's attribute bits; UnsupportedCompressionTypeError."""
+    """Compress ``data`` by a batch's codec bits; raises UnsupportedCompressionTypeError."""
     return _pair(codec)[0](data)
 
 
 def decompress(codec: int, data: Buffer, limit: int = fmt.DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """What ``data`` was, at most ``limit`` bytes; ``data`` itself where nothing is compressed.
+    """Decompress ``data`` to at most ``limit`` bytes; return ``data`` itself for codec none.
 
-    Raises CorruptMessageError for malformed data and for more than ``limit`` bytes,
+    Raises CorruptMessageError for malformed data or more than ``limit`` bytes,
     UnsupportedCompressionTypeError for an unknown codec.
     """
     unpack = _pair(codec)[1]
@@ -83,7 +84,7 @@ def _gzip(data: Buffer) -> bytes:
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
-    """All members of a gzip file, as Java's reader takes them."""
+    """Decompress all members of a gzip file, as Java's reader does."""
     pieces: list[bytes] = []
     room = limit
     rest: Buffer = data
@@ -134,7 +135,7 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
 
 
 def _unsnappy_block(block: memoryview, room: int, limit: int) -> Buffer:
-    """A raw block; its length stands before it, as a varint of 32 bits."""
+    """Decompress a raw block. Its uncompressed length precedes it as a 32-bit varint."""
     length = 0
     for index in range(min(5, len(block))):
         length |= (block[index] & 0x7F) << (7 * index)
@@ -178,7 +179,7 @@ def _unzstd(data: Buffer, limit: int) -> bytes:
 
 
 def _read_stream(name: str, data: Buffer, limit: int) -> bytes:
-    """A frame's content, read in pieces, so that no declared size decides what is allocated."""
+    """Decompress a frame in pieces, so that no declared size decides an allocation."""
     pieces: list[bytes] = []
     total, size = 0, max(_FIRST_READ_BYTES, 4 * len(data))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:

@@ -1,9 +1,8 @@
 """CRC-32C (Castagnoli), the checksum of a batch from byte 21 to its end.
 
-google-crc32c where its C code is there (tens of GB/s), else crcmod. google-crc32c takes ``bytes``
-alone of the types here: what is none is copied in pieces that the processor's cache holds, at some
-20 us a MB. (An Arrow buffer over it would pass uncopied, but for 27 MB in every broker.)
-Pure; any thread.
+Uses google-crc32c if its C code is available (tens of GB/s), else crcmod. google-crc32c accepts
+only ``bytes``, so other buffers are copied in cache-sized pieces, at some 20 us a MB. (An Arrow
+buffer avoids the copy but costs 27 MB in every broker.) Pure; any thread.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PIECE_BYTES: Final = 64 << 10
 
 
 def crc32c(buffer: Buffer, crc: int = 0) -> int:
-    """The checksum of ``buffer``; ``crc``, that of what precedes it, continues one."""
+    """Return the checksum of ``buffer``; ``crc`` continues that of the preceding bytes."""
     if not _native:
         return _crcmod(buffer, crc)
     if type(buffer) is bytes or len(buffer) <= _PIECE_BYTES:

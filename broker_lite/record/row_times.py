@@ -1,4 +1,4 @@
-"""The times of a batch's rows, in arrays, whichever body it has. Pure, any thread."""
+"""The timestamps of a batch's rows, in arrays, for both body formats. Pure, any thread."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _Int64s = npt.NDArray[np.int64]
 def first_row(
     data: Buffer, header: BatchHeader, offset: int, timestamp: int
 ) -> tuple[int, int] | None:
-    """Offset and time of the first row from ``offset`` on that is as late as ``timestamp`` (ms).
+    """Return offset and timestamp of the first row from ``offset`` on with a timestamp of at
+    least ``timestamp`` (ms).
 
-    None where there is none. ``data`` begins with the batch. Raises CorruptMessageError.
+    Return None without such a row. ``data`` starts with the batch. Raises CorruptMessageError.
     """
     found = _offsets_and_times(data, header)
     if found is None:
@@ -30,7 +31,8 @@ def first_row(
 
 
 def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
-    """The newest time (ms) of the rows from ``offset`` on, -1 where there is none. As above."""
+    """Return the maximum timestamp (ms) of the rows from ``offset`` on, -1 without rows. Raises
+    CorruptMessageError."""
     found = _offsets_and_times(data, header)
     if found is None:
         return header.constant_timestamp
@@ -39,7 +41,7 @@ def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
 
 
 def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int64s] | None:
-    """Of each row; None where all rows have one time and no offset is missing."""
+    """Return each row's offset and timestamp; None for a constant timestamp and no offset gaps."""
     columns = decode(data, header) if header.is_columns else rows_to_columns(data, header)
     deltas = columns.offset_deltas
     if columns.timestamp is not None:

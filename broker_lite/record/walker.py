@@ -1,10 +1,10 @@
-"""Walk the batches of a log: bytes in, batches out, each held to the policy of its log.
+"""Walk the batches of a log and check each against the log's policy.
 
-``BatchWalker`` remembers where a log goes on, so one walker walks buffer after buffer. The first 21
-bytes of a batch are outside its CRC, so the walker compares them with what the log must hold: the
-offset that comes next, and a leader epoch that does not fall. Positions move by base offset + last
-offset delta + 1, never by the record count. Called by brokers for files and for what followers
-fetch, by clients for answers and for files in place; pure, one thread at a time.
+``BatchWalker`` keeps the next offset, so one walker handles consecutive buffers. A batch's first 21
+bytes are outside its CRC, so the walker checks them itself: the offset must be the next one, and
+the leader epoch must not fall. The next offset is base offset + last offset delta + 1, never the
+record count. Brokers use it for files and replica fetches, clients for answers and local files.
+Pure, one thread at a time.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from broker_lite.record.crc32c import crc32c
 _NO_BYTES = memoryview(b"")
 _VARINT = rb"[\x80-\xff]*[\x00-\x7f]"
 _ABORT_MARKER = re.compile(_VARINT + rb"." + _VARINT * 2 + rb"\x08..\x00\x00", re.DOTALL)
-"""A control record whose key has type 0, abort: its length, attributes, differences of time and
-offset, the key's length, its version and its type. Kafka does not compress control batches."""
+"""The bytes of an abort control record (key type 0): length, attributes, timestamp and offset
+deltas, key length, version, type. Kafka does not compress control batches."""
 
 
 class WalkPolicy(NamedTuple):
-    """What a walk demands of the batches of a log, and which of them it marks as void.
+    """The checks of a walk, and the batches that it marks as void.
 
-    ``allows_gaps``: offsets may be missing between batches, as in what compaction leaves in Kafka;
-    in logbus's own logs a gap is corruption. ``orders_epochs``: leader epochs do not fall.
-    ``checks_crc``: compute the CRC of every batch. ``leader_epoch``: no batch is of a later one
-    (-1: not known). ``aborted``: (producer id, first offset) of the aborted transactions in reach,
-    as a fetch with read_committed lists them.
+    ``allows_gaps``: offsets may be missing between batches, as after Kafka's compaction; in
+    logbus's own logs a gap is corruption. ``orders_epochs``: leader epochs must not fall.
+    ``checks_crc``: compute every batch's CRC. ``leader_epoch``: the maximum leader epoch of a batch
+    (-1: unknown). ``aborted``: (producer id, first offset) of aborted transactions, as a
+    read_committed fetch lists them.
     """
 
     allows_gaps: bool = False
@@ -46,9 +46,11 @@ class WalkPolicy(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """A batch of a log: its header, exactly its bytes (none in a walk over headers), the position
-    of its first byte. ``is_void``: no reader may see its rows, or it has none. It is a control
-    batch, it belongs to an aborted transaction, or compaction left only its header."""
+    """A batch of a log: its header, its bytes (none in a walk over headers) and its position.
+
+    ``is_void``: readers must skip the batch: a control batch, a batch of an aborted transaction, or
+    a header without records after compaction.
+    """
 
     header: BatchHeader
     buffer: memoryview = _NO_BYTES
@@ -57,14 +59,12 @@ class LogBatch(NamedTuple):
 
 
 _new_batch = partial(tuple.__new__, LogBatch)
-"""As ``LogBatch(...)``, in a third of the time."""
+"""``LogBatch(...)`` in a third of the time."""
 
 
 class BadBatch(Exception):
-    """The bytes at ``position`` are not the batch that begins with or holds ``offset``.
-
-    ``header`` is set when only the checksum is wrong, so that a reader can step over the batch.
-    """
+    """The bytes at ``position`` are not the batch that starts with or holds ``offset``.
+    ``header`` is set if only the checksum is wrong, so a reader can skip the batch."""
 
     def __init__(
         self, position: int, offset: int, reason: str, header: BatchHeader | None = None
@@ -77,10 +77,10 @@ class BadBatch(Exception):
 
 
 class BatchWalker:
-    """Walks one log from ``offset`` on, whose bytes begin at ``position`` and stop at ``end``.
+    """Walks one log from ``offset`` on; its bytes start at ``position`` and stop at ``end``.
 
-    The first batch may begin before ``offset``, which it must hold, unless ``at_boundary``.
-    ``epoch``: no batch is of an earlier leader epoch. All but ``end`` move with each batch.
+    Unless ``at_boundary``, the first batch may start before ``offset`` but must hold it. ``epoch``
+    is the minimum leader epoch. All values but ``end`` advance with each batch.
     """
 
     __slots__ = (
@@ -104,18 +104,18 @@ class BatchWalker:
         self.position = position
         self.end = end
         self.needed_bytes = 0
-        """Of the batch that the last buffer ended in; 0 where not even its header was there."""
+        """Size of the batch cut by the end of the last buffer; 0 if its header is cut too."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
-        """Aborted transactions that begin later: the next one last."""
+        """Aborted transactions that start later, in descending order of their first offset."""
         self._aborted_ids: set[int] = set()
-        """Producers whose aborted transaction is open at ``offset``."""
+        """Producer ids whose aborted transaction is open at ``offset``."""
 
     def walk(self, data: Buffer, *, headers_only: bool = False) -> Iterator[LogBatch]:
-        """Yield the whole batches of ``data``, which begins at ``position``.
+        """Yield the whole batches of ``data``, which starts at ``position``.
 
-        ``headers_only``: also those of which ``data`` holds only the header, all without bytes.
-        Raises BadBatch, behind the good batches, for bytes that break the policy.
+        ``headers_only`` also yields a last batch of which only the header is present, all without
+        bytes. Raises BadBatch after the valid batches if bytes break the policy.
         """
         allows_gaps, orders_epochs, checks_crc, latest, aborted = self.policy
         view = memoryview(data)
@@ -162,7 +162,7 @@ class BatchWalker:
             yield _new_batch((header, buffer, position, is_void))
 
     def _is_aborted(self, header: BatchHeader, buffer: memoryview) -> bool:
-        """Whether a batch belongs to an aborted transaction, which its abort marker ends."""
+        """Return whether a batch belongs to an aborted transaction; an abort marker ends it."""
         aborting, ids = self._aborting, self._aborted_ids
         while aborting and aborting[-1][1] <= header.last_offset:
             ids.add(aborting.pop()[0])
