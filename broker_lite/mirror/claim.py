@@ -49,7 +49,7 @@ SESSION_MS = 6_000
 """Session milliseconds; the minimum of brokers with default group.min.session.timeout.ms."""
 BEATS_PER_SESSION = 6
 MARGIN_PART = 4
-"""Lease milliseconds: three fourths of the session."""
+"""The lease ends this fraction of a session (one fourth) before the session does."""
 JOIN_MS = 10_000
 LOOK_S = 0.2
 COMMIT_MS = 30_000

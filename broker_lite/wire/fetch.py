@@ -1,11 +1,10 @@
-"""Fetch, versions 4 to 18, by hand over memoryviews: requests and responses, both ways.
+"""Encoding and decoding of Fetch, versions 4 to 18, over memoryviews: requests and responses.
 
-A response is encoded into parts, bytes or ranges of files, with every length computed beforehand,
-so a file's bytes go from the page cache to the socket without passing through here; decoded
-records are slices of the frame. Topics go by name up to version 12 and by id from 13; the other one
-of ``name`` and ``topic_id`` is then empty. The client always uses version 17. A tagged field of our
-own in the request says which columns its sender reads (``PROTOCOL.md``). Fetch sessions are
-declined: session id 0. Broker: loop thread; client: whichever thread owns the connection.
+A response is encoded into parts (bytes or file ranges) with all lengths computed beforehand, so
+that ``sendfile`` can send file bytes from the page cache. Decoded records are slices of the frame.
+Topics have names up to version 12 and ids from 13; the other field is empty. The client uses
+version 17. A tagged field of our own names the columns version that the sender reads
+(``PROTOCOL.md``). Fetch sessions are declined: session id 0. Any thread that owns the connection.
 """
 
 from __future__ import annotations
@@ -38,27 +37,30 @@ FLEXIBLE = 12
 CLIENT_VERSION = 17
 
 TAG_COLUMNS = 10000
-"""Request: two bytes, the columns body version that the sender reads (0: rows only) and flags."""
+"""Request tag, two bytes: the columns body version that the sender reads (0: rows only), and
+flags."""
 FLAG_CHECKS_CRC = 1
-"""The sender checks every batch itself, so the broker need not before it sends."""
+"""Flag: the sender checks every batch's CRC, so the broker need not."""
 FLAG_ENDS_ONLY = 2
-"""Wait as usual, but answer without records: the sender wants to know the ends."""
+"""Flag: wait as usual, but answer without records; the sender wants only end offsets."""
 
 FLAG_DOUBTS = 4
-"""The sender got a damaged batch: check before sending, whatever is known of the range."""
+"""Flag: the sender received a corrupt batch; check the CRC before sending, even for a verified
+range."""
 
 FLAG_IDLE = 8
-"""A follower's second connection, for partitions in which nothing happens."""
+"""Flag: a follower's second connection, for idle partitions."""
 
 TAG_FILES = 10001
-"""Request: 16 bytes that only processes of one machine know, and an int32, how many bytes of one
-partition the sender reads out of the broker's files by itself, where it may."""
+"""Request tag: the 16-byte machine id, and an int32 of bytes per partition that the sender can
+read from the broker's files."""
 TAG_STORED = 10000
-"""Of an answer's partition: where the records are, instead of the records."""
+"""Tag of an answer's partition: the file range that holds the records, in place of the records."""
 MACHINE_BYTES = 16
 
 ANY_REPLICA = -2
-"""As replica id: read from a follower too (Kafka's debugging consumer, ReplicaVerificationTool)."""
+"""Replica id of Kafka's debugging consumer (ReplicaVerificationTool), which may read from
+followers."""
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 BYTES_UNLIMITED = 0x7FFFFFFF
@@ -79,7 +81,7 @@ _ANSWER_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
-# A tagged field: its number, its length, its value, no tagged fields within it.
+# The bytes of a tagged field: number, length, value, and no nested tagged fields.
 _TAGGED_REPLICA = struct.Struct(">BBiqB")
 _TAGGED_EPOCH_END = struct.Struct(">BBiqB")
 _TAGGED_LEADER = struct.Struct(">BBiiB")
@@ -88,13 +90,13 @@ _NO_RECORDS = memoryview(b"")
 
 
 class HasFileno(Protocol):
-    """A file that keeps its descriptor open for as long as somebody holds the object."""
+    """A file whose descriptor stays open as long as the object is referenced."""
 
     def fileno(self) -> int: ...
 
 
 class FileRange(NamedTuple):
-    """Bytes of a file that a response carries without reading them."""
+    """A file range that a response sends without reading it."""
 
     file: HasFileno
     position: int
@@ -105,8 +107,8 @@ Part = bytes | bytearray | memoryview | FileRange
 
 
 class StoredRange(NamedTuple):
-    """Whole batches in a file of the broker's. Device and inode tell whether ``path`` still, or
-    where the reader sees it, leads to that file."""
+    """Whole batches in a broker's file. Device and inode identify the file: ``path`` may lead to
+    another one."""
 
     path: str
     device: int
@@ -116,7 +118,7 @@ class StoredRange(NamedTuple):
 
 
 class FetchPartition(NamedTuple):
-    """Where to read one partition from. Offsets and limits as in Kafka; -1 is unknown."""
+    """The range to read from one partition. Offsets and limits are Kafka's; -1 is unknown."""
 
     partition: int
     fetch_offset: int
@@ -136,8 +138,9 @@ class FetchTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """``replica_id`` is -1 but for followers. ``columns_body_version`` 0: rows only.
-    ``machine``: whose files the sender may read, up to ``file_bytes`` of each partition."""
+    """A fetch request. ``replica_id`` is -1 except for followers. ``columns_body_version`` 0
+    means rows only. ``machine`` is the sender's machine id; it can read ``file_bytes`` of each
+    partition from files there."""
 
     topics: Sequence[FetchTopic]
     max_wait_ms: int
@@ -156,14 +159,14 @@ class FetchRequest(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """Records of this producer from this offset on, up to its abort marker, are void."""
+    """The producer's records from this offset to its abort marker are void."""
 
     producer_id: int
     first_offset: int
 
 
 class PartitionAnswer(NamedTuple):
-    """What the broker answers of one partition; ``records`` are whole batches, in parts."""
+    """The broker's answer for one partition; ``records`` are whole batches, in parts."""
 
     partition: int
     error_code: int = 0
@@ -187,8 +190,8 @@ class TopicAnswer(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """What the client got of one partition; ``records`` may end in the middle of a batch.
-    ``stored``: where they are, if that was asked for and they were not sent."""
+    """The client's view of one partition's answer; ``records`` may end within a batch.
+    ``stored`` is the file range, if it was sent in place of records."""
 
     partition: int
     error_code: int
@@ -212,7 +215,7 @@ class FetchedTopic(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """What the client got. ``error_code`` is about the whole request."""
+    """The client's view of the answer. ``error_code`` applies to the whole request."""
 
     error_code: int
     session_id: int
@@ -221,7 +224,7 @@ class FetchResponse(NamedTuple):
 
 
 def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
-    """The request whose body begins at ``at``. Raises ProtocolError."""
+    """Decode the request whose body starts at ``at``. Raises ProtocolError."""
     reader = Reader(frame, at)
     flexible = version >= FLEXIBLE
     replica_id = NO_BROKER if version >= 15 else reader.i32()
@@ -280,7 +283,7 @@ def _take_wanted(reader: Reader, version: int) -> FetchPartition:
 
 
 def _skip_forgotten(reader: Reader, version: int) -> None:
-    """Topics to drop from a session; there are none to drop them from."""
+    """Skip the topics to forget: there are no sessions."""
     if version < FLEXIBLE:
         for _ in range(reader.classic_count()):
             reader.classic_string()
@@ -304,7 +307,7 @@ def encode_response(
     error_code: int = 0,
     throttle_time_ms: int = 0,
 ) -> list[Part]:
-    """A whole frame in parts, its length included; ``error_code`` is seen from version 7."""
+    """Encode a whole frame in parts, length included; ``error_code`` exists from version 7."""
     flexible = version >= FLEXIBLE
     out = bytearray(4)
     out += response_header_bytes(ApiKey.FETCH, version, correlation_id)
@@ -381,7 +384,7 @@ def encode_request(
     client_id: str | None,
     version: int = CLIENT_VERSION,
 ) -> bytearray:
-    """A whole frame, its length included."""
+    """Encode a whole frame, length included."""
     flexible = version >= FLEXIBLE
     writer = Writer()
     writer.i32(0)
@@ -449,7 +452,8 @@ def _put_request_tags(writer: Writer, request: FetchRequest, version: int) -> No
 
 
 def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> FetchResponse:
-    """The answer in ``frame``, which begins with the response's header. Raises ProtocolError."""
+    """Decode the answer in ``frame``, which starts with the response header. Raises
+    ProtocolError."""
     flexible = version >= FLEXIBLE
     _, reader = read_response_header(frame, ApiKey.FETCH, version)
     throttle_time_ms = reader.i32()

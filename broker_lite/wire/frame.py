@@ -28,7 +28,7 @@ factor of 16, by which a frame of 1 MiB is copied twice, cost the broker 17 % of
 
 
 def own_memory(size: int) -> memoryview:
-    """Memory that nothing else uses and that goes with its last view."""
+    """Return a new buffer, freed with its last view."""
     return memoryview(bytearray(size))
 
 
@@ -67,24 +67,25 @@ class FrameReceiver:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self._prefix = b""
         self._frame: memoryview | None = None
-        """Memory of the frame that has begun to arrive."""
+        """Buffer of the frame that is being received."""
         self._filled = self._size = 0
-        """How many bytes of that frame have arrived, and its declared length."""
+        """Received bytes of that frame, and its declared length."""
 
     @property
     def pending_bytes(self) -> int:
-        """Memory taken for a frame that has not arrived whole; 0 between frames."""
+        """Bytes allocated for an incomplete frame; 0 between frames."""
         return 0 if self._frame is None else len(self._frame)
 
     @property
     def growth_bytes(self) -> int:
-        """Memory that the frame needs beyond ``pending_bytes`` to go on; 0 while it has some."""
+        """Additional bytes that the frame needs before the next receive; 0 if its buffer has
+        space."""
         if self._frame is None or self._filled < len(self._frame):
             return 0
         return min(self._size, GROWTH * self._filled) - self._filled
 
     def grow(self) -> None:
-        """Take ``growth_bytes`` more memory for the frame that has begun."""
+        """Allocate ``growth_bytes`` more for the incomplete frame."""
         assert self._frame is not None
         larger = self._allocate(self._filled + self.growth_bytes)
         larger[: self._filled] = self._frame
@@ -92,17 +93,17 @@ class FrameReceiver:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether the stream may end here without cutting a frame in two."""
+        """Whether the stream may end here without cutting a frame."""
         return self._frame is None and not self._prefix
 
     def buffer(self) -> memoryview:
-        """Where to receive next; never empty. Ask again before every receive."""
+        """Return the buffer for the next receive; never empty. Call it before every receive."""
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._scratch
 
     def received(self, count: int) -> list[memoryview]:
-        """Take note of ``count`` bytes in ``buffer()``; the frames that they complete."""
+        """Record ``count`` bytes received in ``buffer()``; return the completed frames."""
         if self._frame is not None:
             self._filled += count
             if self._filled < self._size:

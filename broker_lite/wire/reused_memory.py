@@ -1,26 +1,24 @@
-"""Memory of large batches and requests, used again when nothing looks at it any more.
+"""A buffer pool for large batches and requests.
 
-Megabytes that are allocated and freed go back to the system each time, which then gives out
-untouched pages one by one: that takes longer than filling them. A block is free when nobody has a
-view of it any more, on any thread and whatever made of it, so that nobody has to give anything
-back. What was not taken between two sweeps is given up. One thread takes and sweeps: a broker's
-loop for what it receives, a producer's for what it encodes. (The client's
-``transport.rooms``: all threads.)
+The allocator returns freed megabytes to the system. New pages are then faulted in one by one, which
+takes longer than filling them. A block is free once no view of it exists on any thread, so callers
+need not return it. ``sweep`` frees blocks that were unused since the previous sweep. One thread
+takes and sweeps: a broker's loop or a producer's sender. (``transport.rooms`` serves all threads.)
 """
 
 from __future__ import annotations
 
 REUSED_FROM_BYTES = 64 << 10
-"""Below this the allocator keeps what is freed anyway."""
+"""Minimum pooled bytes; the allocator keeps smaller blocks itself."""
 STEP_BYTES = 64 << 10
-"""Blocks are multiples of it, so that requests of nearly one size share them."""
+"""Granularity of block sizes, so that requests of similar sizes share blocks."""
 WASTE_MAX = 4
-"""A block is not used for what is smaller than it by this factor."""
+"""Maximum ratio of block size to requested size."""
 
 
 def _is_free(block: bytearray) -> bool:
-    """Whether nobody has a view of a block that is not empty: Python refuses to resize it while
-    somebody does. Never the count of references, of which interpreters keep fewer and fewer."""
+    """Return whether no view of a non-empty block exists: Python refuses to resize a block with
+    views. Reference counts are not reliable across interpreters."""
     try:
         last = block.pop()
     except BufferError:
@@ -30,21 +28,22 @@ def _is_free(block: bytearray) -> bool:
 
 
 class ReusedMemory:
-    """``take`` gives writable memory of a size; at most ``limit_bytes`` are kept for that."""
+    """The pool; ``take`` returns a writable buffer. It keeps at most ``limit_bytes``."""
 
     __slots__ = ("_blocks", "_untouched", "kept_bytes", "limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.kept_bytes = 0
-        """Of all blocks, in use or free."""
+        """Bytes of all blocks, used or free."""
         self._blocks: list[bytearray] = []
-        """The one that was taken last is the last: the first are the longest unused."""
+        """Blocks in the order of their last use."""
         self._untouched = 0
-        """So many of the first were not taken since the last sweep."""
+        """Number of leading blocks that were not used since the last sweep."""
 
     def take(self, size: int) -> memoryview:
-        """Memory of ``size`` bytes with any content, the caller's until its last view is gone."""
+        """Return ``size`` bytes with any content; the caller owns them until the last view is
+        released."""
         if size < REUSED_FROM_BYTES:
             return memoryview(bytearray(size))
         blocks = self._blocks
@@ -62,7 +61,7 @@ class ReusedMemory:
         return memoryview(block)[:size]
 
     def sweep(self) -> None:
-        """Give up the free blocks that were not taken since the sweep before."""
+        """Free the blocks that were not used since the previous sweep."""
         self._drop(self._untouched, 0)
         self._untouched = len(self._blocks)
 
@@ -72,7 +71,7 @@ class ReusedMemory:
         return self.kept_bytes + size <= self.limit_bytes
 
     def _drop(self, count: int, down_to_bytes: int) -> None:
-        """Give up free ones of the first ``count`` until no more than so many bytes are kept."""
+        """Free unused blocks among the first ``count`` until at most ``down_to_bytes`` are kept."""
         blocks, place = self._blocks, 0
         for _ in range(count):
             if self.kept_bytes <= down_to_bytes:
