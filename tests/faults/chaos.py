@@ -33,22 +33,23 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 FAULTS_PER_TOPIC = 10
 ONE_BROKER = ("leader", "follower", "controller")
 ALL_EVERY = 5
-"""Every so manieth fault hits all brokers at once."""
+"""Every Nth fault hits all brokers at once."""
 ISOLATED = "isolated"
 ISOLATED_SESSION_MS = "1000"
 WITH_ZOOKEEPER = "leader and ZooKeeper"
 ZOOKEEPER_EVERY = 7
-"""Every so manieth of the kills hits ZooKeeper too, just before."""
+"""Every Nth kill also hits ZooKeeper, just before the broker."""
 PAUSE_S_MAX = 8.0
-"""Some longer than a session, some shorter."""
+"""Seconds of a pause; some exceed the ZooKeeper session timeout."""
 
 
 Strike = Callable[[str, str], Callable[[], None] | None]
-"""Hits a topic in a role; gives what is to be called when it has been survived, if anything is."""
+"""Injects a fault into brokers that have a role for the topic; may return a callback that undoes
+the fault."""
 
 
 class Chaos:
-    """A cluster, a seeded choice of faults, and what they cost."""
+    """A cluster, a seeded choice of faults, and their measured cost."""
 
     def __init__(self, cluster: Replicated, random: Random) -> None:
         self.cluster = cluster
@@ -57,7 +58,7 @@ class Chaos:
         self.acknowledged = self.read = 0
 
     def run(self, kind: str, count: int, strike: Strike) -> None:
-        """``count`` faults."""
+        """Inject ``count`` faults of one kind."""
         done = 0
         while done < count:
             topic = self.cluster.make_topic(segment_bytes=1 << 20, max_message_bytes=1 << 20)
@@ -77,7 +78,7 @@ class Chaos:
                     self.gaps_ms.setdefault(f"{kind} {role}", []).append(gap_ms)
                     self.cluster.start_all()
                     if self.random.random() < 0.8:
-                        # Else the next fault meets a broker that is not in sync yet.
+                        # Wait for the ISR, or the next fault meets a broker that is not in sync.
                         self.cluster.wait_in_sync(topic)
                         work.wait_acked()
                     done += 1
@@ -88,7 +89,7 @@ class Chaos:
             self.cluster.admin.delete_topic(topic)
 
     def victims(self, topic: str, role: str) -> list[Any]:
-        """Who is hit."""
+        """Return the brokers to hit."""
         find = {
             "leader": lambda: [self.cluster.leader(topic, self.random.randrange(3))],
             "follower": lambda: [self.cluster.follower(topic, self.random.randrange(3))],
@@ -96,12 +97,12 @@ class Chaos:
             "all": lambda: list(self.cluster.brokers.values()),
         }
         found: list[Any] = find[role.partition(" ")[0]]()
-        # At any moment of what the cluster does now and then: checkpoints, rolls, notices.
+        # Wait a random time, so that faults also hit checkpoints, segment rolls and notifications.
         time.sleep(self.random.random())
         return found
 
     def kill(self, topic: str, role: str) -> None:
-        """kill -9."""
+        """Send SIGKILL to the victims."""
         victims = self.victims(topic, role)
         if role == WITH_ZOOKEEPER:
             self.cluster.zookeeper.kill()
@@ -112,14 +113,14 @@ class Chaos:
             self.cluster.start_all()
 
     def cut(self, topic: str, role: str) -> None:
-        """The power of their machines goes."""
+        """Cut the power of the victims' machines."""
         victims = self.victims(topic, role)
         self.cluster.cut_power(victims, self.random)
         if role == "all":
             self.cluster.start_all()
 
     def pause(self, topic: str, role: str) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
+        """Send SIGSTOP, and SIGCONT after a while."""
         victims = self.victims(topic, role)
         for broker in victims:
             broker.pause()
@@ -129,7 +130,7 @@ class Chaos:
 
 
 def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
-    """The longest time without an acknowledgement in any partition, by fault."""
+    """Return the longest time without an acknowledgement in any partition, by fault."""
     return {
         name: {
             "faults": len(gaps),
@@ -143,8 +144,10 @@ def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
 def kills_and_cuts(
     cluster: Replicated, random: Random, kills: int, cuts: int, pauses: int
 ) -> dict[str, Any]:
-    """Kills, then power cuts where they are permitted, then pauses; what they cost. Raises
-    AssertionError."""
+    """Run kills, then permitted power cuts, then pauses, and return their cost.
+
+    Raises AssertionError for an anomaly.
+    """
     began = time.monotonic()
     chaos = Chaos(cluster, random)
     chaos.run("kill -9", kills, chaos.kill)
@@ -164,7 +167,10 @@ def kills_and_cuts(
 
 
 def isolations(cluster: Replicated, wires: Network, random: Random, count: int) -> dict[str, Any]:
-    """Brokers whose plug is pulled for as long as it takes. Raises AssertionError."""
+    """Isolate brokers from the network one at a time until the cluster has reacted.
+
+    Raises AssertionError for an anomaly.
+    """
     chaos = Chaos(cluster, random)
 
     def isolate(topic: str, role: str) -> Callable[[], None]:
@@ -183,7 +189,7 @@ def isolations(cluster: Replicated, wires: Network, random: Random, count: int) 
 
 
 def keep(part: str, result: dict[str, Any]) -> None:
-    """Write one part of the results; the other stays as it was found last."""
+    """Write one part of the results file and leave the other parts unchanged."""
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     kept[part] = result | {"load_average_after": round(os.getloadavg()[0], 1)}
     RESULTS.parent.mkdir(exist_ok=True)

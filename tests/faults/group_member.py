@@ -1,6 +1,6 @@
-"""One member of a Kafka group over a plain connection, a call at a time.
+"""A member of a Kafka group over a plain connection, one call at a time.
 
-The group has the topic's name. What is sent to a broker that hangs is read when it goes on.
+The group has the topic's name. A hanging broker reads the sent requests when it resumes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from broker_lite.errors import MemberIdRequiredError
 from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 30_000
-"""No member dies by itself here."""
+"""Session timeout in milliseconds; long enough that no member expires in a test."""
 REBALANCE_MS = 5_000
-"""So long a member that does not hear of another one is waited for."""
+"""Rebalance timeout in milliseconds: how long the coordinator waits for a member to rejoin."""
 
 
 def member_of(cluster: Replicated, topic: str) -> GroupMember:
@@ -28,7 +28,7 @@ def member_of(cluster: Replicated, topic: str) -> GroupMember:
 
 
 class GroupMember:
-    """Not joined; ``close`` it."""
+    """A group member that has not joined yet; the caller closes it."""
 
     def __init__(self, cluster: Replicated, topic: str) -> None:
         self.member_id, self.generation, self.coordinator = "", -1, -1
@@ -40,14 +40,14 @@ class GroupMember:
             self._connection.close()
 
     def move_from(self, broker_id: int) -> None:
-        """Ask the others until they name another coordinator."""
+        """Ask the other brokers until they name another coordinator."""
         deadline = time.monotonic() + WAIT_S
         while self._find(broker_id) == broker_id:
             assert time.monotonic() < deadline, f"broker {broker_id} coordinates still"
             time.sleep(POLL_S)
 
     def join(self, member_id: str = "") -> int:
-        """Join and be given everything; the error of the last call."""
+        """Join the group, receive all partitions and return the error of the last call."""
         if self._connection is None:
             self._find(-1)
         self.member_id = member_id
@@ -67,7 +67,7 @@ class GroupMember:
             else:
                 assert time.monotonic() < deadline, answer
                 time.sleep(POLL_S)
-                # Its id is of a coordinator that may be another by now.
+                # The member id may belong to a former coordinator.
                 self.member_id = ""
                 self._find(-1)
         if answer.error_code == 0:
@@ -79,7 +79,7 @@ class GroupMember:
         return int(answer.error_code)
 
     def commit(self, offset: int) -> int:
-        """The error of partition 0."""
+        """Commit the offset of partition 0 and return its error."""
         self.send_commit(offset)
         return self.committed()
 
@@ -89,7 +89,7 @@ class GroupMember:
         self._connected.send(request.encode(header=True, framed=True))
 
     def committed(self) -> int:
-        """The answer to what ``send_commit`` sent."""
+        """Return the error in the response to ``send_commit``."""
         answer = consumer.OffsetCommitResponse.decode(
             bytes(self._connected.receive()), version=7, header=True
         )
@@ -121,7 +121,8 @@ class GroupMember:
         return self._connected.call_library(request, getattr(consumer, f"{api}Response"))
 
     def _find(self, but: int) -> int:
-        """Ask a broker other than ``but`` who coordinates, and connect there unless it is that."""
+        """Find the coordinator through a broker other than ``but``; connect unless ``but`` is
+        named."""
         asked = next(broker for broker in self._cluster.brokers.values() if broker.id != but)
         with PlainConnection(asked.endpoint) as connection:
             answer = connection.call_library(

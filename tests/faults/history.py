@@ -22,41 +22,41 @@ from broker_lite.errors import LogbusError, RetriableError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 SHOWN = 5
-"""How many of a kind of anomaly are listed."""
+"""Maximum anomalies of one kind in a message."""
 UNANSWERED_MAX = 2000
-"""Records of one writer that may wait for an answer: no cluster comes back to a flood."""
+"""Maximum unacknowledged records of a writer; limits the load on a recovering cluster."""
 READERS = ("r0", "r1")
 WAIT_S = 60.0
 
 
 @dataclass(slots=True)
 class Sent:
-    """One record: who sent it as its how-manyeth, and what became of it."""
+    """A sent record: its writer, its number and its result."""
 
     writer: str
     partition: int
     value: bytes
     floor: int
-    """Where the partition's acknowledged records ended when it was sent."""
+    """End of the partition's acknowledged records when this record was sent."""
     sent_s: float
     offset: int = -1
     error: str = ""
 
 
 class History:
-    """What was sent, acknowledged and read of one topic. Any thread may call it."""
+    """The sent, acknowledged and read records of one topic. Thread-safe."""
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
         self.read: dict[int, dict[int, bytes]] = {}
-        """What any reader saw: partition to offset to value."""
+        """Values that any reader saw: partition to offset to value."""
         self.found: list[str] = []
-        """Anomalies that were seen at once."""
+        """Anomalies detected while the workload runs."""
         self._ends: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def send(self, writer: str, partition: int, value: bytes) -> Sent:
-        """A record is about to be sent."""
+        """Record that a writer is about to send the value."""
         with self._lock:
             floor = self._ends.get(partition, 0)
             sent = Sent(writer, partition, value, floor, time.monotonic())
@@ -64,7 +64,7 @@ class History:
         return sent
 
     def acked(self, sent: Sent, offset: int) -> None:
-        """The cluster says that it is at ``offset``."""
+        """Record that the cluster acknowledged the record at ``offset``."""
         with self._lock:
             sent.offset = offset
             self._ends[sent.partition] = max(self._ends.get(sent.partition, 0), offset + 1)
@@ -75,7 +75,7 @@ class History:
                 )
 
     def saw(self, reader: str, partition: int, offset: int, wanted: int, value: bytes) -> None:
-        """A reader that was to read ``wanted`` next got ``value`` at ``offset``."""
+        """Record that a reader at position ``wanted`` received ``value`` at ``offset``."""
         with self._lock:
             seen = self.read.setdefault(partition, {}).setdefault(offset, value)
             if seen != value:
@@ -88,22 +88,25 @@ class History:
                 self.found.append(f"{kind}: {reader} at {partition}:{offset} after {wanted - 1}")
 
     def ends(self) -> dict[int, int]:
-        """Where what was acknowledged ends, by partition."""
+        """Return the end offset of the acknowledged records by partition."""
         with self._lock:
             return dict(self._ends)
 
     @property
     def acknowledged(self) -> int:
-        """How many records were acknowledged."""
+        """Return the number of acknowledged records."""
         return sum(sent.offset >= 0 for sent in self.sent)
 
     @property
     def failed(self) -> list[Sent]:
-        """Records of which the producer said that they were not written."""
+        """Return the records that the producer reported as not written."""
         return [sent for sent in self.sent if sent.error]
 
     def anomalies(self, logs: Mapping[int, Sequence[tuple[int, bytes]]]) -> list[str]:
-        """``logs``: what is there in the end, (offset, value) by partition. [] if all is well."""
+        """Compare the history with the final logs and return the anomalies.
+
+        ``logs`` holds (offset, value) pairs by partition.
+        """
         found = list(self.found)
         places: dict[bytes, list[tuple[int, int]]] = {}
         for partition, rows in logs.items():
@@ -143,7 +146,7 @@ def _place(sent: Sent) -> str:
 
 
 def shortened(found: Iterable[str]) -> str:
-    """Anomalies for a message: how many of each kind, and the first of them."""
+    """Return a message with the count and the first anomalies of each kind."""
     kinds: dict[str, list[str]] = {}
     for line in found:
         kinds.setdefault(line.partition(":")[0], []).append(line)
@@ -154,12 +157,12 @@ def shortened(found: Iterable[str]) -> str:
 
 @dataclass
 class _Gap:
-    """When a partition was last acknowledged, and the longest time without."""
+    """The time of a partition's last acknowledgement, and its longest gap without one."""
 
     last_s: float
     longest_s: float = 0.0
     fresh: int = 0
-    """Acknowledgements of what was sent since somebody waits for them."""
+    """Acknowledgements of records that were sent after the wait began."""
 
 
 @dataclass
@@ -206,7 +209,7 @@ class Workload:
         self.stop()
 
     def stop(self) -> None:
-        """No more is sent; writers wait for their last answers, readers end."""
+        """Stop sending, wait for outstanding acknowledgements and stop the readers."""
         self._over.set()
         self._all_read.set()
         self._join(len(self._threads))
@@ -219,20 +222,24 @@ class Workload:
         del self._threads[:count]
 
     def mark(self) -> None:
-        """Begin to measure gaps and progress anew."""
+        """Restart the measurement of gaps and progress."""
         now = time.monotonic()
         with self._progress:
             self._gaps = {n: _Gap(now) for n in range(self.partitions)}
 
     def longest_gap_s(self) -> float:
-        """The longest time since ``mark`` in which a partition had no acknowledgement."""
+        """Return the longest time since ``mark`` without an acknowledgement in a partition."""
         now = time.monotonic()
         with self._progress:
             return max(max(gap.longest_s, now - gap.last_s) for gap in self._gaps.values())
 
     def wait_acked(self, count: int = 20, timeout_s: float = WAIT_S) -> float:
-        """Wait until each partition has ``count`` acknowledgements of records that were sent after
-        the call; the longest gap since ``mark``. Raises what a reader or writer raised."""
+        """Wait until each partition has ``count`` acknowledgements of records sent after the
+        call.
+
+        Return the longest gap since ``mark``, in seconds. Raises the error of a failed reader or
+        writer.
+        """
         deadline = time.monotonic() + timeout_s
         with self._progress:
             self._since_s = time.monotonic()
@@ -250,7 +257,10 @@ class Workload:
         return self.longest_gap_s()
 
     def finish(self) -> History:
-        """Stop, read everything again and hold it against the history. Raises AssertionError."""
+        """Stop, read the topic again and compare it with the history.
+
+        Raises AssertionError for an anomaly.
+        """
         self._over.set()
         self._join(len(self._threads) - len(READERS))
         self._wait_read(self.history.ends())
@@ -276,8 +286,6 @@ class Workload:
         with self._progress:
             done = self._progress.wait_for(lambda: self._errors or not behind(), WAIT_S)
             assert done, f"readers of {self.topic} stay behind: {behind()}"
-
-    # The threads.
 
     def _run(self, work: object, *arguments: object) -> None:
         def guarded() -> None:
@@ -350,7 +358,7 @@ def _consumer(bootstrap_servers: str, topic: str, partitions: int) -> client.Con
 
 
 def read_log(bootstrap_servers: str, topic: str) -> dict[int, list[tuple[int, bytes]]]:
-    """Everything that is committed in a topic, (offset, value) by partition."""
+    """Return the committed records of a topic: (offset, value) pairs by partition."""
     deadline = time.monotonic() + WAIT_S
     with client.Admin(bootstrap_servers) as admin:
         while True:

@@ -51,7 +51,7 @@ def test_unknown_lag_exceeds_every_limit(
 
 
 def test_partition_over_its_lag_limit_is_named() -> None:
-    """An exit code of 5 did not say which of many rows it was for."""
+    """Exit code 5 alone does not say which row exceeded the limit."""
     totals = [row(0, 5, 1.5), row(0, 0, 0, "u"), row(0, 9, 75.2, "v"), row(0, None, None, "w")]
     assert list(over(totals, {"lag": (5, 100), "lag_s": (1.0, 60.0)})) == [
         "group 'g' in 't': a lag of 1.5 s is over --warn-s 1",
@@ -78,7 +78,7 @@ def test_unknown_lag_is_reported_as_unknown() -> None:
 
 
 def test_lag_watch_reports_an_error_once_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers that were restarted, or a topic deleted between two questions, ended it."""
+    """A broker restart or a deleted topic must not end the watch."""
     looks = itertools.count()
 
     def look(*_: Any) -> list[dict[str, Any]]:

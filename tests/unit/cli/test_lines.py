@@ -134,7 +134,7 @@ def test_table_without_value_column_is_refused(tmp_path: Path) -> None:
 def test_json_line_with_unsupported_field_is_refused(
     tmp_path: Path, line: str, reason: str
 ) -> None:
-    """Each of these was sent as something else, with exit code 0."""
+    """Such a field must not be sent as something else with exit code 0."""
     path = tmp_path / "f.jsonl"
     path.write_text('{"value": 1}\n\n' + line + "\n")
     with pytest.raises(InvalidSchemaError, match=rf"f\.jsonl line 3: .*{reason}"):
@@ -165,7 +165,7 @@ def test_invalid_gzip_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_input_without_newline_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``logbus produce < /dev/zero`` took all memory."""
+    """``logbus produce < /dev/zero`` must not use unbounded memory."""
     read = 0
 
     def endless(source: int, size: int) -> bytes:

@@ -89,7 +89,7 @@ def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_option_suggests_options_with_similar_words(
     typed: list[str], offered: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--nope`` was said to be ``--group``: they share two dashes and an o."""
+    """``--nope`` and ``--group`` share two dashes and an o: that is no similarity."""
     assert run(typed) == 2
     said = capsys.readouterr().err
     assert ("Did you mean" in said or "did you mean" in said) == (offered is not None)

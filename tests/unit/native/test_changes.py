@@ -80,7 +80,7 @@ def test_asyncio_partition_revoked_during_fetch_delivers_no_records(
 
 
 def test_close_raises_failed_commit_despite_revoked_partition() -> None:
-    """Closing passes over NotOwnerError: it passed over whatever came with that, too."""
+    """close() ignores NotOwnerError, but must not ignore another error that accompanies it."""
     down, gone = CoordinationUnavailableError("ZooKeeper does not answer"), NotOwnerError("gone")
     with pytest.raises(CoordinationUnavailableError):
         raise_worst({GOING: gone, KEPT: down})

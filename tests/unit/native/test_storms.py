@@ -17,7 +17,7 @@ EVERY_MS = 10
 
 
 def test_bursts_of_watch_events_are_coalesced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without that each of two hundred changes would be looked at by each of the members."""
+    """Otherwise each member would handle each of two hundred changes."""
     looked: list[int] = []
     look = View.look
 
@@ -72,7 +72,7 @@ class Race(NativeMachine):
 def test_first_of_two_concurrent_registrations_gets_the_last_slot(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both counted before either was there."""
+    """Both members counted the group before either had registered."""
     monkeypatch.setattr(machine, "MEMBERS_MAX", 1)
     world = Race({"name": "m", "topics": "t"})
     world.is_first = is_first

@@ -38,5 +38,5 @@ def test_worker_reuses_memory_of_freed_rows() -> None:
 
 
 def test_memory_policy_changes_only_in_spark_workers() -> None:
-    """Its memory is its own matter: freed rows go back to the system, as they always do."""
+    """Outside Spark's workers freed rows return to the system as usual."""
     assert pages_of_ten_rounds("some.program") > 10 * 30 * 256 // 2

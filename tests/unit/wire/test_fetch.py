@@ -338,7 +338,8 @@ def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, version
 
 @pytest.mark.parametrize("tag", ["", "01", "010203"])
 def test_short_tag_is_refused_and_longer_tag_is_accepted(tag: str) -> None:
-    """Shorter is a lie; longer is a newer sender, whose first two bytes mean the same."""
+    """A shorter tag is malformed. A longer one comes from a newer sender; its first two bytes
+    mean the same."""
     request = FetchRequest([], 1, columns_body_version=1)
     octets = bytes(encode_request(request, correlation_id=1, client_id=None))
     assert octets.endswith(bytes.fromhex("01904e020100"))

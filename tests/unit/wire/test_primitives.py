@@ -171,7 +171,7 @@ def test_several_fields_are_bounds_checked_together() -> None:
 
 
 def test_excessive_tagged_fields_are_refused_unread() -> None:
-    """A Produce of 64 MiB may hold 30 million of two bytes each, in one place."""
+    """A Produce request of 64 MiB can hold 30 million tagged fields of two bytes each."""
     few = bytes((TAGS_MAX,)) + b"\x01\x00" * TAGS_MAX
     for read in (Reader.skip_tags, Reader.tags):
         reader = Reader(few)

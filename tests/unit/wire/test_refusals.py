@@ -119,7 +119,7 @@ def value(field: Any, rng: random.Random) -> Any:
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
 def test_empty_request_gets_an_empty_response(key: int, version: int) -> None:
-    """Its connection goes on."""
+    """The connection stays open."""
     asks, answers = refusals._kinds()[key]
     asked = asks(version=version)
     asked.with_header(correlation_id=7, client_id="c")
@@ -193,7 +193,7 @@ def refused(data: memoryview) -> bytes | None:
 
 
 def test_telemetry_of_any_size_is_refused() -> None:
-    """PushTelemetry may be a MiB long, and its answer needs none of it."""
+    """A PushTelemetry request may hold 1 MiB; its response needs none of it."""
     assert refused(frame(72, 0, bytes(1 << 20))) is not None
     # Rows are gone through up to a length.
     assert refused(frame(69, 0, bytes(1 << 20))) is None

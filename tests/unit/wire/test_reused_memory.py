@@ -95,7 +95,8 @@ def test_sweep_releases_blocks_unused_since_the_last_sweep() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 8)), max_size=60))
 def test_concurrent_frames_never_share_memory(steps: list[tuple[int, int]]) -> None:
-    """Frames of any sizes come and go, and each keeps what was written into it."""
+    """Frames of random sizes are created and released; each keeps the bytes written into
+    it."""
     memory = ReusedMemory(20 * STEP_BYTES)
     held: list[tuple[memoryview, int]] = []
     for mark, (steps_long, keeps) in enumerate(steps):
