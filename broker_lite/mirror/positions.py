@@ -1,11 +1,11 @@
-"""Where a copy goes on: what is committed with the mirror's group, what its log of runs says, and
-how both are squared with what the target holds.
+"""Where a copy resumes: positions in the mirror's group, runs in its topic, and the target's
+log. Pure.
 
-Each partition's offset in the group ``logbus-mirror-SOURCE`` on the target is the target's next
-offset; its metadata say which offset of the source that is. They are committed after the records,
-so a mirror that is killed finds records behind them: ``square`` tells which of those are copies
-already, by their content, and the copy goes on behind the last. Runs (``offset_map``) are records
-of the topic of the same name, written before the group's offsets. Pure.
+A partition's offset in the group ``logbus-mirror-SOURCE`` on the target is the target's next
+offset; the commit's metadata hold the source's offset. Positions are committed after the records. A
+killed mirror thus leaves records behind its positions: ``square`` recognises copies by content, and
+the copy resumes behind the last. Runs (``offset_map``) are records of the topic of the same name,
+written before the positions.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from broker_lite.model import MIRROR_PREFIX, NO_EPOCH, CommittedOffset, TopicPar
 VERSION = 1
 RUNS_PER_ENTRY = 10_000
 BATCH_BYTES = 512 << 10
-"""Of entries that are written together: far less than any topic takes at once."""
+"""Bytes of entries that are written together, far below any topic's batch limit."""
 
 
 def name_for(cluster_id: str) -> str:
-    """The group and the topic, on the target, of what was copied of this cluster."""
+    """Return the name of the group and topic, on the target, for copies of this cluster."""
     return MIRROR_PREFIX + "".join(c if c.isalnum() or c in "._-" else "_" for c in cluster_id)
 
 
 class Position(NamedTuple):
-    """Up to where a partition was copied, of which topic, the run that goes on there, and the
-    leader epoch of the source's record before it (-1: not known)."""
+    """A stored position: the topic id, the end of the copied range, its last run, and the leader
+    epoch of the source's record before it (-1: unknown)."""
 
     source_id: str
     source_next: int
@@ -41,7 +41,8 @@ class Position(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """As whom a mirror writes: its claim's generation, and its idempotent producer."""
+    """The identity that a mirror writes with: its claim's generation and its idempotent
+    producer."""
 
     generation: int
     producer_id: int
@@ -54,8 +55,8 @@ def commit_of(
     signature: Signature | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> CommittedOffset:
-    """The position as an offset of the mirror's group. ``settings``: those that the copy has from
-    its source; the first partition says them."""
+    """Return the position as an offset of the mirror's group. ``settings`` are those copied from
+    the source; the first partition's commit stores them."""
     text = json.dumps(
         {
             "version": VERSION,
@@ -71,7 +72,7 @@ def commit_of(
 
 
 def read_commit(commit: CommittedOffset) -> Position | None:
-    """None where somebody else's commit stands, as after ``logbus groups seek``."""
+    """Parse a position; None for a commit that no mirror made, as after ``logbus groups seek``."""
     try:
         said = json.loads(commit.metadata)
         run = said["run"]
@@ -87,7 +88,7 @@ def read_commit(commit: CommittedOffset) -> Position | None:
 
 
 def read_signature(commit: CommittedOffset) -> Signature | None:
-    """Who wrote it; None of what no mirror wrote."""
+    """Parse the writer's signature; None for a commit that no mirror made."""
     try:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):
@@ -95,7 +96,7 @@ def read_signature(commit: CommittedOffset) -> Signature | None:
 
 
 def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str, dict[str, str]]:
-    """The settings that each topic's copy has from its source, by the mirror before."""
+    """Return the settings that the previous mirror copied from the source, by topic."""
     found: dict[str, dict[str, str]] = {}
     for where, commit in commits.items():
         try:
@@ -107,8 +108,8 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
 
 
 class Entry(NamedTuple):
-    """One record of the mirror's topic: runs of a partition, and its position then. Without runs:
-    those that begin at the position or behind it are over."""
+    """A record of the mirror's topic: runs of a partition and its position. Without runs, it
+    ends the runs at or behind that position."""
 
     where: TopicPartition
     source_id: str
@@ -119,7 +120,7 @@ class Entry(NamedTuple):
 
 
 def write_entry(entry: Entry) -> bytes:
-    """A record's value."""
+    """Encode an entry as a record's value."""
     return json.dumps(
         {
             "version": VERSION,
@@ -135,7 +136,7 @@ def write_entry(entry: Entry) -> bytes:
 
 
 def read_entry(value: bytes | None) -> Entry | None:
-    """None for what no mirror wrote."""
+    """Decode a record's value; None for a value that no mirror wrote."""
     try:
         said: dict[str, Any] = json.loads(value or b"")
         return Entry(
@@ -153,9 +154,12 @@ def read_entry(value: bytes | None) -> Entry | None:
 def restored(
     entries: Iterable[Entry], committed: Position | None, source_id: str, target_id: str
 ) -> OffsetMap:
-    """The map of one partition as it was stored last; what other topics of that name left behind
-    is passed over. An entry takes the place of runs from its own beginning on: the source had lost
-    what they were of, or they were noted twice."""
+    """Rebuild one partition's map from its entries; ignore entries of other topics of the same
+    name.
+
+    An entry replaces all runs from its first run on: the source had lost their records, or they
+    were stored twice.
+    """
     found = OffsetMap()
     for entry in entries:
         if entry.source_id == source_id and entry.target_id == target_id:
@@ -173,7 +177,7 @@ def restored(
 def is_of_another(
     entries: Iterable[Entry], committed: Position | None, source_id: str, target_id: str
 ) -> bool:
-    """Whether this copy was made of another topic, which had the name before."""
+    """Return whether this copy was made of a deleted topic of the same name."""
     origins = {entry.source_id for entry in entries if entry.target_id == target_id}
     if committed is not None:
         origins.add(committed.source_id)
@@ -181,14 +185,14 @@ def is_of_another(
 
 
 def epoch_before(source_next: int, committed: Position | None, source_id: str) -> int:
-    """The source's leader epoch of the record before an offset, if that was noted; else -1."""
+    """Return the stored leader epoch of the source's record before an offset, else -1."""
     if committed is None or committed.source_id != source_id:
         return NO_EPOCH
     return committed.epoch if committed.source_next == source_next else NO_EPOCH
 
 
 class Squared(NamedTuple):
-    """What the target held behind the position: copies, and records of somebody else."""
+    """Counts of the records at the target behind the position: copies and foreign records."""
 
     copied: int
     foreign: int
@@ -201,8 +205,11 @@ def square(
     at_source: Iterator[tuple[int, Content]],
     target_end: int,
 ) -> Squared:
-    """Take into ``known`` what was copied behind it and not noted: the records at the target that
-    are the source's next ones, in their order. Others are somebody else's, and passed over."""
+    """Add copies behind the stored position to ``known``.
+
+    Records at the target that match the source's next ones in order are copies. Other records are
+    foreign and skipped.
+    """
     copied = foreign = 0
     runs = len(known.runs)
     expected = next(at_source, None)
@@ -218,7 +225,7 @@ def square(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """The run that goes on, for the group's metadata."""
+    """Return the last run, for the commit's metadata."""
     return known.runs[-1] if known.runs else None
 
 
@@ -231,15 +238,15 @@ def entries_of(
     *,
     is_cut: bool = False,
 ) -> Iterator[Entry]:
-    """Records for the mirror's topic: these new runs, so many at a time as a record holds well, and
-    the position; where the source lost records (``is_cut``) also without a run."""
+    """Yield records of the mirror's topic for new runs and the position, in pieces of a record's
+    size. With ``is_cut`` (the source lost records), yield one even without runs."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
         yield Entry(where, source_id, target_id, part, known.source_next, known.target_next)
 
 
 def in_batches(entries: Iterable[Entry]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Keys and values of entries, so many together as a batch holds well."""
+    """Yield keys and values of entries, grouped by batch size."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:

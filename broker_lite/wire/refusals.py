@@ -1,10 +1,9 @@
-"""An error in the shape that a client expects, for requests that no handler answers.
+"""Error responses for requests without a handler, in the layout that the client expects.
 
-Those are requests that are not served (UNSUPPORTED_VERSION), and those whose handler fails. Where
-the layout of an API's version is known, its rows are answered one by one with the error, as Kafka
-does: the tables of ``kafka.protocol`` have most of what clients send, ``refused_tables`` the rest.
-None where it is not known, or where no answer is expected. Loop thread; broker only. Nothing that
-is declared is believed (``tables``).
+They answer unsupported requests (UNSUPPORTED_VERSION) and requests whose handler fails. If the
+version's layout is known, each requested row gets the error, as in Kafka. ``kafka.protocol`` has
+most layouts, ``refused_tables`` the rest. Without a layout, or if no answer is expected, the result
+is None. Loop thread; broker only. Declared lengths are checked (``tables``).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from broker_lite.wire.primitives import I32, Reader
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
-"""Of longer requests the rows are not gone through: that would keep the broker from others."""
+"""Maximum request bytes whose rows are answered; longer ones would block the loop."""
 _ROWS = {
     "coordinators": ("coordinator_keys",),
     "groups": ("group_ids",),
@@ -40,17 +39,19 @@ _ROWS = {
     "filter_results": ("filters",),
     "transaction_states": ("transactional_ids",),
 }
-"""Where a response calls its rows otherwise than the request does."""
+"""Response arrays whose name differs from the request's."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
-"""The same for what names a row."""
+"""Row key fields whose name differs from the request's."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
-"""What is not there, where the tables' own default would be a value."""
+"""Values for absent fields, where the table's default would be a real value."""
 _DESCRIBE_TOPIC_PARTITIONS = 75
-"""Without any topic it asks for all of them; the error is then that of one without a name."""
+"""APIs that request everything with an empty topic list; the error then goes into a row without
+a name."""
 
 
 class _Layout(NamedTuple):
-    """``request`` is None where nothing of it has to be read."""
+    """The tables of a request and its response. ``request`` is None if none of its fields are
+    needed."""
 
     request: Any
     response: Any
@@ -59,10 +60,8 @@ class _Layout(NamedTuple):
 
 
 def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """A whole frame that refuses ``request``; None where nothing would be understood.
-
-    Raises ProtocolError for a request that is not what it says it is.
-    """
+    """Encode a whole frame that refuses ``request``; None if the client could not parse any.
+    Raises ProtocolError for a malformed request."""
     layout = _layout(request.api_key, request.api_version)
     if layout is None:
         return None
@@ -91,7 +90,7 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
 
 
 def name_of(key: int) -> str:
-    """What Kafka calls an API that is not served; empty where it is not known."""
+    """Return Kafka's name of an API that is not served; empty if unknown."""
     if key in NEWEST:
         return NEWEST[key].name
     kind = _kinds().get(key)
@@ -99,14 +98,14 @@ def name_of(key: int) -> str:
 
 
 def _is_of_the_whole(layout: _Layout, version: int) -> bool:
-    """Whether the answer has room for an error of all that was asked, so that it needs no rows."""
+    """Return whether the response has an error field for the whole request."""
     return any(field.name == "error_code" for field in layout.response.untagged_fields(version))
 
 
 def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
     reader = Reader(frame, request.body_at)
     if layout.flexible and not is_served(request.api_key, request.api_version):
-        # The header's own; ``parse_header`` skips them where it is sure of them.
+        # The header's tagged fields; ``parse_header`` skips them only for served versions.
         reader.skip_tags()
     decode = tables.struct_decoder(
         layout.kind, layout.request, request.api_version, layout.flexible
@@ -115,7 +114,7 @@ def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
 
 
 class _Refusal:
-    """Fills a response's table from the request; ``said``: the error is in it."""
+    """Fills a response's table from the request. ``said``: the error has been set."""
 
     def __init__(self, version: int, code: int, reason: str) -> None:
         self.version = version
@@ -130,7 +129,7 @@ class _Refusal:
         if not is_row:
             return body
         if isinstance(asked, int | str):
-            # A row that is only its name.
+            # A row that consists only of its name.
             body[_name_of(fields, isinstance(asked, str))] = asked
             return body
         for field in fields:
@@ -148,7 +147,7 @@ class _Refusal:
         if field.name == "error_message":
             return self.reason
         if field.is_struct_array():
-            # An error of the whole is the error of all its rows.
+            # An error of the whole request applies to all its rows.
             rows = [] if whole else _asked_rows(field.name, asked)
             return [self.struct(field.array_of, row, is_row=True) for row in rows]
         if field.name in _ABSENT:
@@ -158,7 +157,7 @@ class _Refusal:
 
 
 def _name_of(fields: list[Any], is_text: bool) -> str:
-    """The field of a row that names it."""
+    """Return the field that names a row."""
     return next(
         str(field.name)
         for field in fields
@@ -167,8 +166,8 @@ def _name_of(fields: list[Any], is_text: bool) -> str:
 
 
 def _asks_nothing(table: Any, version: int, asked: Any) -> bool:
-    """Whether its arrays have no rows, or only such as have none: there is nothing to refuse, and
-    an answer that is as empty is true. An array that is null mostly asks for everything."""
+    """Return whether the request's arrays are all empty: then an empty response is correct. A
+    null array usually requests everything."""
     arrays = [field for field in table.untagged_fields(version) if field.is_array()]
     given = [getattr(asked, field.name) for field in arrays]
     return bool(arrays) and all(
@@ -180,12 +179,12 @@ def _asks_nothing(table: Any, version: int, asked: Any) -> bool:
 
 
 def _asked_rows(name: str, asked: Any) -> list[Any]:
-    """The request's rows that a response's array is about."""
+    """Return the request's rows for a response's array."""
     found: list[Any] = []
     for candidate in (name, *_ROWS.get(name, ())):
         found += getattr(asked, candidate, None) or ()
     if name == "results":
-        # AlterReplicaLogDirs: its answer is by topic, whatever the directory.
+        # AlterReplicaLogDirs answers by topic, whatever the directory.
         found += [topic for row in getattr(asked, "dirs", None) or () for topic in row.topics]
     return found
 
@@ -215,8 +214,8 @@ def _newer_layout(key: int, version: int) -> _Layout | None:
 
 @cache
 def _kinds() -> dict[int, tuple[Any, Any]]:
-    """Every request of the library, served or not, and its response. ApiVersions has rules of its
-    own, and always an answer."""
+    """Return request and response classes of every API in the library. ApiVersions is excluded:
+    it is always answered."""
     found = {}
     for module in (admin, consumer, metadata, producer, sasl):
         for name, kind in vars(module).items():

@@ -1,11 +1,11 @@
-"""The broker's other APIs, by the message tables of kafka-python's ``kafka.protocol``.
+"""Encoding of the broker's other APIs, by the message tables of kafka-python's
+``kafka.protocol``.
 
-The tables (every field of every version, from Kafka's own definitions) are the library's. Requests
-are decoded along them by our ``Reader``, which believes no length or count; responses are encoded
-by the library, and its decoder checks both in the tests. Messages are the library's classes: fields
-in snake_case, defaults where a field is not set or not in the version; ``own_tag`` finds our tagged
-fields. Topic ids in requests are their 22 characters; in responses ``uuid(text)``. Only the broker
-imports this (0.15 s); loop thread.
+The tables (every field of every version) are the library's, from Kafka's definitions. Our
+``Reader`` decodes requests along them and checks every length and count. The library encodes
+responses. Messages are the library's classes with fields in snake_case and defaults for absent
+fields; ``own_tag`` returns our tagged fields. Topic ids are 22 characters in requests and
+``uuid(text)`` in responses. Only the broker imports this module (0.15 s); loop thread.
 """
 
 from __future__ import annotations
@@ -120,17 +120,17 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
     ),
     consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
 }
-"""Our tagged field in a struct of the library, and how it is read; bytes behind are ignored."""
+"""Our tagged field in a struct of the library, and its decoder; extra bytes are ignored."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
-"""How many rows of a kind are read, where the request may be longer than others."""
+"""Maximum number of rows of a kind in APIs that may have longer requests."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
     ApiKey.OFFSETS_FOR_BYTES: (OffsetsForBytesRequest.decode_request, encode_answers),
     ApiKey.RECORD_TIMES: (RecordTimesRequest.decode_request, encode_answers),
 }
-"""How a request of an API without a table is read, and its response written."""
+"""Decoder and encoder of an API without a table."""
 
 _F64 = struct.Struct(">d")
 _FIXED: dict[str, Decoder] = {
@@ -150,8 +150,11 @@ _CLASSIC_STRING: dict[bool, Decoder] = {
 
 
 def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
-    """The request whose body begins at ``at``; of ApiVersions any version, since a broker answers
-    those that it does not know. Raises ProtocolError; UnsupportedVersionError for other APIs."""
+    """Decode the request whose body starts at ``at``.
+
+    Accepts any version of ApiVersions, since a broker answers unknown ones. Raises ProtocolError;
+    UnsupportedVersionError for other APIs.
+    """
     if api_key in _BY_HAND:
         return _BY_HAND[api_key][0](Reader(frame, at))
     first, last = VERSIONS.get(api_key, (0, -1))
@@ -163,7 +166,8 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
 
 
 def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
-    """A whole frame, its length included. ApiVersions in an unknown version is answered in 0."""
+    """Encode a whole frame, length included. ApiVersions of an unknown version is encoded in
+    version 0."""
     if api_key in _BY_HAND:
         return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
     if isinstance(response, groups.OffsetFetchResponse):
@@ -195,13 +199,13 @@ def _by_hand(
 
 
 def own_tag(item: Message) -> Any:
-    """The value of our tagged field in a request or a row of it; None if it was not sent."""
+    """Return the value of our tagged field in a request or row; None if absent."""
     return item.unknown_tags
 
 
 def build(kind: Any, **fields: Any) -> Message:
-    """An object of a message class or of a class within it, such as
-    ``MetadataResponse.MetadataResponseBroker``. Fields not given have the table's defaults."""
+    """Create an object of a message class or nested class, such as
+    ``MetadataResponse.MetadataResponseBroker``. Absent fields get the table's defaults."""
     item = kind.__new__(kind)
     item.tags = item.unknown_tags = item._version = None
     if kind in _MESSAGES:
@@ -213,7 +217,7 @@ def build(kind: Any, **fields: Any) -> Message:
 
 @lru_cache(maxsize=8192)
 def uuid(topic_id: str) -> UUID:
-    """A topic id's 22 characters as responses hold it."""
+    """Convert a topic id's 22 characters for use in responses."""
     return UUID(bytes=uuid_bytes(topic_id))
 
 
@@ -263,8 +267,8 @@ def _request_decoder(api_key: int, version: int) -> Decoder:
 
 
 def struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
-    """Reads one struct field by field, in the order of its table, into a ``kind`` of the library or
-    a plain object where that is None."""
+    """Return a decoder of a struct by its table, into a ``kind`` of the library, or a plain
+    object for None."""
     steps = [
         (field.name, _field_decoder(field, version, flexible))
         for field in table.untagged_fields(version)
