@@ -45,8 +45,7 @@ _FIELDS = {"topic_name": "name", "partition_index": "partition"}
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
 """Values for absent fields, where the table's default would be a real value."""
 _DESCRIBE_TOPIC_PARTITIONS = 75
-"""APIs that request everything with an empty topic list; the error then goes into a row without
-a name."""
+"""API key of a request whose empty topic list means all topics; the error row has no name."""
 
 
 class _Layout(NamedTuple):
