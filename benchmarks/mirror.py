@@ -24,8 +24,8 @@ import pyarrow as pa
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.mirror.mirror import Mirror
-from broker_lite.mirror.rewrite import Piece
-from broker_lite.mirror.target import Target
+from broker_lite.mirror.rewrite import RewrittenBatch
+from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
@@ -42,10 +42,11 @@ def fill_rows(bus: Bus, topic: str, batches: int) -> int:
     """So many batches in each partition; the records in all."""
     value = os.urandom(VALUE_BYTES)
     batch = encode_rows([Row(n, 1_700_000_000_000 + n, None, value, ()) for n in range(BATCH_ROWS)])
-    target = Target(bus.bootstrap_servers, "fill")
+    target = MirrorTarget(bus.bootstrap_servers, "fill")
     for partition in range(PARTITIONS):
         pieces = [
-            Piece(bytearray(batch), read_header(batch), ((0, BATCH_ROWS),)) for _ in range(batches)
+            RewrittenBatch(bytearray(batch), read_header(batch), ((0, BATCH_ROWS),))
+            for _ in range(batches)
         ]
         target.write({TopicPartition(topic, partition): pieces}, lambda *_: None)
     target.close()

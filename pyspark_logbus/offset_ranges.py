@@ -200,7 +200,7 @@ def _start_of(start: SourceOffset, topic: str, topic_id: str, number: int) -> Of
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RangeLimits:
     """Limits of one trigger; 0 is no limit."""
 
     rows_max: int = 0
@@ -212,7 +212,7 @@ class Limits:
 class Admission:
     """Decides each trigger's end. Its only state is the time of the last batch."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RangeLimits) -> None:
         self.limits = limits
         self._last_ms: int | None = None
 

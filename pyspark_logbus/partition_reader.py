@@ -65,7 +65,7 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 @dataclass
-class Skipped:
+class SkippedRows:
     """The records that this worker process skipped under failOnDataLoss=false."""
 
     records: int = 0
@@ -82,7 +82,7 @@ class Skipped:
         )  # fmt: skip
 
 
-skipped = Skipped()
+skipped = SkippedRows()
 
 
 def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.RecordBatch]:

@@ -34,7 +34,7 @@ from pyspark_logbus.first_contact import Silence
 from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.live_offsets import LiveOffsets
 from pyspark_logbus.losses import Losses
-from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRange
+from pyspark_logbus.offset_ranges import Admission, Live, Loss, OffsetRange, RangeLimits
 from pyspark_logbus.offset_reader import OffsetReader, default_group, matching
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
@@ -59,7 +59,7 @@ class StreamPlanner:
         self._live = LiveOffsets(options, monotonic)
         self._silence = Silence(options.bootstrap_servers, monotonic)
         self._admission = Admission(
-            Limits(
+            RangeLimits(
                 options.rows_max,
                 options.rows_min,
                 options.trigger_delay_max_ms,

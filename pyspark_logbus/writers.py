@@ -50,7 +50,7 @@ class SinkRefusedError(pickle.PickleError):
     family as they are, and hides any other behind a PicklingError of its own."""
 
 
-class _Task:
+class _SinkTask:
     """The part of both writers that tasks use. Picklable."""
 
     def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
@@ -66,7 +66,7 @@ class _Task:
         return RowsWritten(write_batches(iterator, self._options, self._columns))
 
 
-class LogbusWriter(_Task, DataSourceArrowWriter):
+class LogbusWriter(_SinkTask, DataSourceArrowWriter):
     """``df.write.format("logbus").mode("append")``."""
 
     @classmethod
@@ -90,7 +90,7 @@ class LogbusWriter(_Task, DataSourceArrowWriter):
         log.warning("a batch write failed: rows that tasks had written stay in the log")
 
 
-class LogbusStreamWriter(_Task, DataSourceStreamArrowWriter):
+class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
     """``df.writeStream.format("logbus")``."""
 
     @classmethod

@@ -22,7 +22,7 @@ from sim.zk import SimZk, ZkService
 
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint, topic_id_text
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.network.context import RequestContext, Session
@@ -37,7 +37,7 @@ class World:
 
     def __init__(self) -> None:
         self.service = ZkService(random.Random(1))
-        self.brokers: dict[int, Parts] = {}
+        self.brokers: dict[int, BrokerContext] = {}
         self.stores: dict[int, SimZk] = {}
 
     async def start(self, count: int = 1, **settings: Any) -> World:
@@ -56,7 +56,7 @@ class World:
             await registry.start(BrokerRegistration(broker_id, endpoint, directory, 1))
             nothing = cast(Any, None)
             groups = GroupCoordinator(config, registry, clock=clock)
-            self.brokers[broker_id] = Parts(
+            self.brokers[broker_id] = BrokerContext(
                 config, clock, registry, nothing, nothing, nothing, nothing, endpoint, groups
             )
             self.stores[broker_id] = store
@@ -64,7 +64,7 @@ class World:
             await asyncio.sleep(0.01)
         return self
 
-    def _settled(self, parts: Parts, count: int) -> bool:
+    def _settled(self, parts: BrokerContext, count: int) -> bool:
         """Return whether a broker knows all others and the controller has finalized the
         features."""
         snapshot = parts.registry.snapshot

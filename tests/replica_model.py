@@ -135,7 +135,7 @@ class World:
         self.leaders: dict[int, tuple[int, int]] = {}
         self.is_lossy = True
         self.may_damage = damage
-        self.limits = ev.Limits(rng.choice((1, 2, 2)), rng.choice((1, 1, 3)), 50, 1000)
+        self.limits = ev.ReplicaLimits(rng.choice((1, 2, 2)), rng.choice((1, 1, 3)), 50, 1000)
         isr = tuple(node.replica for node in self.nodes)
         self.states = [LeaderAndIsr(NO_BROKER, 0, isr, 1)]
         for node in self.nodes:

@@ -30,7 +30,7 @@ from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.partitions.disk import Batch, Disk
+from broker_lite.server.partitions.disk import AppendBatch, Disk
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.server.partitions.replica_fetcher import Answered
 from broker_lite.server.partitions.replica_manager import ReplicaManager
@@ -121,7 +121,7 @@ class Node:
                 done.set_result(appended)
 
         buffer = memoryview(bytearray(rows_batch(values, **fields)))
-        batch = Batch(buffer, read_header(buffer), 1 << 20)
+        batch = AppendBatch(buffer, read_header(buffer), 1 << 20)
         deadline_ms = self.clock.monotonic_ms() + 30_000
         self.manager.append(self.replica(partition), acks, batch, deadline_ms, decided)
         return done

@@ -10,7 +10,7 @@ from broker_lite.model import PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, read_header
 from broker_lite.record.crc32c import crc32c
-from broker_lite.storage import Appended, Log, LogManager, MemFiles
+from broker_lite.storage import Log, LogAppendInfo, LogManager, MemFiles
 from broker_lite.storage.memory import MemFile
 
 KEY = PartitionKey("topicAAAAAAAAAAAAAAAAA", 3)
@@ -41,7 +41,9 @@ def batch(
     return data
 
 
-def append(log: Log, data: bytearray | None = None, *, epoch: int = 1, now_ms: int = 0) -> Appended:
+def append(
+    log: Log, data: bytearray | None = None, *, epoch: int = 1, now_ms: int = 0
+) -> LogAppendInfo:
     data = batch() if data is None else data
     return log.append_as_leader(data, read_header(data), epoch, now_ms)
 

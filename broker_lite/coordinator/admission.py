@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_lite.coordinator.events import Join, Limits
+from broker_lite.coordinator.events import GroupLimits, Join
 from broker_lite.coordinator.members import Roster, unreadable
 from broker_lite.errors import (
     GroupMaxSizeReachedError,
@@ -13,7 +13,7 @@ from broker_lite.errors import (
 )
 
 
-def refusal(group: str, limits: Limits, roster: Roster, event: Join) -> LogbusError | None:
+def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> LogbusError | None:
     """Return why a join is refused; None if no check here refuses it."""
     low, high = limits.session_timeout_min_ms, limits.session_timeout_max_ms
     if not low <= event.session_timeout_ms <= high:

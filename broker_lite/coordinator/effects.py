@@ -25,7 +25,7 @@ class WriteGeneration(NamedTuple):
     session_timeout_ms: int = 0
 
 
-class JoinedMember(NamedTuple):
+class MemberRow(NamedTuple):
     """A member, as the leader receives it in its JoinGroup answer."""
 
     member_id: str
@@ -42,7 +42,7 @@ class JoinResult(NamedTuple):
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader: str = ""
-    members: tuple[JoinedMember, ...] = ()
+    members: tuple[MemberRow, ...] = ()
     skip_assignment: bool = False
 
 
@@ -76,11 +76,11 @@ class CommitResult(NamedTuple):
 Result = JoinResult | SyncResult | HeartbeatResult | LeaveResult | CommitResult
 
 
-class Reply(NamedTuple):
+class GroupReply(NamedTuple):
     """Answer the request with this token."""
 
     token: int
     result: Result
 
 
-Effect = WriteGeneration | Reply
+Effect = WriteGeneration | GroupReply

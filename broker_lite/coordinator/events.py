@@ -13,7 +13,7 @@ from typing import NamedTuple
 from broker_lite.errors import LogbusError
 
 
-class Limits(NamedTuple):
+class GroupLimits(NamedTuple):
     """The broker's settings that a group uses."""
 
     session_timeout_min_ms: int = 6_000
@@ -80,7 +80,7 @@ class Join(NamedTuple):
         return sum(len(row.name) + len(row.metadata) for row in self.protocols)
 
 
-class Sync(NamedTuple):
+class SyncGroup(NamedTuple):
     """SyncGroup. Only the leader sends ``assignments`` (member id, bytes)."""
 
     token: int
@@ -133,7 +133,7 @@ class GenerationWritten(NamedTuple):
     generation: int
 
 
-class Tick(NamedTuple):
+class GroupTick(NamedTuple):
     """Time has passed; due when ``Group.deadline_ms`` is reached."""
 
 
@@ -145,4 +145,4 @@ class Resigned(NamedTuple):
     error: LogbusError
 
 
-Event = Join | Sync | Heartbeat | Leave | Commit | GenerationWritten | Tick | Resigned
+Event = Join | SyncGroup | Heartbeat | Leave | Commit | GenerationWritten | GroupTick | Resigned

@@ -76,7 +76,7 @@ class Group:
     """
 
     def __init__(
-        self, name: str, limits: ev.Limits, generation: int, former: ev.Former = ev.NOBODY
+        self, name: str, limits: ev.GroupLimits, generation: int, former: ev.Former = ev.NOBODY
     ) -> None:
         self.name = name
         self.state = State.EMPTY
@@ -108,7 +108,7 @@ class Group:
         match event:
             case ev.Join():
                 self._join(event)
-            case ev.Sync():
+            case ev.SyncGroup():
                 self._sync(event)
             case ev.Heartbeat():
                 self._reply(event.token, fx.HeartbeatResult(self._check_heartbeat(event)))
@@ -118,7 +118,7 @@ class Group:
                 self._reply(event.token, fx.CommitResult(self._check_commit(event)))
             case ev.GenerationWritten():
                 self._written(event.generation)
-            case ev.Tick():
+            case ev.GroupTick():
                 self._tick()
             case ev.Resigned():
                 self._resign(event.error)
@@ -422,10 +422,10 @@ class Group:
 
     def _joined(self, member: Member) -> fx.JoinResult:
         assert self._roster.leader is not None
-        rows: tuple[fx.JoinedMember, ...] = ()
+        rows: tuple[fx.MemberRow, ...] = ()
         if member.member_id == self._roster.leader:
             rows = tuple(
-                fx.JoinedMember(row.member_id, row.instance_id, row.metadata(self._protocol))
+                fx.MemberRow(row.member_id, row.instance_id, row.metadata(self._protocol))
                 for row in self._roster.members.values()
             )
         return fx.JoinResult(
@@ -438,7 +438,7 @@ class Group:
             rows,
         )
 
-    def _sync(self, event: ev.Sync) -> None:
+    def _sync(self, event: ev.SyncGroup) -> None:
         error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is None and self.state is State.PREPARING:
             error = RebalanceInProgressError(f"group {self.name!r} rebalances; join again")
@@ -604,4 +604,4 @@ class Group:
             self._reply(sync, fx.SyncResult(error))
 
     def _reply(self, token: int, result: fx.Result) -> None:
-        self._effects.append(fx.Reply(token, result))
+        self._effects.append(fx.GroupReply(token, result))

@@ -21,7 +21,7 @@ ATTEMPTS_MAX = 20
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class GroupClaim:
     """A claim of one group by this broker.
 
     ``version`` is the expected version of the coordinator znode. ``held`` becomes false once a
@@ -30,7 +30,7 @@ class Claim:
 
     group: str
     kind: str
-    value: znodes.Coordinator
+    value: znodes.CoordinatorZnode
     version: int
     held: bool = True
 
@@ -60,7 +60,7 @@ async def make_claim(
     broker_epoch: int,
     name: str,
     now_ms: Callable[[], int],
-) -> Claim:
+) -> GroupClaim:
     """Claim a group, fencing any former claim. Create the group with kind "kafka" if it is missing.
 
     ``name`` must be unique among all claims ever made. If the group had members, it counts as empty
@@ -83,7 +83,7 @@ async def make_claim(
             version, epoch, generation = present.version, before.epoch, before.generation
             empty_ms, former = before.empty_since_ms, before.claim
             members, session_ms = before.members, before.session_timeout_ms
-        value = znodes.Coordinator(
+        value = znodes.CoordinatorZnode(
             broker_id,
             broker_epoch,
             epoch + 1,
@@ -102,5 +102,5 @@ async def make_claim(
         if znode is None:
             operations.append(Create(znodes.offsets_path(group)))
         if await store.write(operations) is None:
-            return Claim(group, kind, value, version + 1)
+            return GroupClaim(group, kind, value, version + 1)
     raise WriteConflictError(f"other brokers keep claiming group {group!r}; try again")

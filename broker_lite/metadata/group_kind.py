@@ -13,7 +13,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set, Znode
 from broker_lite.model import NO_BROKER, NO_EPOCH
 
-UNCLAIMED = znodes.Coordinator(NO_BROKER, NO_EPOCH, 0, 0, None)
+UNCLAIMED = znodes.CoordinatorZnode(NO_BROKER, NO_EPOCH, 0, 0, None)
 
 
 def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
@@ -50,7 +50,7 @@ def made_native(group: str, znode: Znode, coordinator: Znode | None) -> list[Ope
     return operations
 
 
-def _read(group: str, coordinator: Znode | None) -> znodes.Coordinator:
+def _read(group: str, coordinator: Znode | None) -> znodes.CoordinatorZnode:
     if coordinator is None:
         return UNCLAIMED
     return znodes.decode_coordinator(znodes.coordinator_path(group), coordinator.data)

@@ -22,7 +22,7 @@ from broker_lite.errors import (
     WriteConflictError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.group_claims import Claim, make_claim
+from broker_lite.metadata.group_claims import GroupClaim, make_claim
 from broker_lite.metadata.group_kind import is_open
 from broker_lite.metadata.group_writer import WRITE_BYTES_MAX, GroupWriter
 from broker_lite.metadata.loader import gather
@@ -59,7 +59,7 @@ class GroupAge(NamedTuple):
     newest_commit_ms: int | None
 
 
-class _Row(NamedTuple):
+class _OffsetRow(NamedTuple):
     """An offset znode. ``touched_ms``: time of its last commit, or, in a native group, of the last
     claim of its partition."""
 
@@ -92,11 +92,11 @@ class GroupOffsets:
         self._now_ms = now_ms
         self._identity = identity
         self._writer = GroupWriter(store, interval_ms=interval_ms, wait_connected=wait_connected)
-        self._claims: dict[str, Claim] = {}
-        self._claiming: dict[str, asyncio.Task[Claim]] = {}
+        self._claims: dict[str, GroupClaim] = {}
+        self._claiming: dict[str, asyncio.Task[GroupClaim]] = {}
         self._claims_made = 0
 
-    async def claim(self, group: str) -> Claim:
+    async def claim(self, group: str) -> GroupClaim:
         """Return this broker's claim of the group; make the claim if it is not held.
 
         Raises as ``make_claim`` does, and CoordinationUnavailableError while the broker is not
@@ -119,7 +119,7 @@ class GroupOffsets:
             task.add_done_callback(lambda _: self._claiming.pop(group, None))
         return await asyncio.shield(task)
 
-    async def _make_claim(self, group: str, broker_id: int, broker_epoch: int) -> Claim:
+    async def _make_claim(self, group: str, broker_id: int, broker_epoch: int) -> GroupClaim:
         self._claims_made += 1
         claim = await make_claim(
             self._store,
@@ -133,14 +133,14 @@ class GroupOffsets:
         self._used(claim)
         return claim
 
-    def _used(self, claim: Claim) -> None:
+    def _used(self, claim: GroupClaim) -> None:
         """Store the claim as most recently used; evict the least recently used beyond the limit."""
         self._claims.pop(claim.group, None)
         self._claims[claim.group] = claim
         if len(self._claims) > KNOWN_MAX:
             del self._claims[next(iter(self._claims))]
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: GroupClaim) -> None:
         """Drop the claim. Its pending writes fail."""
         claim.held = False
         if self._claims.get(claim.group) is claim:
@@ -154,7 +154,7 @@ class GroupOffsets:
 
     async def begin_generation(
         self,
-        claim: Claim,
+        claim: GroupClaim,
         generation: int,
         *,
         is_empty: bool,
@@ -175,7 +175,7 @@ class GroupOffsets:
         )
         await asyncio.shield(self._writer.begin_generation(claim, value))
 
-    def unwritten(self, claim: Claim) -> asyncio.Future[None] | None:
+    def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
         """Return a future of the claim's pending writes, or None if it has none."""
         return self._writer.unwritten(claim)
 
@@ -183,7 +183,7 @@ class GroupOffsets:
         self,
         group: str,
         offsets: Mapping[TopicPartition, CommittedOffset],
-        claim: Claim | None = None,
+        claim: GroupClaim | None = None,
     ) -> dict[TopicPartition, LogbusError | None]:
         """Commit offsets; return an error or None for each partition.
 
@@ -216,7 +216,7 @@ class GroupOffsets:
         self,
         group: str,
         offsets: dict[TopicPartition, CommittedOffset],
-        claim: Claim | None,
+        claim: GroupClaim | None,
     ) -> None:
         if claim is not None:
             if self._claims.get(group) is claim:
@@ -316,7 +316,7 @@ class GroupOffsets:
         """Return the names of a native group's registered consumers."""
         return await self._store.children(znodes.consumers_path(group)) or []
 
-    async def is_held(self, claim: Claim) -> bool:
+    async def is_held(self, claim: GroupClaim) -> bool:
         """Read from ZooKeeper whether the claim is still held, and watch the coordinator znode.
 
         The next change of the znode raises one DataChanged event.
@@ -344,7 +344,7 @@ class GroupOffsets:
             newest_ms = max(newest_ms, registry.modified_ms)
         return GroupAge(empty_ms, newest_ms)
 
-    async def _rows(self, group: str) -> list[_Row]:
+    async def _rows(self, group: str) -> list[_OffsetRow]:
         keys = await self._committed(group)
         paths = [znodes.offset_path(group, *key) for key in keys]
         is_native = await self.kind(group) == znodes.KIND_NATIVE
@@ -355,7 +355,7 @@ class GroupOffsets:
                 offset = znodes.decode_offset(path, znode.data)
                 # In a native group, a claim of the partition rewrites the offset unchanged.
                 touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
-                found.append(_Row(key, path, znode.version, offset.topic_id, touched_ms))
+                found.append(_OffsetRow(key, path, znode.version, offset.topic_id, touched_ms))
         return found
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
@@ -445,7 +445,7 @@ class GroupOffsets:
         if (claim.value.empty_since_ms is not None) is not is_empty:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
 
-    async def _delete_group(self, claim: Claim) -> Refused | None:
+    async def _delete_group(self, claim: GroupClaim) -> Refused | None:
         """Delete all znodes of a group. Delete the claim's and the group's last, because every
         write checks the claim."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)

@@ -23,7 +23,7 @@ from broker_lite.errors import (
     WriteConflictError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.loader import gather
 from broker_lite.metadata.store import (
     Create,
@@ -50,10 +50,10 @@ class Writing:
     """The pending writes of one group. ``generation`` is the new value of its coordinator znode, if
     any. ``done`` completes when ZooKeeper confirms them."""
 
-    claim: Claim
+    claim: GroupClaim
     done: asyncio.Future[None]
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    generation: znodes.Coordinator | None = None
+    generation: znodes.CoordinatorZnode | None = None
 
     def fail(self, error: LogbusError) -> None:
         if not self.done.done():
@@ -63,12 +63,12 @@ class Writing:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class WritePart:
     """The part of a group's pending writes that one write contains."""
 
     writing: Writing
     offsets: dict[TopicPartition, CommittedOffset]
-    generation: znodes.Coordinator | None
+    generation: znodes.CoordinatorZnode | None
     is_last: bool
 
 
@@ -88,15 +88,15 @@ class GroupWriter:
         self._store = store
         self._interval_s = interval_ms / 1000
         self._wait_connected = wait_connected
-        self._waiting: dict[Claim, Writing] = {}
-        self._under_way: dict[Claim, Writing] = {}
+        self._waiting: dict[GroupClaim, Writing] = {}
+        self._under_way: dict[GroupClaim, Writing] = {}
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
         """Cache: path of a group's topic to the partitions that have an offset znode."""
 
     def commit(
-        self, claim: Claim, offsets: dict[TopicPartition, CommittedOffset]
+        self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]
     ) -> asyncio.Future[None]:
         """Queue offsets. The future completes when ZooKeeper confirms them, and fails with
         NotCoordinatorError if the claim is lost."""
@@ -104,7 +104,9 @@ class GroupWriter:
         writing.offsets.update(offsets)
         return writing.done
 
-    def begin_generation(self, claim: Claim, value: znodes.Coordinator) -> asyncio.Future[None]:
+    def begin_generation(
+        self, claim: GroupClaim, value: znodes.CoordinatorZnode
+    ) -> asyncio.Future[None]:
         """Queue a new generation without delay. The future completes when ZooKeeper confirms it and
         all earlier commits."""
         writing = self._writing(claim)
@@ -112,7 +114,7 @@ class GroupWriter:
         self._urgent.set()
         return writing.done
 
-    def unwritten(self, claim: Claim) -> asyncio.Future[None] | None:
+    def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
         """Return a future of the claim's pending writes, or None if it has none."""
         writing = self._waiting.get(claim) or self._under_way.get(claim)
         return None if writing is None or writing.done.done() else writing.done
@@ -131,7 +133,7 @@ class GroupWriter:
             writing.fail(_stopping())
         self._waiting.clear()
 
-    def _writing(self, claim: Claim) -> Writing:
+    def _writing(self, claim: GroupClaim) -> Writing:
         writing = self._waiting.get(claim)
         if writing is None:
             loop = asyncio.get_running_loop()
@@ -164,7 +166,7 @@ class GroupWriter:
         except TimeoutError:
             return
 
-    async def _settle(self, parts: list[Part]) -> None:
+    async def _settle(self, parts: list[WritePart]) -> None:
         """Write the parts and complete their futures."""
         error: LogbusError
         try:
@@ -187,7 +189,7 @@ class GroupWriter:
         for part in parts:
             part.writing.fail(error)
 
-    async def _write(self, parts: list[Part]) -> None:
+    async def _write(self, parts: list[WritePart]) -> None:
         """Write all parts in one transaction. Fail the parts whose claim is lost and write the
         others."""
         attempts = 0
@@ -197,7 +199,7 @@ class GroupWriter:
                 return
             await self._learn(parts)
             operations: list[Operation] = []
-            owners: list[Part] = []
+            owners: list[WritePart] = []
             for part in parts:
                 operations += self._operations(part)
                 owners += [part] * (len(operations) - len(owners))
@@ -219,12 +221,12 @@ class GroupWriter:
             "another writer keeps creating or deleting the group's offsets; commit again"
         )
 
-    async def _try(self, parts: list[Part], operations: list[Operation]) -> Refused | None:
+    async def _try(self, parts: list[WritePart], operations: list[Operation]) -> Refused | None:
         if any(part.generation is not None for part in parts):
             return await write_surely(self._store, operations, self._wait_connected)
         return await self._store.write(operations)
 
-    def _is_wanted(self, part: Part) -> bool:
+    def _is_wanted(self, part: WritePart) -> bool:
         writing = part.writing
         if not writing.claim.held:
             group = writing.claim.group
@@ -235,7 +237,7 @@ class GroupWriter:
             )
         return not writing.done.done()
 
-    async def _learn(self, parts: list[Part]) -> None:
+    async def _learn(self, parts: list[WritePart]) -> None:
         """Read which offset znodes exist, and create their parents, for topics outside the
         cache."""
         topics = {(part.writing.claim.group, key.topic) for part in parts for key in part.offsets}
@@ -262,7 +264,7 @@ class GroupWriter:
             found = await self._store.children(path)
         self._known[path] = set(found or ())
 
-    def _operations(self, part: Part) -> list[Operation]:
+    def _operations(self, part: WritePart) -> list[Operation]:
         claim = part.writing.claim
         operations: list[Operation] = list(claim.checks)
         if part.generation is not None:
@@ -275,7 +277,7 @@ class GroupWriter:
             operations.append(Set(path, data) if exists else Create(path, data))
         return operations
 
-    def _written(self, part: Part) -> None:
+    def _written(self, part: WritePart) -> None:
         claim = part.writing.claim
         for key in part.offsets:
             path = znodes.topic_offsets_path(claim.group, key.topic)
@@ -284,7 +286,7 @@ class GroupWriter:
             claim.value = part.generation
             claim.version += 1
 
-    async def _lost(self, claim: Claim, parts: list[Part]) -> None:
+    async def _lost(self, claim: GroupClaim, parts: list[WritePart]) -> None:
         """Mark the claim as lost, and every other claim of this write that is lost too."""
         claim.held = False
         self.forget(claim.group)
@@ -297,10 +299,10 @@ class GroupWriter:
                 self.forget(other.group)
 
 
-def _packed(batch: list[Writing]) -> Iterator[list[Part]]:
+def _packed(batch: list[Writing]) -> Iterator[list[WritePart]]:
     """Split a batch into writes of at most WRITE_BYTES_MAX bytes. A group's generation is in the
     last write of its offsets."""
-    packed: list[Part] = []
+    packed: list[WritePart] = []
     size = 0
     for writing in batch:
         group = 300 + 3 * len(writing.claim.group)
@@ -310,12 +312,12 @@ def _packed(batch: list[Writing]) -> Iterator[list[Part]]:
             cost = group + len(key.topic) + 6 * len(offset.metadata)
             if size + cost > WRITE_BYTES_MAX and (packed or offsets):
                 if offsets:
-                    packed.append(Part(writing, offsets, None, is_last=False))
+                    packed.append(WritePart(writing, offsets, None, is_last=False))
                 yield packed
                 packed, offsets, size = [], {}, group
             offsets[key] = offset
             size += cost
-        packed.append(Part(writing, offsets, writing.generation, is_last=True))
+        packed.append(WritePart(writing, offsets, writing.generation, is_last=True))
     yield packed
 
 

@@ -59,7 +59,7 @@ async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int
     return dict(sorted(brokers.items()))
 
 
-async def load_disks(store: MetadataStore) -> dict[str, znodes.Disk]:
+async def load_disks(store: MetadataStore) -> dict[str, znodes.DiskZnode]:
     """Return every data directory that ever registered, by directory id."""
     names = await store.children(znodes.BROKER_DISKS) or []
     paths = [znodes.disk_path(name) for name in names]

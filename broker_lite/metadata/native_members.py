@@ -11,7 +11,7 @@ from broker_lite.errors import UnsupportedVersionError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import gather
 from broker_lite.metadata.store import MetadataStore
-from broker_lite.metadata.znodes import Owner, Subscription
+from broker_lite.metadata.znodes import NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
 
 
@@ -19,7 +19,7 @@ class NativeMember(NamedTuple):
     """A registered consumer with its subscription and the partitions that it owns."""
 
     name: str
-    subscription: Subscription
+    subscription: NativeSubscription
     owned: tuple[TopicPartition, ...]
 
 
@@ -39,12 +39,12 @@ async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
             try:
                 subscription = znodes.decode_subscription(path, znode.data)
             except UnsupportedVersionError:
-                subscription = Subscription((), None, 0)
+                subscription = NativeSubscription((), None, 0)
             found.append(NativeMember(name, subscription, tuple(sorted(owned[name]))))
     return found
 
 
-async def _owners(store: MetadataStore, group: str) -> dict[TopicPartition, Owner]:
+async def _owners(store: MetadataStore, group: str) -> dict[TopicPartition, OwnerZnode]:
     topics = await store.children(znodes.owners_path(group)) or []
     rows = await gather([store.children(znodes.topic_owners_path(group, t)) for t in topics])
     partitions = [

@@ -23,7 +23,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import load_features, load_notices
 from broker_lite.metadata.notices import CLUSTER_CHANGED, announce, encode_notices
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set, write_surely
-from broker_lite.metadata.znodes import Disk, Registration
+from broker_lite.metadata.znodes import DiskZnode, Registration
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Registrar:
         """
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
-        data = znodes.encode_disk(Disk(ours.broker_id, ours.start_counter))
+        data = znodes.encode_disk(DiskZnode(ours.broker_id, ours.start_counter))
         znode = await self._store.get(path)
         if znode is None:
             return Create(path, data)

@@ -205,7 +205,7 @@ class Registration:
         )
 
 
-class Disk(NamedTuple):
+class DiskZnode(NamedTuple):
     """/brokers/disks/<directory id>: the highest start counter that ever registered."""
 
     broker_id: int
@@ -235,7 +235,7 @@ class ProducerIdBlock(NamedTuple):
     next: int
 
 
-class Coordinator(NamedTuple):
+class CoordinatorZnode(NamedTuple):
     """/consumers/<group>/coordinator: the broker that writes a group's offsets.
 
     ``epoch`` counts claims and ``generation`` counts rebalances of Kafka members; both only grow.
@@ -254,7 +254,7 @@ class Coordinator(NamedTuple):
     session_timeout_ms: int = 0
 
 
-class Subscription(NamedTuple):
+class NativeSubscription(NamedTuple):
     """/consumers/<group>/ids/<consumer>: the subscription of a native group's consumer.
 
     The consumer reads the named ``topics``, or all topics whose whole name matches the regular
@@ -268,14 +268,14 @@ class Subscription(NamedTuple):
     client_id: str = ""
 
 
-class Owner(NamedTuple):
+class OwnerZnode(NamedTuple):
     """/consumers/<group>/owners/<t>/<p>: the consumer, and its stream, that reads a partition."""
 
     consumer: str
     stream: int
 
 
-class FirstLook(NamedTuple):
+class FirstLookZnode(NamedTuple):
     """/consumers/<group>/offsets/<t>: a topic's partition count when a native group first read it.
 
     The group reads partitions that were added later from their earliest offset.
@@ -326,13 +326,13 @@ def decode_registration(path: str, data: bytes) -> Registration:
     )
 
 
-def encode_disk(value: Disk) -> bytes:
+def encode_disk(value: DiskZnode) -> bytes:
     return encode_value({"broker": value.broker_id, "start_counter": value.start_counter})
 
 
-def decode_disk(path: str, data: bytes) -> Disk:
+def decode_disk(path: str, data: bytes) -> DiskZnode:
     value = decode_value(path, data)
-    return Disk(value["broker"], value["start_counter"])
+    return DiskZnode(value["broker"], value["start_counter"])
 
 
 def encode_assignment(value: Assignment) -> bytes:
@@ -448,7 +448,7 @@ def decode_group(path: str, data: bytes) -> str:
     return str(decode_value(path, data)["kind"])
 
 
-def encode_coordinator(value: Coordinator) -> bytes:
+def encode_coordinator(value: CoordinatorZnode) -> bytes:
     return encode_value(
         {
             "broker": value.broker_id,
@@ -463,9 +463,9 @@ def encode_coordinator(value: Coordinator) -> bytes:
     )
 
 
-def decode_coordinator(path: str, data: bytes) -> Coordinator:
+def decode_coordinator(path: str, data: bytes) -> CoordinatorZnode:
     value = decode_value(path, data)
-    return Coordinator(
+    return CoordinatorZnode(
         value["broker"],
         value["broker_epoch"],
         value["epoch"],
@@ -477,7 +477,7 @@ def decode_coordinator(path: str, data: bytes) -> Coordinator:
     )
 
 
-def encode_subscription(value: Subscription) -> bytes:
+def encode_subscription(value: NativeSubscription) -> bytes:
     return encode_value(
         {
             "topics": list(value.topics),
@@ -489,29 +489,29 @@ def encode_subscription(value: Subscription) -> bytes:
     )
 
 
-def decode_subscription(path: str, data: bytes) -> Subscription:
+def decode_subscription(path: str, data: bytes) -> NativeSubscription:
     value = decode_value(path, data)
     topics, pattern, streams = value["topics"], value["pattern"], value["streams"]
     host, client_id = value.get("host", ""), value.get("client_id", "")
-    return Subscription(tuple(topics), pattern, int(streams), str(host), str(client_id))
+    return NativeSubscription(tuple(topics), pattern, int(streams), str(host), str(client_id))
 
 
-def encode_owner(value: Owner) -> bytes:
+def encode_owner(value: OwnerZnode) -> bytes:
     return encode_value({"consumer": value.consumer, "stream": value.stream})
 
 
-def decode_owner(path: str, data: bytes) -> Owner:
+def decode_owner(path: str, data: bytes) -> OwnerZnode:
     value = decode_value(path, data)
-    return Owner(str(value["consumer"]), int(value["stream"]))
+    return OwnerZnode(str(value["consumer"]), int(value["stream"]))
 
 
-def encode_first_look(value: FirstLook) -> bytes:
+def encode_first_look(value: FirstLookZnode) -> bytes:
     return encode_value({"topic_id": value.topic_id, "partitions": value.partition_count})
 
 
-def decode_first_look(path: str, data: bytes) -> FirstLook:
+def decode_first_look(path: str, data: bytes) -> FirstLookZnode:
     value = decode_value(path, data)
-    return FirstLook(str(value["topic_id"]), int(value["partitions"]))
+    return FirstLookZnode(str(value["topic_id"]), int(value["partitions"]))
 
 
 def encode_offset(value: CommittedOffset) -> bytes:

@@ -16,11 +16,11 @@ from broker_lite.client.consuming.fetcher import read_range
 from broker_lite.client.received import records
 from broker_lite.errors import LogbusError
 from broker_lite.mirror import planning, positions
-from broker_lite.mirror.claim import Claim
+from broker_lite.mirror.claim import MirrorClaim
 from broker_lite.mirror.copies import Copy
-from broker_lite.mirror.rewrite import Piece
-from broker_lite.mirror.source import Source
-from broker_lite.mirror.target import Target
+from broker_lite.mirror.rewrite import RewrittenBatch
+from broker_lite.mirror.source import MirrorSource
+from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import LATEST_TIMESTAMP, CommittedOffset, TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
@@ -29,14 +29,14 @@ EPOCH_MAX = 32_000
 """Last epoch of a producer id; after it, the mirror takes a new producer id."""
 _SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 
-Entries = dict[TopicPartition, list[positions.Entry]]
+Entries = dict[TopicPartition, list[positions.CopiedEntry]]
 
 
 class Notes:
     """The stored state of one mirror: ``open`` it with the claim held, ``save`` it as copies
     advance."""
 
-    def __init__(self, target: Target, claim: Claim, replication_factor: int) -> None:
+    def __init__(self, target: MirrorTarget, claim: MirrorClaim, replication_factor: int) -> None:
         self._target = target
         self._claim = claim
         self._replication_factor = replication_factor
@@ -80,7 +80,7 @@ class Notes:
         """Return the stored positions of these partitions."""
         return self._target.admin.committed(self._name, wheres)
 
-    def entries(self, where: TopicPartition) -> Sequence[positions.Entry]:
+    def entries(self, where: TopicPartition) -> Sequence[positions.CopiedEntry]:
         """Return the runs of a partition that earlier mirrors stored."""
         return self._entries.get(where, ())
 
@@ -123,14 +123,14 @@ class Notes:
         pieces = []
         for batch in positions.in_batches(entries):
             buffer = encode_rows([Row(i, now_ms, *each) for i, each in enumerate(batch)])
-            pieces.append(Piece(buffer, read_header(buffer), ()))
+            pieces.append(RewrittenBatch(buffer, read_header(buffer), ()))
         log = TopicPartition(self._name, 0)
         for error in self._target.write({log: pieces}, lambda *_: None).values():
             raise error
 
 
 def translated(
-    source: Source, target: Target, asked: Mapping[str, Mapping[str, int]]
+    source: MirrorSource, target: MirrorTarget, asked: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
     """Translate source offsets to offsets of the copy from stored state; copies nothing.
 

@@ -1,4 +1,4 @@
-"""``Claim``: the exclusive right to mirror one source to a cluster.
+"""``MirrorClaim``: the exclusive right to mirror one source to a cluster.
 
 Two mirrors at once would write every record twice. A mirror is therefore a static member of its
 group on the target, which excludes a second one. It commits positions in its generation, so commits
@@ -65,7 +65,7 @@ def _lost(why: LogbusError) -> LogbusError:
     return CoordinatorNotAvailableError(f"the mirror's claim is to be taken anew: {why.message}")
 
 
-class Claim:
+class MirrorClaim:
     """The claim of one mirror: ``take`` it, ``check`` it before each write, ``release`` it.
     ``member`` commits positions."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from broker_lite.client.consuming.lineage import Lineage
 from broker_lite.client.received import Walked
 from broker_lite.mirror.offset_map import OffsetMap, Run
-from broker_lite.mirror.rewrite import Piece
+from broker_lite.mirror.rewrite import RewrittenBatch
 from broker_lite.model import TopicPartition
 
 
@@ -59,7 +59,7 @@ class Copy:
         self.lineage.begin(source_end, epoch)
         self.fetch_from = source_end
 
-    def wrote(self, piece: Piece, offset: int) -> int:
+    def wrote(self, piece: RewrittenBatch, offset: int) -> int:
         """Record a piece written at ``offset`` of the target. Return the count of foreign
         records before it."""
         foreign = offset - self.known.target_next if self.known.runs else 0

@@ -14,8 +14,8 @@ from broker_lite.mirror import planning
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.log import Telling
 from broker_lite.mirror.planning import GroupRow
-from broker_lite.mirror.source import Source
-from broker_lite.mirror.target import Target
+from broker_lite.mirror.source import MirrorSource
+from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import MIRROR_PREFIX, CommittedOffset, TopicPartition
 
 GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]
@@ -25,7 +25,9 @@ class GroupSync:
     """The offset sync of the groups that fully match ``pattern``. ``rows`` holds the results of
     the last ``write``."""
 
-    def __init__(self, source: Source, target: Target, telling: Telling, pattern: str) -> None:
+    def __init__(
+        self, source: MirrorSource, target: MirrorTarget, telling: Telling, pattern: str
+    ) -> None:
         self.rows: list[GroupRow] = []
         self._source = source
         self._target = target

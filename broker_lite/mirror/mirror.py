@@ -23,15 +23,15 @@ from broker_lite.errors import (
 )
 from broker_lite.mirror import checkpoint, planning, positions
 from broker_lite.mirror.checkpoint import Notes
-from broker_lite.mirror.claim import SESSION_MS, Claim
+from broker_lite.mirror.claim import SESSION_MS, MirrorClaim
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.group_sync import GroupSync
 from broker_lite.mirror.log import Telling
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.resuming import Resumer
-from broker_lite.mirror.rewrite import Piece, carry
-from broker_lite.mirror.source import Source, Wanted
-from broker_lite.mirror.target import Target
+from broker_lite.mirror.rewrite import RewrittenBatch, carry
+from broker_lite.mirror.source import MirrorSource, WantedPartition
+from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 WAIT_MS = 250
@@ -63,9 +63,9 @@ class Mirror:
         session_timeout_ms: int = SESSION_MS,
         tell: Callable[[str], None],
     ) -> None:
-        self.source = Source(source, "logbus-mirror")
-        self.target = Target(target, "logbus-mirror")
-        self.claim = Claim(target, "logbus-mirror", session_timeout_ms)
+        self.source = MirrorSource(source, "logbus-mirror")
+        self.target = MirrorTarget(target, "logbus-mirror")
+        self.claim = MirrorClaim(target, "logbus-mirror", session_timeout_ms)
         self._topics = topics
         self._replication_factor = replication_factor
         self._telling = Telling(tell)
@@ -250,9 +250,9 @@ class Mirror:
 
     # -- records
 
-    def _wanted(self) -> dict[TopicPartition, Wanted]:
+    def _wanted(self) -> dict[TopicPartition, WantedPartition]:
         return {
-            where: Wanted(copy.source_id, copy.fetch_from, copy.lineage.last_epoch)
+            where: WantedPartition(copy.source_id, copy.fetch_from, copy.lineage.last_epoch)
             for where, copy in self.copies.items()
         }
 
@@ -298,7 +298,7 @@ class Mirror:
         return view.topic_id(copy.where.topic) != copy.source_id
 
     def _write(self, good: Mapping[TopicPartition, Walked], froms: Mapping[Any, int]) -> bool:
-        pieces: dict[TopicPartition, list[Piece]] = {}
+        pieces: dict[TopicPartition, list[RewrittenBatch]] = {}
         for where, walked in good.items():
             copy = self.copies.get(where)
             if copy is None:
@@ -318,7 +318,7 @@ class Mirror:
                 self.copies[where].passed(walked.next_offset)
         return any(pieces.values())
 
-    def _written(self, where: TopicPartition, piece: Piece, offset: int) -> None:
+    def _written(self, where: TopicPartition, piece: RewrittenBatch, offset: int) -> None:
         copy = self.copies.get(where)
         if copy is not None and copy.wrote(piece, offset):
             self._telling.once(f"topic {where.topic}: somebody else writes to the copy")

@@ -107,7 +107,7 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
     return found
 
 
-class Entry(NamedTuple):
+class CopiedEntry(NamedTuple):
     """A record of the mirror's topic: runs of a partition and its position. Without runs, it
     ends the runs at or behind that position."""
 
@@ -119,7 +119,7 @@ class Entry(NamedTuple):
     target_next: int
 
 
-def write_entry(entry: Entry) -> bytes:
+def write_entry(entry: CopiedEntry) -> bytes:
     """Encode an entry as a record's value."""
     return json.dumps(
         {
@@ -135,11 +135,11 @@ def write_entry(entry: Entry) -> bytes:
     ).encode()
 
 
-def read_entry(value: bytes | None) -> Entry | None:
+def read_entry(value: bytes | None) -> CopiedEntry | None:
     """Decode a record's value; None for a value that no mirror wrote."""
     try:
         said: dict[str, Any] = json.loads(value or b"")
-        return Entry(
+        return CopiedEntry(
             TopicPartition(str(said["topic"]), int(said["partition"])),
             str(said["source_topic_id"]),
             str(said["target_topic_id"]),
@@ -152,7 +152,7 @@ def read_entry(value: bytes | None) -> Entry | None:
 
 
 def restored(
-    entries: Iterable[Entry], committed: Position | None, source_id: str, target_id: str
+    entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> OffsetMap:
     """Rebuild one partition's map from its entries; ignore entries of other topics of the same
     name.
@@ -175,7 +175,7 @@ def restored(
 
 
 def is_of_another(
-    entries: Iterable[Entry], committed: Position | None, source_id: str, target_id: str
+    entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> bool:
     """Return whether this copy was made of a deleted topic of the same name."""
     origins = {entry.source_id for entry in entries if entry.target_id == target_id}
@@ -237,15 +237,15 @@ def entries_of(
     runs: Sequence[Run],
     *,
     is_cut: bool = False,
-) -> Iterator[Entry]:
+) -> Iterator[CopiedEntry]:
     """Yield records of the mirror's topic for new runs and the position, in pieces of a record's
     size. With ``is_cut`` (the source lost records), yield one even without runs."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
-        yield Entry(where, source_id, target_id, part, known.source_next, known.target_next)
+        yield CopiedEntry(where, source_id, target_id, part, known.source_next, known.target_next)
 
 
-def in_batches(entries: Iterable[Entry]) -> Iterator[list[tuple[bytes, bytes]]]:
+def in_batches(entries: Iterable[CopiedEntry]) -> Iterator[list[tuple[bytes, bytes]]]:
     """Yield keys and values of entries, grouped by batch size."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0

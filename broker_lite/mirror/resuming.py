@@ -15,15 +15,15 @@ from broker_lite.mirror import positions
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.log import Telling
 from broker_lite.mirror.rewrite import Content, carry, contents, piece_contents
-from broker_lite.mirror.source import PartedError, Source
-from broker_lite.mirror.target import Target
+from broker_lite.mirror.source import MirrorSource, PartedError
+from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, OffsetAndEpoch
 
 
 class Resumer:
     """The resumer of one mirror's copies. It logs lost and foreign records."""
 
-    def __init__(self, source: Source, target: Target, telling: Telling) -> None:
+    def __init__(self, source: MirrorSource, target: MirrorTarget, telling: Telling) -> None:
         self._source = source
         self._target = target
         self._telling = telling

@@ -31,7 +31,7 @@ _CODECS: dict[int, arrow.Compression] = {
 }
 
 
-class Piece(NamedTuple):
+class RewrittenBatch(NamedTuple):
     """A batch to send. ``runs`` are (first source offset, record count), in order."""
 
     buffer: bytearray
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
         return self.header.record_count
 
 
-def carry(batch: LogBatch, where: TopicPartition, start: int) -> Piece | None:
+def carry(batch: LogBatch, where: TopicPartition, start: int) -> RewrittenBatch | None:
     """Return the records of a batch from offset ``start`` on; None without any or for a void
     batch. Raises CorruptMessageError for a corrupt batch."""
     header = batch.header
@@ -54,7 +54,7 @@ def carry(batch: LogBatch, where: TopicPartition, start: int) -> Piece | None:
         buffer = bytearray(batch.buffer)
         sent = _plain(header)
         fmt.HEADER.pack_into(buffer, 0, *sent)
-        return Piece(buffer, sent, ((header.base_offset, header.record_count),))
+        return RewrittenBatch(buffer, sent, ((header.base_offset, header.record_count),))
     rows = decode(batch, where, start, None)
     return None if rows is None else _encode_again(rows)
 
@@ -72,7 +72,7 @@ def _plain(header: BatchHeader) -> BatchHeader:
     )
 
 
-def _encode_again(rows: Slice) -> Piece:
+def _encode_again(rows: Slice) -> RewrittenBatch:
     header, first = rows.header, rows.first_row
     part = rows.columns.slice(first, first + rows.row_count)._replace(offset_deltas=None)
     if header.is_log_append_time:
@@ -93,7 +93,7 @@ def _encode_again(rows: Slice) -> Piece:
         )
         packed = body if header.codec == fmt.CODEC_NONE else compress(header.codec, body)
         buffer = batch_of_rows(_plain(fields), packed)
-    return Piece(buffer, read_header(buffer), _runs_of(rows))
+    return RewrittenBatch(buffer, read_header(buffer), _runs_of(rows))
 
 
 def _runs_of(rows: Slice) -> tuple[tuple[int, int], ...]:
@@ -104,7 +104,9 @@ def _runs_of(rows: Slice) -> tuple[tuple[int, int], ...]:
     return tuple((int(offsets[a]), b - a) for a, b in zip(starts, stops, strict=True))
 
 
-def signed(piece: Piece, producer_id: int, producer_epoch: int, sequence: int) -> Piece:
+def signed(
+    piece: RewrittenBatch, producer_id: int, producer_epoch: int, sequence: int
+) -> RewrittenBatch:
     """Write producer id, epoch and sequence into the piece, in place."""
     header = piece.header._replace(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
@@ -125,7 +127,7 @@ def contents(rows: Slice) -> Iterator[tuple[int, Content]]:
         yield row.offset, _content(row)
 
 
-def piece_contents(piece: Piece) -> Iterator[tuple[int, Content]]:
+def piece_contents(piece: RewrittenBatch) -> Iterator[tuple[int, Content]]:
     """Yield source offset and content of each row of a piece."""
     sent = signed(piece, -1, -1, -1)
     rows = decode(LogBatch(sent.header, memoryview(sent.buffer)), _NOWHERE, 0, None)

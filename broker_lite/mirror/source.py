@@ -80,7 +80,7 @@ _SPOKEN: Mapping[int, tuple[int, int]] = {
 """APIs that a mirror needs of its source, with the oldest and newest usable version."""
 
 
-class Wanted(NamedTuple):
+class WantedPartition(NamedTuple):
     """The offset to fetch a partition from. ``last_epoch`` is that of the record before (-1:
     unknown)."""
 
@@ -99,7 +99,7 @@ class PartedError(OffsetOutOfRangeError):
         self.leader_epoch = leader_epoch
 
 
-class Source:
+class MirrorSource:
     """Reads a cluster; ``close`` it."""
 
     def __init__(self, servers: str, client_id: str) -> None:
@@ -187,7 +187,7 @@ class Source:
         return found
 
     def fetch(
-        self, wanted: Mapping[TopicPartition, Wanted], wait_ms: int
+        self, wanted: Mapping[TopicPartition, WantedPartition], wait_ms: int
     ) -> dict[TopicPartition, Walked | LogbusError]:
         """Return batches or an error for each partition; wait at most ``wait_ms`` for new
         records. Raises NoBrokersError."""
@@ -241,7 +241,7 @@ class Source:
         """Return the next batches of one partition; raises its error."""
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
-            found = self.fetch({where: Wanted(topic_id, offset)}, 0)
+            found = self.fetch({where: WantedPartition(topic_id, offset)}, 0)
             row = found.get(where, NoBrokersError(f"{where}: no answer"))
             if not isinstance(row, LogbusError):
                 return row
@@ -252,7 +252,7 @@ class Source:
 
 def _request(
     group: Sequence[TopicPartition],
-    wanted: Mapping[TopicPartition, Wanted],
+    wanted: Mapping[TopicPartition, WantedPartition],
     wait_ms: int,
 ) -> FetchRequest:
     rows = [

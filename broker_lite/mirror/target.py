@@ -25,7 +25,7 @@ from broker_lite.errors import (
     RequestTimedOutError,
     error_for,
 )
-from broker_lite.mirror.rewrite import Piece, signed
+from broker_lite.mirror.rewrite import RewrittenBatch, signed
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire.produce import PartitionRecords, ProducedPartition, TopicRecords
 
@@ -36,12 +36,12 @@ PATIENCE_MS = 60_000
 """Milliseconds without any success after which writing fails with the last error."""
 _SEQUENCE_MASK = 0x7FFFFFFF
 
-Queue = deque[Piece]
-OnWritten = Callable[[TopicPartition, Piece, int], None]
+Queue = deque[RewrittenBatch]
+OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
 """Callback with partition, written piece and offset of its first record."""
 
 
-class Target:
+class MirrorTarget:
     """Writes to a cluster; ``close`` it."""
 
     def __init__(self, servers: str, client_id: str) -> None:
@@ -76,7 +76,7 @@ class Target:
         self._pool.close()
 
     def write(
-        self, pieces: Mapping[TopicPartition, Sequence[Piece]], on_written: OnWritten
+        self, pieces: Mapping[TopicPartition, Sequence[RewrittenBatch]], on_written: OnWritten
     ) -> dict[TopicPartition, LogbusError]:
         """Write all pieces; call ``on_written`` for each, in the order of its partition.
 
@@ -126,7 +126,7 @@ class Target:
         self._check()
         by_leader, errors = self._cluster.by_leader(queues)
         problem = next(iter(errors.values()), None)
-        sent: list[tuple[PooledConnection, list[dict[TopicPartition, Piece]]]] = []
+        sent: list[tuple[PooledConnection, list[dict[TopicPartition, RewrittenBatch]]]] = []
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         for endpoint, wheres in by_leader.items():
             try:
@@ -163,12 +163,12 @@ class Target:
 
     def _waves(
         self, wheres: Sequence[TopicPartition], queues: Mapping[TopicPartition, Queue]
-    ) -> list[dict[TopicPartition, Piece]]:
+    ) -> list[dict[TopicPartition, RewrittenBatch]]:
         """Group pieces into requests, in order, with at most one piece per partition each."""
         assert self._identity is not None
-        waves: list[dict[TopicPartition, Piece]] = []
+        waves: list[dict[TopicPartition, RewrittenBatch]] = []
         for depth in range(IN_FLIGHT):
-            wave: dict[TopicPartition, Piece] = {}
+            wave: dict[TopicPartition, RewrittenBatch] = {}
             size = 0
             for where in wheres:
                 queue = queues[where]
@@ -195,9 +195,9 @@ class Target:
     def _send(
         self,
         endpoint: Endpoint,
-        waves: list[dict[TopicPartition, Piece]],
+        waves: list[dict[TopicPartition, RewrittenBatch]],
         deadline_ms: float,
-    ) -> tuple[PooledConnection, list[dict[TopicPartition, Piece]]]:
+    ) -> tuple[PooledConnection, list[dict[TopicPartition, RewrittenBatch]]]:
         connection = self._pool.borrow(endpoint, REQUEST_TIMEOUT_MS)
         try:
             for wave in waves:

@@ -14,7 +14,7 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.callbacks import Callbacks, done
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
-from broker_lite.client.consuming.partition_discovery import Follower
+from broker_lite.client.consuming.partition_discovery import PartitionDiscovery
 from broker_lite.client.operations import requests
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.config import ConsumerConfig
@@ -23,10 +23,10 @@ from broker_lite.metadata.zookeeper import ZooKeeperStore
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native.beginning import beginnings
 from broker_lite.native.changes import Change, Changes
-from broker_lite.native.member import Member
+from broker_lite.native.member import NativeShell
 from broker_lite.native.session import (
     JOIN_TIMEOUT_S,
-    Dispatcher,
+    SessionDispatcher,
     consumer_name,
     raise_worst,
     stamped,
@@ -65,7 +65,7 @@ class NativeAsyncConsumer(AsyncConsumer):
         self._session_timeout_ms = session_timeout_ms
         self.member_id = consumer_name(config.client_id, self._subscription.host)
         """The consumer's name in the group's registry."""
-        self._member: Member | None = None
+        self._member: NativeShell | None = None
         self.queue: deque[Change] = deque()
         self._intake.is_held_back = self._is_held_back
         self._owned = Changes(
@@ -76,7 +76,7 @@ class NativeAsyncConsumer(AsyncConsumer):
             says_how_far=config.auto_commit,
         )
         # The member assigns the partitions; the consumer looks up none.
-        self._follower = Follower(
+        self._follower = PartitionDiscovery(
             self._shell, self._cluster, config, group=group, topics=(), on_found=lambda _: None
         )
 
@@ -87,8 +87,8 @@ class NativeAsyncConsumer(AsyncConsumer):
             )
         address = await asyncio.to_thread(zookeeper_address, self._admin, self._zookeeper)
         joined = asyncio.Event()
-        readers = Dispatcher([self])
-        member = self._member = Member(
+        readers = SessionDispatcher([self])
+        member = self._member = NativeShell(
             self._group(),
             self.member_id,
             self._subscription,

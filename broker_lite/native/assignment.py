@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from broker_lite.metadata.znodes import Owner, Subscription
+from broker_lite.metadata.znodes import NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
 
 INTERNAL_PREFIX = "__"
@@ -18,13 +18,13 @@ INTERNAL_PREFIX = "__"
 
 
 def assign(
-    subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]
-) -> dict[TopicPartition, Owner]:
+    subscriptions: Mapping[str, NativeSubscription], partition_counts: Mapping[str, int]
+) -> dict[TopicPartition, OwnerZnode]:
     """Return the owner of every partition of the subscribed topics."""
     owners = {}
     for topic in sorted(partition_counts):
         streams = [
-            Owner(consumer, stream)
+            OwnerZnode(consumer, stream)
             for consumer in sorted(subscriptions)
             if covers(subscriptions[consumer], topic)
             for stream in range(subscriptions[consumer].streams)
@@ -40,7 +40,7 @@ def assign(
     return owners
 
 
-def covers(subscription: Subscription, topic: str) -> bool:
+def covers(subscription: NativeSubscription, topic: str) -> bool:
     """Return whether a subscription includes a topic."""
     if topic in subscription.topics:
         return True

@@ -9,13 +9,13 @@ from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Operation
 from broker_lite.config import ConsumerConfig
 from broker_lite.model import TopicPartition
-from broker_lite.native.events import Start
+from broker_lite.native.events import PartitionStart
 
 
 def beginnings(
     cluster: Cluster,
     group: str,
-    starts: Mapping[TopicPartition, Start],
+    starts: Mapping[TopicPartition, PartitionStart],
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:

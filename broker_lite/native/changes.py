@@ -14,9 +14,9 @@ from broker_lite.client.consuming.deleted_topics import GoneTopics
 from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import Intake
 from broker_lite.model import CommittedOffset, TopicPartition
-from broker_lite.native.events import Give, Lose, Start, Take
+from broker_lite.native.events import PartitionStart, StreamGive, StreamLose, StreamTake
 
-Change = Give | Take | Lose
+Change = StreamGive | StreamTake | StreamLose
 
 
 class Going(NamedTuple):
@@ -46,7 +46,7 @@ class Changes:
         *,
         says_how_far: bool,
     ) -> None:
-        self.pending: dict[TopicPartition, Start] = {}
+        self.pending: dict[TopicPartition, PartitionStart] = {}
         self._queue = queue
         self._intake = intake
         self._on_settled = on_settled
@@ -69,17 +69,17 @@ class Changes:
         all earlier ones are processed.
         """
         self._gone.release()
-        kind: type[Take] | type[Lose] | None = None
+        kind: type[StreamTake] | type[StreamLose] | None = None
         wheres: list[TopicPartition] = []
         while self._queue and (kind is None or not wheres or isinstance(self._queue[0], kind)):
             change = self._queue.popleft()
-            if isinstance(change, Give):
+            if isinstance(change, StreamGive):
                 self.pending[change.where] = change.start
                 self._grants[change.where] = change.start.grant
             else:
                 kind = type(change)
                 wheres.append(change.where)
-        return None if kind is None else Going(kind is Lose, wheres)
+        return None if kind is None else Going(kind is StreamLose, wheres)
 
     def read_of(self, going: Going) -> list[TopicPartition]:
         """Return the partitions of ``going`` that the reader has started."""

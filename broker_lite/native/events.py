@@ -24,7 +24,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 # Events.
 
 
-class Connected(NamedTuple):
+class SessionConnected(NamedTuple):
     """A connection is established. ``new_session``: ephemeral znodes of earlier sessions are
     gone."""
 
@@ -43,7 +43,7 @@ class Listed(NamedTuple):
     names: list[str] | None
 
 
-class Written(NamedTuple):
+class WriteDone(NamedTuple):
     """The result of a write. ``refused`` says why nothing was written."""
 
     tag: int
@@ -56,19 +56,22 @@ class Beaten(NamedTuple):
     tag: int
 
 
-class Failed(NamedTuple):
+class RequestFailed(NamedTuple):
     """A request failed on a live connection; a write may have happened."""
 
     tag: int
 
 
-class Tick(NamedTuple):
+class NativeTick(NamedTuple):
     """``wake_ms`` has passed."""
 
 
-class Commit(NamedTuple):
-    """A reader commits; ``Answer`` repeats its number. ``grants`` has the grant of each partition
-    (``Start``). Rows of another grant than the present one are not committed."""
+class StreamCommit(NamedTuple):
+    """A reader commits; ``CommitAnswer`` repeats its number.
+
+    ``grants`` has the grant of each partition (``PartitionStart``). Rows of another grant than the
+    present one are not committed.
+    """
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -85,18 +88,18 @@ class Settled(NamedTuple):
 
 
 Event = (
-    Connected
+    SessionConnected
     | Suspended
     | SessionLost
     | DataChanged
     | ChildrenChanged
     | Got
     | Listed
-    | Written
+    | WriteDone
     | Beaten
-    | Failed
-    | Tick
-    | Commit
+    | RequestFailed
+    | NativeTick
+    | StreamCommit
     | Settled
 )
 
@@ -127,7 +130,7 @@ class Beat(NamedTuple):
     tag: int
 
 
-class Start(NamedTuple):
+class PartitionStart(NamedTuple):
     """The start of a claimed partition. ``committed`` is None without a commit. ``is_added``: the
     partition was created after the group began. ``grant`` is unique among the claims of this
     consumer."""
@@ -138,36 +141,36 @@ class Start(NamedTuple):
     grant: int
 
 
-class Give(NamedTuple):
+class StreamGive(NamedTuple):
     """A stream owns a partition from now on."""
 
     stream: int
     where: TopicPartition
-    start: Start
+    start: PartitionStart
 
 
-class Take(NamedTuple):
+class StreamTake(NamedTuple):
     """Ask a stream to stop reading a partition; ``Settled`` is awaited for a short time."""
 
     stream: int
     where: TopicPartition
 
 
-class Lose(NamedTuple):
+class StreamLose(NamedTuple):
     """A stream no longer owns a partition."""
 
     stream: int
     where: TopicPartition
 
 
-class Answer(NamedTuple):
+class CommitAnswer(NamedTuple):
     """The result of a commit; partitions without an error are committed."""
 
     number: int
     errors: Mapping[TopicPartition, LogbusError]
 
 
-class Refuse(NamedTuple):
+class RefuseJoin(NamedTuple):
     """The consumer cannot join the group, and a retry will not help; the member has ended."""
 
     error: LogbusError
@@ -177,7 +180,18 @@ class Restart(NamedTuple):
     """End the session and begin another one."""
 
 
-Effect = Get | List | Write | Beat | Give | Take | Lose | Answer | Refuse | Restart
+Effect = (
+    Get
+    | List
+    | Write
+    | Beat
+    | StreamGive
+    | StreamTake
+    | StreamLose
+    | CommitAnswer
+    | RefuseJoin
+    | Restart
+)
 
 ALL = TopicPartition("", -1)
 """Key of an answer that applies to every row without an error of its own."""

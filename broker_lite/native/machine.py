@@ -35,25 +35,25 @@ from broker_lite.metadata.store import (
     Suspended,
     Znode,
 )
-from broker_lite.metadata.znodes import Owner, Subscription
+from broker_lite.metadata.znodes import NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
 from broker_lite.native.asking import Asking, backoff_ms
 from broker_lite.native.events import (
     ALL,
-    Answer,
     Beaten,
-    Commit,
-    Connected,
+    CommitAnswer,
     Effect,
     Event,
-    Failed,
     Got,
     Listed,
-    Refuse,
+    NativeTick,
+    RefuseJoin,
+    RequestFailed,
     Restart,
+    SessionConnected,
     Settled,
-    Tick,
-    Written,
+    StreamCommit,
+    WriteDone,
 )
 from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import View
@@ -73,10 +73,10 @@ REFRESH_MS = 30_000
 DOWN, JOINING, MEMBER, ENDED = "down", "joining", "member", "ended"
 
 
-class Machine:
+class NativeMachine:
     """The machine of one consumer. No earlier consumer of the group had the name ``consumer``."""
 
-    def __init__(self, group: str, consumer: str, subscription: Subscription) -> None:
+    def __init__(self, group: str, consumer: str, subscription: NativeSubscription) -> None:
         self.phase = DOWN
         self.lease_until_ms = 0
         self._group = group
@@ -85,7 +85,7 @@ class Machine:
         self._asking = Asking()
         self.view = View(self._asking, group, subscription, self._looked)
         self.holdings = Holdings(self._asking, group, consumer)
-        self._owners: dict[TopicPartition, Owner] | None = None
+        self._owners: dict[TopicPartition, OwnerZnode] | None = None
         """The assignment computed from the previous view; None before the first view."""
         self._timeout_ms = 0
         self._is_registered = False
@@ -134,7 +134,7 @@ class Machine:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Connected():
+            case SessionConnected():
                 self._connected(event)
             case Suspended():
                 self._suspend()
@@ -146,23 +146,23 @@ class Machine:
                 self.holdings.owner_changed(path)
             case ChildrenChanged(path):
                 self.view.mark(path)
-            case Got(tag, value) | Listed(tag, value) | Written(tag, value):
+            case Got(tag, value) | Listed(tag, value) | WriteDone(tag, value):
                 self._asking.answered(tag, value)
             case Beaten(tag):
                 self._asking.answered(tag, None)
-            case Failed(tag):
+            case RequestFailed(tag):
                 if self._asking.is_asked(tag):
                     self._start_over()
-            case Commit():
+            case StreamCommit():
                 self._commit(event)
             case Settled(where, offset, grant):
                 self.holdings.settled(where, offset, grant)
-            case Tick():
+            case NativeTick():
                 pass
 
     # Connection.
 
-    def _connected(self, event: Connected) -> None:
+    def _connected(self, event: SessionConnected) -> None:
         self._asking.session_id = event.session_id
         self._timeout_ms = event.session_timeout_ms
         if event.new_session:
@@ -210,12 +210,12 @@ class Machine:
         self._suspend()
         self._lose_all()
         self.phase = ENDED
-        self._asking.out.append(Refuse(error))
+        self._asking.out.append(RefuseJoin(error))
 
     def _after_the_end(self, event: Event) -> list[Effect]:
-        if isinstance(event, Commit):
+        if isinstance(event, StreamCommit):
             error = CoordinationUnavailableError("the consumer has left the group")
-            return [Answer(event.number, {ALL: error})]
+            return [CommitAnswer(event.number, {ALL: error})]
         return []
 
     # Joining.
@@ -441,9 +441,9 @@ class Machine:
 
     # Commits.
 
-    def _commit(self, event: Commit) -> None:
+    def _commit(self, event: StreamCommit) -> None:
         if self.phase == DOWN:
             error = CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
-            self._asking.out.append(Answer(event.number, {ALL: error}))
+            self._asking.out.append(CommitAnswer(event.number, {ALL: error}))
         else:
             self.holdings.commit(event)

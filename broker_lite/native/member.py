@@ -1,4 +1,4 @@
-"""``Member`` carries out a machine's effects on the metadata store, on one event loop.
+"""``NativeShell`` carries out a machine's effects on the metadata store, on one event loop.
 
 All methods run on the loop's thread; other threads may read ``lease_until_ms`` and ``machine``.
 Callbacks run on the loop's thread and must not block.
@@ -16,34 +16,34 @@ from broker_lite.errors import ClosedError, CoordinationUnavailableError, Logbus
 from broker_lite.metadata import store as ports
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import MetadataStore, StoreEvent
-from broker_lite.metadata.znodes import Subscription
+from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native.events import (
     ALL,
-    Answer,
     Beat,
     Beaten,
-    Commit,
-    Connected,
+    CommitAnswer,
     Effect,
     Event,
-    Failed,
     Get,
-    Give,
     Got,
     List,
     Listed,
-    Lose,
-    Refuse,
+    NativeTick,
+    PartitionStart,
+    RefuseJoin,
+    RequestFailed,
     Restart,
+    SessionConnected,
     Settled,
-    Start,
-    Take,
-    Tick,
+    StreamCommit,
+    StreamGive,
+    StreamLose,
+    StreamTake,
     Write,
-    Written,
+    WriteDone,
 )
-from broker_lite.native.machine import ENDED, MEMBER, Machine
+from broker_lite.native.machine import ENDED, MEMBER, NativeMachine
 
 logger = logging.getLogger("logbus.groups")
 
@@ -53,11 +53,11 @@ RECONNECT_S = 0.5
 class Readers(Protocol):
     """The streams that read the member's partitions."""
 
-    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
+    def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
         """Start to read a partition."""
 
     def take(self, stream: int, where: TopicPartition) -> None:
-        """Stop reading a partition, then call ``Member.settled``."""
+        """Stop reading a partition, then call ``NativeShell.settled``."""
 
     def lose(self, stream: int, where: TopicPartition) -> None:
         """Drop a partition: the member no longer owns it. Hand out and commit nothing of it."""
@@ -69,7 +69,7 @@ class Readers(Protocol):
         """The member ended with this error."""
 
 
-class Member:
+class NativeShell:
     """The shell of one machine.
 
     ``make_store`` returns a store that is not started, ``now_ms`` is a monotonic clock, and
@@ -80,14 +80,14 @@ class Member:
         self,
         group: str,
         consumer: str,
-        subscription: Subscription,
+        subscription: NativeSubscription,
         readers: Readers,
         *,
         make_store: Callable[[], MetadataStore],
         now_ms: Callable[[], float],
         on_joined: Callable[[], None] | None = None,
     ) -> None:
-        self.machine = Machine(group, consumer, subscription)
+        self.machine = NativeMachine(group, consumer, subscription)
         self._group = group
         self._readers = readers
         self._make_store = make_store
@@ -121,7 +121,7 @@ class Member:
         if self._timer is not None:
             self._timer.cancel()
         for number in list(self._commits):
-            self._answer(Answer(number, {ALL: ClosedError("the consumer was closed")}))
+            self._answer(CommitAnswer(number, {ALL: ClosedError("the consumer was closed")}))
         store, self._store = self._store, None
         if store is not None:
             await store.close()
@@ -142,7 +142,7 @@ class Member:
             asyncio.get_running_loop().create_future()
         )
         self._commits[number] = future
-        self._step(Commit(number, rows, grants))
+        self._step(StreamCommit(number, rows, grants))
         errors = dict(await future)
         rest = errors.pop(ALL, None)
         if rest is not None:
@@ -162,7 +162,7 @@ class Member:
             self._connection += 1
         if isinstance(event, ports.Connected):
             timeout_ms = store.session_timeout_ms
-            self._step(Connected(event.session_id, event.new_session, timeout_ms))
+            self._step(SessionConnected(event.session_id, event.new_session, timeout_ms))
         else:
             self._step(event)
 
@@ -192,7 +192,7 @@ class Member:
 
     def _tick(self) -> None:
         self._timer = None
-        self._step(Tick())
+        self._step(NativeTick())
 
     # Effects.
 
@@ -200,15 +200,15 @@ class Member:
         match effect:
             case Get() | List() | Write() | Beat():
                 self._spawn(self._ask(effect, self._connection))
-            case Give(stream, where, start):
+            case StreamGive(stream, where, start):
                 self._readers.give(stream, where, start)
-            case Take(stream, where):
+            case StreamTake(stream, where):
                 self._readers.take(stream, where)
-            case Lose(stream, where):
+            case StreamLose(stream, where):
                 self._readers.lose(stream, where)
-            case Answer():
+            case CommitAnswer():
                 self._answer(effect)
-            case Refuse(error):
+            case RefuseJoin(error):
                 self._readers.refuse(error)
             case Restart():
                 logger.warning("group %s: this consumer's registration is gone", self._group)
@@ -231,12 +231,12 @@ class Member:
                 case List(tag, path, watch):
                     event = Listed(tag, await store.children(path, watch=watch))
                 case Write(tag, operations):
-                    event = Written(tag, await store.write(operations))
+                    event = WriteDone(tag, await store.write(operations))
                 case Beat(tag):
                     await store.sync(znodes.consumers_path(self._group))
                     event = Beaten(tag)
         except CoordinationUnavailableError:
-            event = Failed(effect.tag)
+            event = RequestFailed(effect.tag)
         if store is self._store and connection == self._connection:
             self._step(event)
 
@@ -253,7 +253,7 @@ class Member:
                 logger.warning("group %s: %s", self._group, error)
                 await asyncio.sleep(RECONNECT_S)
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: CommitAnswer) -> None:
         future = self._commits.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer.errors)

@@ -23,11 +23,19 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Check, Create, Delete, Operation, Refused, Set, Znode
-from broker_lite.metadata.znodes import Owner
+from broker_lite.metadata.znodes import OwnerZnode
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 from broker_lite.native.asking import BACKOFF_MAX_MS, Asking, backoff_ms
-from broker_lite.native.events import ALL, Answer, Commit, Give, Lose, Start, Take
-from broker_lite.native.view import TopicFacts
+from broker_lite.native.events import (
+    ALL,
+    CommitAnswer,
+    PartitionStart,
+    StreamCommit,
+    StreamGive,
+    StreamLose,
+    StreamTake,
+)
+from broker_lite.native.view import WatchedTopic
 
 GRACE_MS = 300
 """Milliseconds a reader may take to stop before its partition is released without its position."""
@@ -43,7 +51,7 @@ READING, WRITING, LOOKING, WAITING = "reading", "writing", "looking", "waiting"
 
 
 @dataclass(slots=True)
-class Held:
+class OwnedPartition:
     """An owned partition. ``version`` and ``data`` are those of its offset znode."""
 
     stream: int
@@ -63,7 +71,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Claim:
+class PartitionClaim:
     """A partition of the assignment that is not owned yet."""
 
     stream: int
@@ -81,7 +89,7 @@ class Queued(NamedTuple):
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
-    claims: Mapping[TopicPartition, Held]
+    claims: Mapping[TopicPartition, OwnedPartition]
 
 
 class Holdings:
@@ -89,8 +97,8 @@ class Holdings:
     assignment to its stream and topic."""
 
     def __init__(self, asking: Asking, group: str, consumer: str) -> None:
-        self.held: dict[TopicPartition, Held] = {}
-        self.claims: dict[TopicPartition, Claim] = {}
+        self.held: dict[TopicPartition, OwnedPartition] = {}
+        self.claims: dict[TopicPartition, PartitionClaim] = {}
         self.is_unregistered = False
         """The registration was missing, so the consumer must join again."""
         self.unready: set[str] = set()
@@ -98,7 +106,7 @@ class Holdings:
         self._asking = asking
         self._group = group
         self._consumer = consumer
-        self._target: dict[TopicPartition, tuple[int, TopicFacts]] = {}
+        self._target: dict[TopicPartition, tuple[int, WatchedTopic]] = {}
         self._taken: Container[TopicPartition] = ()
         self._owner_paths: dict[str, TopicPartition] = {}
         self._doubtful: set[TopicPartition] = set()
@@ -119,7 +127,7 @@ class Holdings:
 
     def aim(
         self,
-        target: Mapping[TopicPartition, tuple[int, TopicFacts]],
+        target: Mapping[TopicPartition, tuple[int, WatchedTopic]],
         taken: Container[TopicPartition] = (),
     ) -> None:
         """Set the assignment. ``taken`` are partitions that other consumers probably still own."""
@@ -145,7 +153,7 @@ class Holdings:
             del self.claims[where]
             self._pursue(where)
         elif wanted is not None:
-            claim = self.claims[where] = Claim(wanted[0])
+            claim = self.claims[where] = PartitionClaim(wanted[0])
             if where in self._taken:
                 claim.tried_ms = self._asking.now_ms
                 self._look(where, claim)
@@ -179,7 +187,9 @@ class Holdings:
         path = znodes.offset_path(self._group, *where)
         self._asking.get(path, partial(self._claim, where, claim, path))
 
-    def _claim(self, where: TopicPartition, claim: Claim, path: str, znode: Znode | None) -> None:
+    def _claim(
+        self, where: TopicPartition, claim: PartitionClaim, path: str, znode: Znode | None
+    ) -> None:
         wanted = self._target.get(where)
         if self.claims.get(where) is not claim or wanted is None:
             return
@@ -190,7 +200,7 @@ class Holdings:
             found = CommittedOffset(NO_OFFSET, topic_id=topic_id)
         data = znodes.encode_offset(found)
         claim.stage = WRITING
-        owner = znodes.encode_owner(Owner(self._consumer, claim.stream))
+        owner = znodes.encode_owner(OwnerZnode(self._consumer, claim.stream))
         self._write(
             [
                 Create(znodes.owner_path(self._group, *where), owner, ephemeral=True),
@@ -200,7 +210,9 @@ class Holdings:
                 self._claimed,
                 where,
                 claim,
-                Held(claim.stream, topic_id, 0 if znode is None else znode.version + 1, data),
+                OwnedPartition(
+                    claim.stream, topic_id, 0 if znode is None else znode.version + 1, data
+                ),
                 found,
             ),
         )
@@ -208,8 +220,8 @@ class Holdings:
     def _claimed(
         self,
         where: TopicPartition,
-        claim: Claim,
-        held: Held,
+        claim: PartitionClaim,
+        held: OwnedPartition,
         found: CommittedOffset,
         refused: Refused | None,
     ) -> None:
@@ -225,8 +237,8 @@ class Holdings:
             held.grant = self._grants
             committed = None if found.offset == NO_OFFSET else found
             is_added = where.partition >= wanted[1].first_count
-            start = Start(committed, is_added, held.topic_id, held.grant)
-            self._asking.out.append(Give(held.stream, where, start))
+            start = PartitionStart(committed, is_added, held.topic_id, held.grant)
+            self._asking.out.append(StreamGive(held.stream, where, start))
             return
         if wanted is None:
             del self.claims[where]
@@ -240,13 +252,15 @@ class Holdings:
         self._wait(claim)
         claim.tries += 1
 
-    def _look(self, where: TopicPartition, claim: Claim) -> None:
+    def _look(self, where: TopicPartition, claim: PartitionClaim) -> None:
         claim.stage, claim.is_over = LOOKING, False
         path = znodes.owner_path(self._group, *where)
         self._owner_paths[path] = where
         self._asking.get(path, partial(self._owner_seen, where, claim), watch=True)
 
-    def _owner_seen(self, where: TopicPartition, claim: Claim, znode: Znode | None) -> None:
+    def _owner_seen(
+        self, where: TopicPartition, claim: PartitionClaim, znode: Znode | None
+    ) -> None:
         if self.claims.get(where) is not claim:
             return
         if znode is None and not claim.tries:
@@ -261,7 +275,7 @@ class Holdings:
             # The owner's watch wakes the claim; otherwise the retry timer does.
             self._wait(claim, None if claim.is_over else BACKOFF_MAX_MS)
 
-    def _wait(self, claim: Claim, pause_ms: int | None = None) -> None:
+    def _wait(self, claim: PartitionClaim, pause_ms: int | None = None) -> None:
         pause_ms = backoff_ms(claim.tries) if pause_ms is None else pause_ms
         claim.stage = WAITING
         claim.retry_ms = self._asking.now_ms + pause_ms
@@ -279,10 +293,10 @@ class Holdings:
 
     # Releasing.
 
-    def _take(self, where: TopicPartition, held: Held) -> None:
+    def _take(self, where: TopicPartition, held: OwnedPartition) -> None:
         held.state = TAKEN
         held.due_ms = self._asking.now_ms + GRACE_MS
-        self._asking.out.append(Take(held.stream, where))
+        self._asking.out.append(StreamTake(held.stream, where))
 
     def settled(self, where: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
         """Release a partition whose reader stopped. Ignore reports from an earlier grant."""
@@ -291,7 +305,7 @@ class Holdings:
             held.final = final
             self._release(where, held)
 
-    def _release(self, where: TopicPartition, held: Held) -> None:
+    def _release(self, where: TopicPartition, held: OwnedPartition) -> None:
         held.state = RELEASED
         if held.writing is not None or not held.is_sure:
             return  # The answer continues.
@@ -305,7 +319,7 @@ class Holdings:
         self._write(operations, partial(self._released, where, held, len(operations)))
 
     def _released(
-        self, where: TopicPartition, held: Held, count: int, refused: Refused | None
+        self, where: TopicPartition, held: OwnedPartition, count: int, refused: Refused | None
     ) -> None:
         if refused is not None and refused.position < count - 1:
             # Another client set the offset; keep it.
@@ -314,14 +328,14 @@ class Holdings:
             return
         self._drop(where, held)
 
-    def _drop(self, where: TopicPartition, held: Held) -> None:
+    def _drop(self, where: TopicPartition, held: OwnedPartition) -> None:
         if self.held.get(where) is held:
             del self.held[where]
             self._pursue(where)
 
-    def _lose(self, where: TopicPartition, held: Held) -> None:
+    def _lose(self, where: TopicPartition, held: OwnedPartition) -> None:
         """Give up a claim whose offset another client changed, and claim again from there."""
-        self._asking.out.append(Lose(held.stream, where))
+        self._asking.out.append(StreamLose(held.stream, where))
         held.final = held.writing = None
         held.is_sure = True
         self._release(where, held)
@@ -329,7 +343,7 @@ class Holdings:
     def lose_all(self) -> None:
         """Drop all partitions: the session ended."""
         for where, held in self.held.items():
-            self._asking.out.append(Lose(held.stream, where))
+            self._asking.out.append(StreamLose(held.stream, where))
         self.held.clear()
         self.claims.clear()
         self._doubtful.clear()
@@ -365,18 +379,22 @@ class Holdings:
         else:
             self._doubtful.discard(where)
 
-    def _check_owner(self, where: TopicPartition, held: Held, znode: Znode | None) -> None:
+    def _check_owner(
+        self, where: TopicPartition, held: OwnedPartition, znode: Znode | None
+    ) -> None:
         if self.held.get(where) is not held:
             return
         if znode is None or znode.session_id != self._asking.session_id:
             if held.state != RELEASED:
-                self._asking.out.append(Lose(held.stream, where))
+                self._asking.out.append(StreamLose(held.stream, where))
             self._drop(where, held)
             return
         path = znodes.offset_path(self._group, *where)
         self._asking.get(path, partial(self._check_offset, where, held))
 
-    def _check_offset(self, where: TopicPartition, held: Held, znode: Znode | None) -> None:
+    def _check_offset(
+        self, where: TopicPartition, held: OwnedPartition, znode: Znode | None
+    ) -> None:
         if self.held.get(where) is not held:
             return
         version, data = (-1, b"") if znode is None else (znode.version, znode.data)
@@ -394,7 +412,7 @@ class Holdings:
 
     # Commits.
 
-    def commit(self, commit: Commit) -> None:
+    def commit(self, commit: StreamCommit) -> None:
         """Queue a commit; the answer comes with ZooKeeper's result."""
         errors: dict[TopicPartition, LogbusError] = {}
         for where, row in commit.rows.items():
@@ -423,7 +441,7 @@ class Holdings:
         self._left[number] = (left, known)
         if left == 0:
             del self._left[number]
-            self._asking.out.append(Answer(number, known))
+            self._asking.out.append(CommitAnswer(number, known))
 
     def _write_commits(self) -> None:
         """Write the waiting commits together; the later of two for one partition wins."""
@@ -510,7 +528,9 @@ class Holdings:
             error = CoordinationUnavailableError(
                 "ZooKeeper does not answer; the commit may have happened; commit again"
             )
-            self._asking.out.append(Answer(number, {**errors, ALL: error} if left else errors))
+            self._asking.out.append(
+                CommitAnswer(number, {**errors, ALL: error} if left else errors)
+            )
 
     # Time.
 
@@ -525,18 +545,18 @@ class Holdings:
         now_ms = self._asking.now_ms
         for where, held in list(self.held.items()):
             if held.state == TAKEN and held.due_ms <= now_ms:
-                self._asking.out.append(Lose(held.stream, where))
+                self._asking.out.append(StreamLose(held.stream, where))
                 self._release(where, held)
         for where, claim in list(self.claims.items()):
             if claim.stage == WAITING and claim.retry_ms <= now_ms:
                 self._read(where)
 
 
-def _encoded(held: Held, row: CommittedOffset) -> bytes:
+def _encoded(held: OwnedPartition, row: CommittedOffset) -> bytes:
     return znodes.encode_offset(row._replace(topic_id=held.topic_id))
 
 
-def _check(held: Held, row: CommittedOffset) -> LogbusError | None:
+def _check(held: OwnedPartition, row: CommittedOffset) -> LogbusError | None:
     if row.topic_id not in (NULL_TOPIC_ID, held.topic_id):
         return UnknownTopicIdError("the topic was deleted and made again")
     if len(row.metadata.encode()) > METADATA_BYTES_MAX:

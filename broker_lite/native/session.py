@@ -25,12 +25,12 @@ from broker_lite.errors import (
     NotOwnerError,
     RequestTimedOutError,
 )
-from broker_lite.metadata.znodes import Subscription
+from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.metadata.zookeeper import ZooKeeperStore
 from broker_lite.model import NO_TIMESTAMP, CommittedOffset, TopicPartition
 from broker_lite.native.changes import Change
-from broker_lite.native.events import Give, Lose, Start, Take
-from broker_lite.native.member import Member
+from broker_lite.native.events import PartitionStart, StreamGive, StreamLose, StreamTake
+from broker_lite.native.member import NativeShell
 
 JOIN_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
@@ -83,21 +83,21 @@ def raise_worst(errors: Mapping[TopicPartition, LogbusError]) -> None:
         raise error
 
 
-class Dispatcher:
+class SessionDispatcher:
     """Puts the member's reports into the streams' queues. Runs on the member's loop."""
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         self._streams = streams
         self.refused: LogbusError | None = None
 
-    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
-        self._tell(stream, Give(stream, where, start))
+    def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
+        self._tell(stream, StreamGive(stream, where, start))
 
     def take(self, stream: int, where: TopicPartition) -> None:
-        self._tell(stream, Take(stream, where))
+        self._tell(stream, StreamTake(stream, where))
 
     def lose(self, stream: int, where: TopicPartition) -> None:
-        self._tell(stream, Lose(stream, where))
+        self._tell(stream, StreamLose(stream, where))
 
     def _tell(self, stream: int, change: Change) -> None:
         self._streams[stream].queue.append(change)
@@ -123,7 +123,7 @@ class GroupSession:
         address: str,
         group: str,
         name: str,
-        subscription: Subscription,
+        subscription: NativeSubscription,
         session_timeout_ms: int,
     ) -> None:
         self.name = name
@@ -132,7 +132,7 @@ class GroupSession:
         self._subscription = subscription
         self._session_timeout_ms = session_timeout_ms
         self._streams: list[Stream] = []
-        self._member: Member | None = None
+        self._member: NativeShell | None = None
         self._loop = asyncio.new_event_loop()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
@@ -235,8 +235,8 @@ class GroupSession:
 
     async def _join(self) -> None:
         joined = asyncio.Event()
-        readers = Dispatcher(self._streams)
-        member = self._member = Member(
+        readers = SessionDispatcher(self._streams)
+        member = self._member = NativeShell(
             self.group,
             self.name,
             self._subscription,

@@ -18,7 +18,7 @@ from broker_lite.client.options import check_pattern
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import InvalidConfigError, InvalidGroupIdError, LogbusError, NoClusterError
 from broker_lite.metadata import znodes
-from broker_lite.metadata.znodes import Subscription
+from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.metadata.zookeeper import split_address
 from broker_lite.model import TopicPartition
 from broker_lite.native.consumer import NativeConsumer
@@ -146,7 +146,7 @@ def subscribe(
     group: str | None,
     session_timeout_ms: int,
     config: ConsumerConfig,
-) -> Subscription:
+) -> NativeSubscription:
     """Return the registration. Raises InvalidConfigError or InvalidGroupIdError."""
     if group is None:
         raise InvalidGroupIdError("coordination='zookeeper' is for groups; give group='…'")
@@ -164,7 +164,7 @@ def subscribe(
         raise InvalidConfigError(
             f"session_timeout_ms={session_timeout_ms}: give at least {SESSION_TIMEOUT_MIN_MS}"
         )
-    made = Subscription(names, pattern, streams, socket.gethostname(), config.client_id)
+    made = NativeSubscription(names, pattern, streams, socket.gethostname(), config.client_id)
     size = len(znodes.encode_subscription(made))
     if size > REGISTRATION_BYTES_MAX:
         raise InvalidConfigError(

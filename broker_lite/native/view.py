@@ -15,13 +15,13 @@ from typing import NamedTuple
 from broker_lite.errors import UnsupportedVersionError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Refused, Set, Znode
-from broker_lite.metadata.znodes import Assignment, FirstLook, Owner, Subscription
+from broker_lite.metadata.znodes import Assignment, FirstLookZnode, NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
 from broker_lite.native.asking import Asking
 from broker_lite.native.assignment import assign, covers
 
 
-class TopicFacts(NamedTuple):
+class WatchedTopic(NamedTuple):
     """A topic that the consumer reads. ``first_count`` is the number of partitions when the group
     began, 0 for a later topic. The group reads partitions beyond it from their beginning."""
 
@@ -37,11 +37,11 @@ class View:
         self,
         asking: Asking,
         group: str,
-        subscription: Subscription,
+        subscription: NativeSubscription,
         on_looked: Callable[[], None],
     ) -> None:
-        self.members: dict[str, Subscription] = {}
-        self.topics: dict[str, TopicFacts] = {}
+        self.members: dict[str, NativeSubscription] = {}
+        self.topics: dict[str, WatchedTopic] = {}
         self.is_looking = False
         self._asking = asking
         self._group = group
@@ -67,7 +67,7 @@ class View:
     def is_stale(self) -> bool:
         return self._stale_members or self._stale_names or bool(self._stale_topics)
 
-    def owners(self, *, without: str = "") -> dict[TopicPartition, Owner]:
+    def owners(self, *, without: str = "") -> dict[TopicPartition, OwnerZnode]:
         """Return the assignment by this view; ``without`` leaves one member out."""
         counts = {name: facts.partition_count for name, facts in self.topics.items()}
         members = {name: row for name, row in self.members.items() if name != without}
@@ -150,7 +150,7 @@ class View:
             except UnsupportedVersionError:
                 # A registration that no member can read gets no partitions; all members agree on
                 # that.
-                self.members[name] = Subscription((), None, 0)
+                self.members[name] = NativeSubscription((), None, 0)
         self._one_member_less()
 
     def _one_member_less(self) -> None:
@@ -219,20 +219,20 @@ class View:
             return
         known = znodes.decode_first_look(path, znode.data) if znode.data else None
         if known is not None and known.topic_id == found.topic_id:
-            self._ready(topic, TopicFacts(found.topic_id, count, known.partition_count), None)
+            self._ready(topic, WatchedTopic(found.topic_id, count, known.partition_count), None)
             return
         first = self._first(found, is_another=known is not None)
-        facts = TopicFacts(found.topic_id, count, first.partition_count)
+        facts = WatchedTopic(found.topic_id, count, first.partition_count)
         write = Set(path, znodes.encode_first_look(first), znode.version)
         self._asking.write([write], partial(self._ready, topic, facts))
 
-    def _first(self, found: Assignment, *, is_another: bool) -> FirstLook:
+    def _first(self, found: Assignment, *, is_another: bool) -> FirstLookZnode:
         """Return what the group records of a topic. ``is_another``: a topic of that name was
         recorded under another id."""
         is_old = found.topic_id in self._was_there and not is_another
-        return FirstLook(found.topic_id, len(found.replicas) if is_old else 0)
+        return FirstLookZnode(found.topic_id, len(found.replicas) if is_old else 0)
 
-    def _ready(self, topic: str, facts: TopicFacts, refused: Refused | None) -> None:
+    def _ready(self, topic: str, facts: WatchedTopic, refused: Refused | None) -> None:
         if refused is not None:
             self._again(topic, refused)
             return

@@ -34,10 +34,10 @@ from broker_lite.replication.controller_effects import (
 from broker_lite.replication.controller_events import (
     BrokersChanged,
     ControllerEvent,
+    ControllerTick,
     Loaded,
     StatesRead,
     SuspectsChanged,
-    Tick,
     WriteRefused,
     Written,
 )
@@ -110,7 +110,7 @@ class Controller:
             case WriteRefused():
                 held.adopt(event.states)
                 return []
-            case Tick():
+            case ControllerTick():
                 return self._rebalance(now_ms)
             case Written():
                 return self._written(now_ms, event.write)

@@ -61,7 +61,7 @@ class WriteRefused(NamedTuple):
     states: Sequence[StateChange]
 
 
-class Tick(NamedTuple):
+class ControllerTick(NamedTuple):
     """``Controller.due_ms`` has passed."""
 
 
@@ -152,5 +152,12 @@ Request = (
     | RetirementRequested
 )
 ControllerEvent = (
-    Loaded | BrokersChanged | SuspectsChanged | StatesRead | WriteRefused | Tick | Written | Request
+    Loaded
+    | BrokersChanged
+    | SuspectsChanged
+    | StatesRead
+    | WriteRefused
+    | ControllerTick
+    | Written
+    | Request
 )

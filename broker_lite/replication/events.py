@@ -15,7 +15,7 @@ from broker_lite.model import LeaderAndIsr, OffsetAndEpoch, ReplicaId
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 
-class Limits(NamedTuple):
+class ReplicaLimits(NamedTuple):
     """The topic settings that a replica uses."""
 
     min_insync_replicas: int = 1
@@ -36,14 +36,14 @@ class LeaderAndIsrChanged(NamedTuple):
 
     state: LeaderAndIsr
     broker_epochs: frozenset[int]
-    limits: Limits = Limits()
+    limits: ReplicaLimits = ReplicaLimits()
     replicas: tuple[int, ...] = ()
 
 
 class LimitsChanged(NamedTuple):
     """The topic settings changed."""
 
-    limits: Limits
+    limits: ReplicaLimits
 
 
 class AppendRequested(NamedTuple):

@@ -39,7 +39,7 @@ from broker_lite.replication.events import (
     EpochStarted,
     FollowerFetched,
     IsrRefused,
-    Limits,
+    ReplicaLimits,
 )
 from broker_lite.replication.isr import (
     CommittedIsr,
@@ -70,7 +70,7 @@ class Leader:
 
     state: LeaderAndIsr
     log: LocalLog
-    limits: Limits
+    limits: ReplicaLimits
     replicas: tuple[int, ...]
     """The brokers that the partition is assigned to."""
     isr: IsrState

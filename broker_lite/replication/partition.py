@@ -38,8 +38,8 @@ from broker_lite.replication.events import (
     IsrRefused,
     IsrWritten,
     LeaderAndIsrChanged,
-    Limits,
     LimitsChanged,
+    ReplicaLimits,
     StorageFailed,
     Synced,
     Tick,
@@ -92,7 +92,7 @@ class Partition:
         )
         self.log = LocalLog(key, local, log_end_offset, flushed_end, high_watermark, last_epoch)
         self.role: Role = Offline(NotLeaderError(), final=False)
-        self._limits = Limits()
+        self._limits = ReplicaLimits()
         self._replicas: tuple[int, ...] = ()
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
@@ -315,7 +315,7 @@ class Partition:
 
     # Roles.
 
-    def _change_limits(self, limits: Limits) -> list[Effect]:
+    def _change_limits(self, limits: ReplicaLimits) -> list[Effect]:
         if limits == self._limits:
             return []
         self._limits = limits

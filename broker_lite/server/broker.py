@@ -25,7 +25,7 @@ from typing import Any
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
 from broker_lite.model import Endpoint
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import Peers
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
@@ -152,7 +152,7 @@ class Broker:
 
     def _compose(
         self, endpoint: Endpoint, logs: LogManager, disk: Disk, registry: Registry
-    ) -> Parts:
+    ) -> BrokerContext:
         """Create the partitions and groups, which follow the registry's snapshots, and the
         handlers' context."""
         config, clock, metrics = self._config, self._clock, self._metrics
@@ -168,7 +168,7 @@ class Broker:
             cluster=registry,
             net=peers,
         )
-        parts = Parts(
+        parts = BrokerContext(
             config=config,
             clock=clock,
             registry=registry,
@@ -278,7 +278,7 @@ class Broker:
         self._stack.push_async_callback(self._metrics.close)
         logger.info("metrics on http://%s:%d/metrics", config.host, port)
 
-    def _start_housekeeping(self, parts: Parts) -> None:
+    def _start_housekeeping(self, parts: BrokerContext) -> None:
         config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
         replicas, groups = parts.replicas, parts.groups
         client_id = broker_client_id(config.broker_id)

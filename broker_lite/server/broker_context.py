@@ -21,7 +21,7 @@ from broker_lite.storage.manager import LogManager
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class BrokerContext:
     """The broker's parts that handlers use. ``endpoint`` is the address advertised to clients."""
 
     config: BrokerConfig

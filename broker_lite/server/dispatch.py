@@ -22,7 +22,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
     wire_code,
 )
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import (
     alter_configs,
     alter_partition_reassignments,
@@ -62,7 +62,7 @@ from broker_lite.server.handlers import (
     unregister_broker,
     update_features,
 )
-from broker_lite.server.network.connection import Reply
+from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import (
@@ -75,7 +75,7 @@ from broker_lite.wire.refused_tables import CURES
 
 logger = logging.getLogger("logbus.dispatch")
 
-Handler = Callable[[Parts, RequestContext, Any], Awaitable[Any]]
+Handler = Callable[[BrokerContext, RequestContext, Any], Awaitable[Any]]
 
 HANDLERS: dict[int, Handler] = {
     ApiKey.LIST_OFFSETS: list_offsets.handle,
@@ -127,14 +127,14 @@ TOLD_MAX = 1000
 class Dispatcher:
     """The dispatcher of one broker; connections call ``begin`` with each frame."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, parts: Parts) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, parts: BrokerContext) -> None:
         self._loop = loop
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: set[tuple[int, int, str | None]] = set()
         parts.metrics.gauge("requests_in_tasks", lambda: len(self._tasks))
 
-    def begin(self, frame: memoryview, reply: Reply) -> None:
+    def begin(self, frame: memoryview, reply: ResponseSlot) -> None:
         """Start answering a request. Raise ProtocolError if the frame is not a request."""
         request = RequestContext.read(frame, reply.session, reply.arrived_ms)
         key = request.api_key
@@ -162,7 +162,7 @@ class Dispatcher:
             self._fail(request, frame, reply, UnknownServerError())
 
     def _refuse(
-        self, request: RequestContext, frame: memoryview, reply: Reply, error: LogbusError
+        self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
         """Refuse a request of an unsupported version or excessive size."""
         self._parts.metrics.count("requests_refused")
@@ -178,7 +178,7 @@ class Dispatcher:
         reply.answer((refusal,))
 
     def _fail(
-        self, request: RequestContext, frame: memoryview, reply: Reply, error: LogbusError
+        self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
         """Answer with an error in the response's format after the handler failed."""
         refusal = _refusal(request, frame, wire_code(error), error.message)
@@ -188,7 +188,7 @@ class Dispatcher:
             reply.answer((refusal,))
 
     async def _answer(
-        self, request: RequestContext, message: Any, frame: memoryview, reply: Reply
+        self, request: RequestContext, message: Any, frame: memoryview, reply: ResponseSlot
     ) -> None:
         try:
             response = await HANDLERS[request.api_key](self._parts, request, message)

@@ -6,19 +6,19 @@ in-memory one that loses unsynced bytes in a crash.
 """
 
 from broker_lite.storage.files import File, Files, OsFiles
-from broker_lite.storage.log import Appended, Log
+from broker_lite.storage.log import Log, LogAppendInfo
 from broker_lite.storage.manager import LogManager, LogUsage
 from broker_lite.storage.memory import MemFiles, PowerCut
 from broker_lite.storage.reader import LogSlice
 from broker_lite.storage.scan import CorruptRange, InspectedBatch
 
 __all__ = [
-    "Appended",
     "CorruptRange",
     "File",
     "Files",
     "InspectedBatch",
     "Log",
+    "LogAppendInfo",
     "LogManager",
     "LogSlice",
     "LogUsage",

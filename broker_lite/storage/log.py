@@ -39,7 +39,7 @@ SAVE_EVERY_BYTES = 64 << 20
 after a crash scans at most this many."""
 
 
-class Appended(NamedTuple):
+class LogAppendInfo(NamedTuple):
     """The offsets of an appended batch.
 
     ``log_append_time_ms`` is -1 unless the broker stamped it.
@@ -86,7 +86,7 @@ class Log(LogBounds):
         now_ms: int,
         *,
         keep: bool = True,
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """Validate, stamp and write one client's batch, which fills ``buffer``.
 
         Without ``keep`` the batch leaves the page cache once it is on disk (``File.append``). A
@@ -108,7 +108,7 @@ class Log(LogBounds):
                 refused=refused.find(self.key, header) if refused else None,
             )
             if known is not None:
-                return Appended(known.base_offset, known.next_offset, NO_TIMESTAMP, True)
+                return LogAppendInfo(known.base_offset, known.next_offset, NO_TIMESTAMP, True)
         if self._data.is_full:
             self._data.check_room()
         append_time = NO_TIMESTAMP
@@ -127,7 +127,7 @@ class Log(LogBounds):
             self.start_epoch(leader_epoch)
         header = stamp(buffer, header, base, leader_epoch)
         self._write(buffer, (header,), now_ms, keep)
-        return Appended(base, self._tail[0], append_time, False)
+        return LogAppendInfo(base, self._tail[0], append_time, False)
 
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
         """Record a refused batch: the batches that its producer already sent behind it get

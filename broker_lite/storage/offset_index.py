@@ -30,7 +30,7 @@ class CorruptIndex(Exception):
     """An index file contradicts itself or its log; callers rebuild it."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """The base offset of a batch and the position of its first byte."""
 
     offset: int
@@ -70,23 +70,23 @@ class OffsetIndex:
         self._positions.append(position)
         self._offsets.append(offset - self.base_offset)
 
-    def last(self) -> Entry:
+    def last(self) -> IndexEntry:
         """Return the newest entry, or the segment's beginning."""
         return self._entry(len(self._offsets) - 1)
 
-    def floor(self, offset: int) -> Entry:
+    def floor(self, offset: int) -> IndexEntry:
         """Return the last entry at or before ``offset``, or the segment's beginning."""
         return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
 
-    def floor_position(self, position: int) -> Entry:
+    def floor_position(self, position: int) -> IndexEntry:
         """Return the last entry at or before ``position``, or the segment's beginning."""
         count = len(self._offsets)
         return self._entry(bisect_right(self._positions, position, 0, count) - 1)
 
-    def _entry(self, i: int) -> Entry:
+    def _entry(self, i: int) -> IndexEntry:
         if i < 0:
-            return Entry(self.base_offset, 0)
-        return Entry(self.base_offset + self._offsets[i], self._positions[i])
+            return IndexEntry(self.base_offset, 0)
+        return IndexEntry(self.base_offset + self._offsets[i], self._positions[i])
 
     def cut(self, position: int) -> OffsetIndex:
         """Return a copy without entries at or beyond ``position``; readers keep the old index."""

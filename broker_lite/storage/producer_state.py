@@ -50,7 +50,7 @@ class ProducedBatch(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
 
-class Producer:
+class ProducerEntry:
     """The recorded state of one producer id."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_append_ms", "transaction_start")
@@ -74,7 +74,7 @@ class ProducerState:
     __slots__ = ("_producers", "forgot", "next_offset")
 
     def __init__(self, next_offset: int = 0) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, ProducerEntry] = {}
         self.next_offset = next_offset
         """Exclusive end: the state covers every batch below this offset."""
         self.forgot = False
@@ -84,13 +84,13 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+    def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
         return iter(self._producers.items())
 
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._producers
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerEntry | None:
         return self._producers.get(producer_id)
 
     def check(
@@ -161,7 +161,7 @@ class ProducerState:
             return
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            producer = self._producers[header.producer_id] = Producer(header.producer_epoch)
+            producer = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch)
         elif header.producer_epoch > producer.epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
@@ -241,7 +241,7 @@ def decode(data: bytes) -> ProducerState:
 def _decode_producer(state: ProducerState, body: bytes, at: int) -> int:
     producer_id, epoch, coordinator, last_ms, start, batches = _PRODUCER.unpack_from(body, at)
     at += _PRODUCER.size
-    producer = state._producers[producer_id] = Producer(epoch)
+    producer = state._producers[producer_id] = ProducerEntry(epoch)
     producer.coordinator_epoch = coordinator
     producer.last_append_ms = last_ms
     producer.transaction_start = start

@@ -25,7 +25,7 @@ from broker_lite.record.batch import BatchHeader
 from broker_lite.record.walker import BadBatch, LogBatch
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
-from broker_lite.storage.offset_index import Entry
+from broker_lite.storage.offset_index import IndexEntry
 from broker_lite.storage.scan import CorruptRange, read_batch, walk_batches, walk_headers
 from broker_lite.storage.segment import Segment
 
@@ -166,13 +166,13 @@ class LogReader:
             base, position = found.header.base_offset, found.position
             hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
         if at_tail and segment is active:
-            stop = Entry(end, size)
+            stop = IndexEntry(end, size)
         else:
             stop = self._stop(segment, end, hints)
         if self.corruption:
             stop = self._clip(offset, stop)
         if stop.position - position > max_bytes:
-            stop = self._cut(segment, Entry(base, position), stop, max_bytes, min_one)
+            stop = self._cut(segment, IndexEntry(base, position), stop, max_bytes, min_one)
         end, stop_position = stop
         hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
         return LogSlice(segment.file, position, stop_position - position, base, end)
@@ -205,7 +205,7 @@ class LogReader:
             damage = self._note_damage(segment, bad)
             if offset < damage.next_offset:
                 raise CorruptMessageError(str(damage)) from None
-            entry = Entry(damage.next_offset, damage.position + damage.length)
+            entry = IndexEntry(damage.next_offset, damage.position + damage.length)
             try:
                 return segment.find_from(entry, offset, segment.size_bytes)
             except BadBatch as another:
@@ -217,7 +217,7 @@ class LogReader:
         Otherwise a reader of a damaged batch would request the same slice for ever.
         """
         try:
-            segment.header_at(Entry(base, position), segment.size_bytes)
+            segment.header_at(IndexEntry(base, position), segment.size_bytes)
         except BadBatch as bad:
             raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
 
@@ -228,34 +228,34 @@ class LogReader:
             if oldest is not self._tail.segment and oldest is not segment:
                 oldest.release()
 
-    def _stop(self, segment: Segment, end: int, hints: Hints) -> Entry:
+    def _stop(self, segment: Segment, end: int, hints: Hints) -> IndexEntry:
         """Return the boundary in ``segment`` at which a read that ends at ``end`` must stop."""
         bases, _ = self._chain
         i = bisect_right(bases, segment.base_offset)
         if i < len(bases) and end >= bases[i]:
-            return Entry(bases[i], segment.size_bytes)
+            return IndexEntry(bases[i], segment.size_bytes)
         hint = hints[(end ^ end >> 6 ^ end >> 12) & 63]
         if hint is not None and hint[0] == end and hint[1] is segment:
-            return Entry(end, hint[2])
+            return IndexEntry(end, hint[2])
         if end >= segment.next_offset:
-            return Entry(end, segment.size_bytes)
+            return IndexEntry(end, segment.size_bytes)
         try:
             found = self._find(segment, end)
         except CorruptMessageError:
             damage = self._damage_over(end)
             if damage is None or damage.segment_base != segment.base_offset:
                 raise
-            return Entry(damage.first_offset, damage.position)
-        return Entry(found.header.base_offset, found.position)
+            return IndexEntry(damage.first_offset, damage.position)
+        return IndexEntry(found.header.base_offset, found.position)
 
-    def _clip(self, offset: int, stop: Entry) -> Entry:
+    def _clip(self, offset: int, stop: IndexEntry) -> IndexEntry:
         """Return ``stop``, or the start of the first unreadable range after ``offset`` if that is
         lower.
         """
         self._raise_in_damage(offset)
         for damage in self.corruption:
             if damage.unreadable and offset < damage.first_offset < stop.offset:
-                return Entry(damage.first_offset, min(stop.position, damage.position))
+                return IndexEntry(damage.first_offset, min(stop.position, damage.position))
         return stop
 
     def _raise_in_damage(self, offset: int) -> None:
@@ -269,8 +269,8 @@ class LogReader:
         return None
 
     def _cut(
-        self, segment: Segment, start: Entry, stop: Entry, max_bytes: int, min_one: bool
-    ) -> Entry:
+        self, segment: Segment, start: IndexEntry, stop: IndexEntry, max_bytes: int, min_one: bool
+    ) -> IndexEntry:
         """Return the last batch boundary up to ``stop`` within ``max_bytes`` of ``start``.
 
         Taken from the index if an entry lies in that range.
@@ -282,7 +282,7 @@ class LogReader:
         following, at = start
         while at < stop.position:
             try:
-                header = segment.header_at(Entry(following, at), stop.position)
+                header = segment.header_at(IndexEntry(following, at), stop.position)
             except BadBatch as bad:
                 if at > start.position:
                     break
@@ -292,7 +292,7 @@ class LogReader:
             at, following = at + header.size_bytes, header.next_offset
             if at >= limit:
                 break
-        return Entry(min(following, stop.offset), at)
+        return IndexEntry(min(following, stop.offset), at)
 
     # -- damage --------------------------------------------------------------------------------
 
@@ -596,7 +596,7 @@ class LogReader:
             offset = max(stop.offset, offset + 1)
         return max(min(offset, end), start + 1), counted
 
-    def _boundary(self, offset: int) -> tuple[Segment, Entry]:
+    def _boundary(self, offset: int) -> tuple[Segment, IndexEntry]:
         """Return the segment and the boundary of the batch that holds ``offset``.
 
         A segment's base offset needs no read of its first batch.
@@ -604,9 +604,9 @@ class LogReader:
         bases, segments = self._chain
         i = bisect_right(bases, offset) - 1
         if i >= 0 and bases[i] == offset:
-            return segments[i], Entry(offset, 0)
+            return segments[i], IndexEntry(offset, 0)
         segment, found = self._locate(offset)
-        return segment, Entry(found.header.base_offset, found.position)
+        return segment, IndexEntry(found.header.base_offset, found.position)
 
 
 def _is_sound(segment: Segment, found: LogBatch) -> bool:

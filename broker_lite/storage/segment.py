@@ -19,7 +19,7 @@ from broker_lite.record.walker import BadBatch, LogBatch, WalkPolicy
 from broker_lite.storage import offset_index, paths, time_index
 from broker_lite.storage.checkpoint import read_whole, write_atomic
 from broker_lite.storage.files import File, Files
-from broker_lite.storage.offset_index import CorruptIndex, Entry, OffsetIndex
+from broker_lite.storage.offset_index import CorruptIndex, IndexEntry, OffsetIndex
 from broker_lite.storage.scan import (
     CorruptRange,
     read_batch,
@@ -152,7 +152,7 @@ class Segment:
         self.damaged = offsets.damaged
         return True
 
-    def load_prefix(self, recovery_point: int) -> Entry:
+    def load_prefix(self, recovery_point: int) -> IndexEntry:
         """Load index files that describe the first part of this file; return where the scan must
         begin.
 
@@ -180,14 +180,14 @@ class Segment:
         self.next_offset = entry.offset
         return entry
 
-    def _begin_indexes(self) -> Entry:
+    def _begin_indexes(self) -> IndexEntry:
         self._index, self._times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self.max_timestamp = NO_TIMESTAMP
         self.next_offset = self.base_offset
         self._bytes_since_entry = 0
-        return Entry(self.base_offset, 0)
+        return IndexEntry(self.base_offset, 0)
 
-    def _has_batch_at(self, entry: Entry) -> bool:
+    def _has_batch_at(self, entry: IndexEntry) -> bool:
         if entry.position == 0:
             return entry.offset == self.base_offset
         found = read_batch(self.file, entry.position, self.size_bytes)
@@ -377,7 +377,7 @@ class Segment:
             self.rebuild_indexes()
             return self.find_from(self.index.floor(offset), offset, end)
 
-    def find_from(self, entry: Entry, offset: int, end: int) -> LogBatch:
+    def find_from(self, entry: IndexEntry, offset: int, end: int) -> LogBatch:
         """Search as ``find`` does, walking headers from a known batch boundary. Raises BadBatch."""
         expected, position = entry
         for found in walk_headers(
@@ -388,7 +388,7 @@ class Segment:
                 return found
         raise BadBatch(end, expected, "the file ends before this offset")
 
-    def header_at(self, entry: Entry, end: int, epoch: int = NO_EPOCH) -> BatchHeader:
+    def header_at(self, entry: IndexEntry, end: int, epoch: int = NO_EPOCH) -> BatchHeader:
         """Return the header of the batch at a boundary before ``end``. Raises BadBatch."""
         expected, position = entry
         one = walk_headers(self.file, position, end, expected, epoch, chunk_bytes=fmt.HEADER_BYTES)
@@ -398,7 +398,7 @@ class Segment:
 
     def rescan(
         self,
-        start: Entry,
+        start: IndexEntry,
         limit: int = UNBOUNDED,
         *,
         check_crc: bool,
@@ -463,7 +463,7 @@ class Segment:
         if after == end:
             return expected <= limit
         try:
-            self.header_at(Entry(expected, after), end, header.leader_epoch)
+            self.header_at(IndexEntry(expected, after), end, header.leader_epoch)
         except BadBatch:
             return False
         return True

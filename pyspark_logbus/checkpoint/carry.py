@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from broker_lite.errors import InvalidConfigError
 from pyspark_logbus.checkpoint import offset_log
-from pyspark_logbus.checkpoint.offset_log import Batch, KafkaOffsets
+from pyspark_logbus.checkpoint.offset_log import KafkaOffsets, MicroBatch
 from pyspark_logbus.offsets import SourceOffset
 
 Place = Callable[[KafkaOffsets], SourceOffset]
@@ -92,7 +92,9 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
     return carried
 
 
-def _carried(old: Path, number: int, batch: Batch, place: Place, carried: Carried) -> Batch:
+def _carried(
+    old: Path, number: int, batch: MicroBatch, place: Place, carried: Carried
+) -> MicroBatch:
     """Return the batch with logbus's offsets; append those of the last batch to ``carried``."""
     ends = []
     for source, line in enumerate(batch.ends):

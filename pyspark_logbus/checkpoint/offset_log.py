@@ -22,7 +22,7 @@ KafkaOffsets = Mapping[str, Mapping[str, int]]
 """Exclusive end offsets by topic and by partition number."""
 
 
-class Batch(NamedTuple):
+class MicroBatch(NamedTuple):
     """The content of one file of the offset log.
 
     ``ends`` has a line for each source; the line is ``-`` for a source without an offset.
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
         return "\n".join((VERSION, self.metadata, *self.ends))
 
 
-def read_batch(name: str, text: str) -> Batch:
+def read_batch(name: str, text: str) -> MicroBatch:
     """Parse one file of the offset log; ``name`` appears in error messages.
 
     Raises InvalidConfigError for a malformed file, and UnsupportedVersionError for another version.
@@ -49,7 +49,7 @@ def read_batch(name: str, text: str) -> Batch:
             "Start with a new checkpointLocation, and with startingOffsets from logbus mirror "
             "--translate"
         )
-    return Batch(lines[0], tuple(lines[1:]))
+    return MicroBatch(lines[0], tuple(lines[1:]))
 
 
 def kafka_offsets(line: str) -> KafkaOffsets | None:

@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     kill: bool = False
 
 
-class Parts(NamedTuple):
+class DemoParts(NamedTuple):
     """The running parts of the demo."""
 
     admin: Admin
@@ -128,7 +128,7 @@ def _start(
     directory: Path,
     screen: Screen,
     stack: contextlib.ExitStack,
-) -> tuple[Parts, LocalCluster]:
+) -> tuple[DemoParts, LocalCluster]:
     """Start the cluster and Spark in parallel, then the topics, the query, sender and reader."""
     cluster = LocalCluster(
         plan.brokers, directory=directory / "cluster", zookeeper_log_level="INFO"
@@ -163,7 +163,7 @@ def _start(
         LINES_TOPIC,
         lines,
         seconds=plan.seconds,
-        own=sources.Tail(lambda: logs).lines,
+        own=sources.FileTail(lambda: logs).lines,
         own_count=own_count,
     )
     results = Results(bus, COUNTS_TOPIC)
@@ -181,7 +181,7 @@ def _start(
     stack.callback(shipper.stop)
     results.start()
     stack.callback(results.stop)
-    return Parts(admin, shipper, results, counting), cluster
+    return DemoParts(admin, shipper, results, counting), cluster
 
 
 def _brokers(count: int) -> str:
@@ -195,7 +195,7 @@ def _stop_query(counting: StreamingQuery) -> None:
         counting.stop()
 
 
-def _follow(parts: Parts, cluster: LocalCluster, screen: Screen, *, kill: bool) -> None:
+def _follow(parts: DemoParts, cluster: LocalCluster, screen: Screen, *, kill: bool) -> None:
     """Draw the progress until all lines are sent, counted, committed and printed.
 
     Raises the error of a failed part, and RequestTimedOutError if the query falls behind.
@@ -219,7 +219,7 @@ def _follow(parts: Parts, cluster: LocalCluster, screen: Screen, *, kill: bool) 
         time.sleep(_LOOK_SECONDS)
 
 
-def _kill_leader(parts: Parts, cluster: LocalCluster, screen: Screen) -> None:
+def _kill_leader(parts: DemoParts, cluster: LocalCluster, screen: Screen) -> None:
     where = TopicPartition(LINES_TOPIC, 0)
     known = parts.admin.cluster([LINES_TOPIC]).partition(where)
     broker = next(b for b in cluster.brokers if known is not None and b.id == known.leader)
@@ -227,7 +227,7 @@ def _kill_leader(parts: Parts, cluster: LocalCluster, screen: Screen) -> None:
     broker.kill()
 
 
-def _progress(parts: Parts) -> Iterator[Progress]:
+def _progress(parts: DemoParts) -> Iterator[Progress]:
     while True:
         for error in (parts.shipper.error, parts.results.error, parts.query.exception()):
             if error is not None:
@@ -268,7 +268,7 @@ def _ends(admin: Admin, topic: str) -> dict[TopicPartition, int]:
     return {tp: last[tp].offset - first[tp].offset for tp in partitions}
 
 
-def _reconcile(parts: Parts, cluster: LocalCluster, screen: Screen) -> bool:
+def _reconcile(parts: DemoParts, cluster: LocalCluster, screen: Screen) -> bool:
     """Print all totals and return whether they agree."""
     committed = read_group_offsets(cluster.zookeeper, GROUP)
     figures = {

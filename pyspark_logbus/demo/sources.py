@@ -29,7 +29,7 @@ _NO_LOGS = {"wtmp", "btmp", "lastlog", "faillog", "README", "eipp.log.xz"}
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
-class Source(NamedTuple):
+class LineSource(NamedTuple):
     """Lines of one origin, its name, and a note for the listing."""
 
     name: str
@@ -41,7 +41,7 @@ Take = Callable[[int], list[bytes]]
 """Reads at most this number of lines."""
 
 
-def from_file(path: Path, lines_max: int) -> list[Source]:
+def from_file(path: Path, lines_max: int) -> list[LineSource]:
     """Return the lines of a user's file, plain or compressed.
 
     Raises OSError or EOFError if the file cannot be read. NUL bytes, which a crash leaves in a log,
@@ -56,18 +56,18 @@ def from_file(path: Path, lines_max: int) -> list[Source]:
     note = f"{count:,} of them with NUL bytes, each now \N{REPLACEMENT CHARACTER}" if count else ""
     if not lines:
         note = "the file has only blank lines"
-    return [Source(path.name, [line.replace(NUL, NUL_SHOWN) for line in lines], note)]
+    return [LineSource(path.name, [line.replace(NUL, NUL_SHOWN) for line in lines], note)]
 
 
-def from_machine(lines_max: int) -> list[Source]:
+def from_machine(lines_max: int) -> list[LineSource]:
     """Return at most ``lines_max`` lines of /var/log and the journal that this user may read."""
-    found: list[Source] = []
+    found: list[LineSource] = []
     left = lines_max
     for name, take in _machine_logs():
         lines = take(left)
         left -= len(lines)
         if lines:
-            found.append(Source(name, lines))
+            found.append(LineSource(name, lines))
         if not left:
             break
     return found
@@ -119,7 +119,7 @@ def _take(file: IO[bytes], lines_max: int) -> list[bytes]:
     return lines
 
 
-class Tail:
+class FileTail:
     """A reader of new complete lines in files that are still written, such as the demo's logs."""
 
     def __init__(self, paths: Callable[[], list[Path]]) -> None:

@@ -297,7 +297,7 @@ def test_group_with_unknown_members_is_not_reported_empty(
 ) -> None:
     """As a coordinator leaves it that dies under them."""
     group = f"g-{uuid.uuid4().hex[:8]}"
-    left = znodes.Coordinator(99, 1, 1, 4, None, "1-1", 2, 600_000)
+    left = znodes.CoordinatorZnode(99, 1, 1, 4, None, "1-1", 2, 600_000)
     zookeeper = KazooClient(cluster.zookeeper)
     zookeeper.start()
     try:

@@ -27,11 +27,11 @@ from broker_lite.errors import (
     NonEmptyGroupError,
 )
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.mirror.claim import Claim
+from broker_lite.mirror.claim import MirrorClaim
 from broker_lite.mirror.mirror import Mirror
-from broker_lite.mirror.rewrite import Piece
-from broker_lite.mirror.source import Source
-from broker_lite.mirror.target import Target
+from broker_lite.mirror.rewrite import RewrittenBatch
+from broker_lite.mirror.source import MirrorSource
+from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.format import HEADER_BYTES
@@ -115,7 +115,7 @@ def test_columnar_batches_are_copied_unchanged(
     assert rows_of(bus, copied) == rows_of(origin, copied)
     bodies = []
     for side in (origin, bus):
-        reader = Source(side.bootstrap_servers, "test")
+        reader = MirrorSource(side.bootstrap_servers, "test")
         topic_id = side.admin.cluster((copied,)).topic_id(copied)
         batches = reader.fetch_one(TopicPartition(copied, 0), topic_id, 0).batches
         assert batches and all(batch.header.is_columns for batch in batches)
@@ -450,7 +450,7 @@ def test_only_one_mirror_of_a_source_is_active(
         with pytest.raises(NonEmptyGroupError, match="at work already: logbus-mirror at"):
             second.run(once=True, stop=threading.Event(), on_look=lambda: None)
         # Whoever slept through another's claim may not write, whatever it believes.
-        taken = Claim(bus.bootstrap_servers, "other", 1000)
+        taken = MirrorClaim(bus.bootstrap_servers, "other", 1000)
         taken._group = first.name
         taken._join()
         send(origin, copied, 100, 100)
@@ -470,10 +470,10 @@ def test_only_one_mirror_of_a_source_is_active(
     after = mirror()
     assert after._notes.signature is not None
     assert after._notes.signature[1:] == (signature.producer_id, signature.producer_epoch + 1)
-    late = Target(bus.bootstrap_servers, "late")
+    late = MirrorTarget(bus.bootstrap_servers, "late")
     late.begin(signature.producer_id, signature.producer_epoch, lambda: None)
     buffer = encode_rows([Row(0, 1, b"k", b"again", ())])
-    piece = Piece(buffer, read_header(buffer), ((0, 1),))
+    piece = RewrittenBatch(buffer, read_header(buffer), ((0, 1),))
     refused = late.write({TopicPartition(copied, 0): [piece]}, lambda *_: None)
     assert [type(error) for error in refused.values()] == [InvalidProducerEpochError]
     late.close()

@@ -565,7 +565,7 @@ def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await create(broker, "t", 1)
-        value = znodes.Coordinator(2, 1, 3, 7, 5)
+        value = znodes.CoordinatorZnode(2, 1, 3, 7, 5)
         data = znodes.encode_coordinator(value).replace(b',"claim":""', b"")
         group = znodes.encode_group(znodes.KIND_KAFKA)
         await broker.store.write(

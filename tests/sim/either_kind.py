@@ -32,11 +32,11 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
-from broker_lite.metadata.znodes import Subscription
+from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.model import CommittedOffset, TopicPartition
-from broker_lite.native.events import Start
+from broker_lite.native.events import PartitionStart
 from broker_lite.native.machine import MEMBER
-from broker_lite.native.member import Member
+from broker_lite.native.member import NativeShell
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 
 EPISODES = 10
@@ -93,10 +93,10 @@ class NativeMember:
         self.refused: LogbusError | None = None
         self.at: dict[TopicPartition, int] = {}
         self.grants: dict[TopicPartition, int] = {}
-        self.member = Member(
+        self.member = NativeShell(
             GROUP,
             name,
-            Subscription((TOPIC,), None, 1),
+            NativeSubscription((TOPIC,), None, 1),
             self,
             make_store=lambda: self.zk,
             now_ms=lambda: world.loop.time() * 1000,
@@ -142,7 +142,7 @@ class NativeMember:
 
     # What the member says.
 
-    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
+    def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
         self.at[where] = 0 if start.committed is None else start.committed.offset
         self.grants[where] = start.grant
 

@@ -23,7 +23,7 @@ from sim.zk import ZkService
 
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
-from broker_lite.metadata.znodes import Assignment, Subscription
+from broker_lite.metadata.znodes import Assignment, NativeSubscription
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native.assignment import assign, covers
 from broker_lite.native.machine import MEMBER
@@ -164,10 +164,10 @@ class World:
         streams = self.chance.choice((1, 1, 1, 2, 3))
         subscription = self.chance.choice(
             (
-                Subscription(("alpha",), None, streams),
-                Subscription(("alpha", "beta"), None, streams),
-                Subscription((), "beta.*", streams),
-                Subscription(TOPICS, None, streams),
+                NativeSubscription(("alpha",), None, streams),
+                NativeSubscription(("alpha", "beta"), None, streams),
+                NativeSubscription((), "beta.*", streams),
+                NativeSubscription(TOPICS, None, streams),
             )
         )
         name = f"c{self.chance.randrange(1000):03}-{self._number}"
@@ -303,7 +303,7 @@ class World:
             if self._offsets[path].offset <= before[path]:
                 raise Violation(f"{where} does not go on: {self._offsets[path]}")
 
-    def expected(self) -> dict[TopicPartition, znodes.Owner]:
+    def expected(self) -> dict[TopicPartition, znodes.OwnerZnode]:
         subscriptions = {reader.name: reader.subscription for reader in self.living}
         return assign(subscriptions, {t: len(row.replicas) for t, row in self.topics.items()})
 

@@ -67,7 +67,7 @@ two commits of one member in one generation is the later, nobody can tell."""
 
 Generation = tuple[int, int]
 """Of which of the groups of this name, and which one."""
-NOBODY = znodes.Coordinator(-1, -1, 0, 0, None)
+NOBODY = znodes.CoordinatorZnode(-1, -1, 0, 0, None)
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class BrokerProcess:
         async def answer() -> wire.FindCoordinatorResponse:
             chosen = [(key, other.groups.coordinator_of(key)) for key in call.coordinator_keys]
             rows = [
-                wire.Coordinator(key, -1 if view is None else view.broker_id, "", 0, 0, None)
+                wire.FoundCoordinator(key, -1 if view is None else view.broker_id, "", 0, 0, None)
                 for key, view in chosen
             ]
             return wire.FindCoordinatorResponse(0, tuple(rows))
@@ -230,8 +230,8 @@ class Member:
             )
             self.world.assigned((self.incarnation, self.generation), dict(parts))
 
-        def sync(token: int) -> ev.Sync:
-            return ev.Sync(token, self.member_id, self.instance_id, self.generation, parts)
+        def sync(token: int) -> ev.SyncGroup:
+            return ev.SyncGroup(token, self.member_id, self.instance_id, self.generation, parts)
 
         synced = await self.ask(lambda groups: groups.sync(GROUP, sync), timeout_s=6.0)
         if synced.error is not None:
@@ -358,7 +358,7 @@ class World:
             self._coordinator = NOBODY
             self._incarnation += 1
 
-    def _claimed(self, now: znodes.Coordinator) -> None:
+    def _claimed(self, now: znodes.CoordinatorZnode) -> None:
         before, self._coordinator = self._coordinator, now
         self._incarnations[now.claim] = self._incarnation
         same = now.epoch == before.epoch and now.broker_epoch == before.broker_epoch

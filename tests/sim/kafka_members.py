@@ -24,7 +24,7 @@ from sim.shell import LoopShell
 
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Share
-from broker_lite.client.membership.member import Member
+from broker_lite.client.membership.member import MemberShell
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Send
@@ -81,7 +81,7 @@ class Wire(LoopShell):
                 row = (
                     (-1, "", -1, 15) if view is None else (view.broker_id, "sim", view.broker_id, 0)
                 )
-                found = groups.Coordinator(GROUP, *row, None)
+                found = groups.FoundCoordinator(GROUP, *row, None)
                 return groups.FindCoordinatorResponse(0, (found,))
             case groups.OffsetFetchRequest():
                 return await self.fetch_offsets(broker, call.groups[0].topics)
@@ -202,7 +202,7 @@ class Wire(LoopShell):
         try:
             found = await broker.groups.sync(
                 GROUP,
-                lambda token: ev.Sync(
+                lambda token: ev.SyncGroup(
                     token, call.member_id, call.group_instance_id, call.generation_id, parts
                 ),
             )
@@ -269,7 +269,7 @@ class MachineMember(base.Member):
             group_instance_id=instance_id or "",
             assignors=world.assignors,
         )
-        self.member = self.share.member = Member(
+        self.member = self.share.member = MemberShell(
             self.wire,
             self.cluster,
             GROUP,

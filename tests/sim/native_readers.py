@@ -32,12 +32,12 @@ from broker_lite.errors import (
     NotOwnerError,
     UnknownTopicIdError,
 )
-from broker_lite.metadata.znodes import Subscription
+from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.model import EARLIEST_TIMESTAMP, CommittedOffset, Endpoint, TopicPartition
 from broker_lite.native.beginning import beginnings
 from broker_lite.native.changes import Change, Changes
-from broker_lite.native.member import Member
-from broker_lite.native.session import Dispatcher
+from broker_lite.native.member import NativeShell
+from broker_lite.native.session import SessionDispatcher
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import offsets
 
@@ -210,7 +210,7 @@ class StreamReader:
 class Reader:
     """One consumer: a production member, and streams that hand out what it owns."""
 
-    def __init__(self, world: World, name: str, subscription: Subscription) -> None:
+    def __init__(self, world: World, name: str, subscription: NativeSubscription) -> None:
         self.world = world
         self.name = name
         self.subscription = subscription
@@ -223,7 +223,7 @@ class Reader:
         start = world.chance.choice(("earliest", "earliest", "latest"))
         self.config = ConsumerConfig(start=start, auto_commit=self.commits == ITSELF)
         self.streams = [StreamReader(self, number) for number in range(subscription.streams)]
-        self.member = Member(
+        self.member = NativeShell(
             GROUP,
             name,
             subscription,
@@ -280,7 +280,7 @@ class Reader:
         await self.member.close()
 
 
-class Telling(Dispatcher):
+class Telling(SessionDispatcher):
     """Production's, counted."""
 
     def __init__(self, streams: list[StreamReader], world: World) -> None:

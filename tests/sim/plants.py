@@ -271,7 +271,7 @@ def disk_of_the_past_registers(patch: Patch) -> None:
     async def check_disk(self: registration.Registrar) -> Any:
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
-        data = znodes.encode_disk(znodes.Disk(ours.broker_id, ours.start_counter))
+        data = znodes.encode_disk(znodes.DiskZnode(ours.broker_id, ours.start_counter))
         found = await self._store.get(path)
         return Create(path, data) if found is None else Set(path, data, found.version)
 
@@ -501,12 +501,12 @@ def strays_stay(patch: Patch) -> None:
 @plant
 def consumers_get_what_is_flushed(patch: Patch) -> None:
     """A fetch of a consumer goes up to the leader's flushed end."""
-    wanted = fetch._Fetch._wanted
+    wanted = fetch._ConsumerFetch._wanted
 
     def more(self: Any, replica: Replica, *values: Any) -> Any:
         return wanted(self, replica, *values)._replace(end_offset=replica.role.flushed_end)
 
-    patch.setattr(fetch._Fetch, "_wanted", more)
+    patch.setattr(fetch._ConsumerFetch, "_wanted", more)
 
 
 @plant

@@ -18,7 +18,7 @@ from sim.scheduler import Owner
 
 from broker_lite.errors import LogbusError, NotLeaderError
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.disk import CallJob, SyncJob
@@ -70,7 +70,7 @@ class Process:
         )
         self.logs: LogManager | None = None
         self.replicas: ReplicaManager | None = None
-        self.parts: Parts | None = None
+        self.parts: BrokerContext | None = None
         self.on_end: Callable[[], object] = lambda: None
 
     def log(self, key: PartitionKey) -> Log | None:
@@ -117,7 +117,7 @@ class Process:
             cluster=self.registry,
             net=SimPeerNet(self),
         )
-        self.parts = Parts(
+        self.parts = BrokerContext(
             config=self.config,
             clock=self.clock,
             registry=self.registry,

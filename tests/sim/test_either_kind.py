@@ -44,7 +44,7 @@ def test_late_commit_without_member_beside_members_is_detected(members: int) -> 
     had this taken for an offset that goes back; nothing is late there any more."""
     world = either_kind.World(SimLoop(), 0)  # type: ignore[abstract]
     world.kind = znodes.KIND_KAFKA
-    claimed = znodes.Coordinator(1, 1, 1, 5, None, "1-1", 1)
+    claimed = znodes.CoordinatorZnode(1, 1, 1, 5, None, "1-1", 1)
     world._coordinator = claimed
     world.assigned((0, 5), {"m1": bytes(range(either_kind.PARTITIONS))})
     path = znodes.offset_path(either_kind.GROUP, either_kind.TOPIC, 0)

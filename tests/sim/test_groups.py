@@ -11,8 +11,8 @@ from sim import groups
 from sim.seeded import Violation, first_seed
 
 from broker_lite.metadata.store import Create, Operation, Set
-from broker_lite.native.events import Commit
-from broker_lite.native.member import Member
+from broker_lite.native.events import StreamCommit
+from broker_lite.native.member import NativeShell
 from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import View
 
@@ -50,7 +50,7 @@ def test_same_seed_gives_the_same_run() -> None:
 
 def no_lease(patch: Patch) -> None:
     """What is owned is handed out, however long ago ZooKeeper confirmed the session."""
-    patch.setattr(Member, "lease_until_ms", float("inf"))
+    patch.setattr(NativeShell, "lease_until_ms", float("inf"))
 
 
 def the_consumer_registry_is_not_watched(patch: Patch) -> None:
@@ -91,7 +91,7 @@ def claims_are_alike(patch: Patch) -> None:
     """What was read under a former claim is committed under the present one."""
     commit = Holdings.commit
 
-    def blind(holdings: Holdings, event: Commit) -> None:
+    def blind(holdings: Holdings, event: StreamCommit) -> None:
         held = holdings.held.items()
         commit(holdings, event._replace(grants={where: row.grant for where, row in held}))
 

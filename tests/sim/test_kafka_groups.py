@@ -95,7 +95,7 @@ def claims_have_no_name(patch: Patch) -> None:
     def checks(self: Any) -> tuple[Check, ...]:
         return (Check(znodes.coordinator_path(self.group), self.version),)
 
-    def unnumbered(path: str, data: bytes) -> znodes.Coordinator:
+    def unnumbered(path: str, data: bytes) -> znodes.CoordinatorZnode:
         return decode(path, data)._replace(members=0)
 
     async def delete(self: Any) -> None:
@@ -110,14 +110,14 @@ def claims_have_no_name(patch: Patch) -> None:
     patch.setattr(kafka_groups.World, "delete", delete)
     decode, claims = znodes.decode_coordinator, group_claims
     patch.setattr(claims, "znodes", _Instead(decode_coordinator=unnumbered))
-    patch.setattr(group_claims.Claim, "checks", property(checks))
+    patch.setattr(group_claims.GroupClaim, "checks", property(checks))
     patch.setattr(kafka_groups, "DELETIONS", 0.7)
 
 
 def generations_restart(patch: Patch) -> None:
     """A coordinator that takes a group over counts from 0."""
 
-    def restarted(path: str, data: bytes) -> znodes.Coordinator:
+    def restarted(path: str, data: bytes) -> znodes.CoordinatorZnode:
         return decode(path, data)._replace(generation=0)
 
     decode = znodes.decode_coordinator

@@ -13,8 +13,8 @@ from sim.kafka_groups import GROUP
 from sim.seeded import Violation, first_seed, play
 
 from broker_lite.client.membership import assignors
-from broker_lite.client.membership.machine import NO_GENERATION, Machine
-from broker_lite.client.membership.member import Member
+from broker_lite.client.membership.machine import NO_GENERATION, MemberMachine
+from broker_lite.client.membership.member import MemberShell
 from broker_lite.config import BrokerConfig
 from broker_lite.model import TopicPartition
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
@@ -97,28 +97,28 @@ def nothing_is_held_back(patch: Patch) -> None:
 
 def readers_are_not_waited_for(patch: Patch) -> None:
     """A member joins again while its reader still reads."""
-    patch.setattr(Machine, "_prepare", lambda self: self._join())
+    patch.setattr(MemberMachine, "_prepare", lambda self: self._join())
 
 
 def what_is_lost_is_kept(patch: Patch) -> None:
     """A member whose session ended goes on with what it had when it has joined again."""
 
-    def forget(self: Machine) -> None:
+    def forget(self: MemberMachine) -> None:
         self.generation = NO_GENERATION
 
-    patch.setattr(Machine, "_lose_all", forget)
+    patch.setattr(MemberMachine, "_lose_all", forget)
 
 
 def no_lease(patch: Patch) -> None:
     """What is owned is handed out, however long ago the coordinator confirmed the session."""
     always = property(lambda _: float("inf"), lambda *_: None)
-    patch.setattr(Member, "lease_until_ms", always, raising=False)
+    patch.setattr(MemberShell, "lease_until_ms", always, raising=False)
 
 
 def any_beat_renews_the_lease(patch: Patch) -> None:
     """Also while the group gathers, which ends without a member whose join does not arrive."""
-    confirm = Machine._confirm
-    patch.setattr(Machine, "_confirm", lambda self, *, is_calm=True: confirm(self))
+    confirm = MemberMachine._confirm
+    patch.setattr(MemberMachine, "_confirm", lambda self, *, is_calm=True: confirm(self))
 
 
 @pytest.mark.parametrize(

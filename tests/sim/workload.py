@@ -18,7 +18,7 @@ from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.replication.events import Appended
 from broker_lite.server.cluster.registry import NewTopic
-from broker_lite.server.partitions.disk import Batch
+from broker_lite.server.partitions.disk import AppendBatch
 
 BATCH_BYTES_MAX = 1 << 20
 FETCH_BYTES = 64 << 10
@@ -190,7 +190,7 @@ class RowProducer(Client):
                 assert appended is not None
                 answer.set_result(appended)
 
-        batch = Batch(memoryview(buffer), read_header(buffer), BATCH_BYTES_MAX)
+        batch = AppendBatch(memoryview(buffer), read_header(buffer), BATCH_BYTES_MAX)
         deadline_ms = process.clock.monotonic_ms() + 4000
         process.replicas.append(replica, self.acks, batch, deadline_ms, done)
         return await answer

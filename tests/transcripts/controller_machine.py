@@ -63,7 +63,7 @@ class ControllerMachine:
                 lines.append(f"refused: {self._line(effect)}")
                 self.machine.step(self.now_ms, ev.WriteRefused([self._by_leader(conflict)]))
                 conflict = None
-                if not isinstance(event, ev.Request | ev.Tick):
+                if not isinstance(event, ev.Request | ev.ControllerTick):
                     event = ev.SuspectsChanged(self.suspects)
                 left = list(self.machine.step(self.now_ms, event))
                 continue
@@ -98,7 +98,7 @@ class ControllerMachine:
         return ev.SuspectsChanged(self.suspects)
 
     def _tick(self, words: Words) -> ev.ControllerEvent:
-        return ev.Tick()
+        return ev.ControllerTick()
 
     def _leader_wrote(self, words: Words) -> ev.ControllerEvent:
         return ev.StatesRead([self._by_leader(words["state"])])

@@ -35,7 +35,7 @@ class GroupMachine:
     """The verb ``group``: one group. The line ``written`` completes the write of a generation."""
 
     def __init__(self, words: Words) -> None:
-        limits = ev.Limits(
+        limits = ev.GroupLimits(
             initial_rebalance_delay_ms=int(words.get("delay", "0")),
             size_max=int(words.get("size", "1000")),
             member_bytes_max=int(words.get("bytes", "1000")),
@@ -53,7 +53,7 @@ class GroupMachine:
             return self._view()
         make: Callable[[Words], ev.Event] = getattr(self, f"_{verb}")
         event = make(words)
-        if not isinstance(event, ev.GenerationWritten | ev.Tick | ev.Resigned):
+        if not isinstance(event, ev.GenerationWritten | ev.GroupTick | ev.Resigned):
             self._labels[event.token] = f"{verb} {words.get('who', '')}".strip()
         effects = self.machine.step(self.now_ms, event)
         return [*(self._line(effect) for effect in effects), self._state()]
@@ -84,7 +84,7 @@ class GroupMachine:
 
     def _sync(self, words: Words) -> ev.Event:
         rows = (row.partition(":") for row in words.get("assign", "").split(",") if row)
-        return ev.Sync(
+        return ev.SyncGroup(
             self._token(),
             words["id"],
             words.get("instance"),
@@ -123,7 +123,7 @@ class GroupMachine:
         return ev.GenerationWritten(self.machine.generation + 1)
 
     def _tick(self, words: Words) -> ev.Event:
-        return ev.Tick()
+        return ev.GroupTick()
 
     def _resigned(self, words: Words) -> ev.Event:
         return ev.Resigned(NotCoordinatorError())

@@ -11,7 +11,7 @@ from typing import Any
 from controller_machine import ControllerMachine
 from group_machine import GroupMachine
 from membership_machine import MembershipMachine
-from native_machine import NativeMachine
+from native_machine import NativeVerb
 
 from broker_lite.errors import CorruptMessageError, LogbusError, NotLeaderError, StorageError
 from broker_lite.model import (
@@ -67,7 +67,7 @@ class PartitionMachine:
         return [*(_effect(effect) for effect in effects), self._state()]
 
     def _lead(self, words: Words) -> ev.Event:
-        limits = ev.Limits(
+        limits = ev.ReplicaLimits(
             int(words.get("min_insync", "1")),
             int(words.get("flush_messages", "1")),
             int(words.get("flush_ms", "1000")),
@@ -84,7 +84,7 @@ class PartitionMachine:
         return ev.IsrRefused(_state_in(words))
 
     def _limits(self, words: Words) -> ev.Event:
-        return ev.LimitsChanged(ev.Limits(int(words["min_insync"])))
+        return ev.LimitsChanged(ev.ReplicaLimits(int(words["min_insync"])))
 
     def _append(self, words: Words) -> ev.Event:
         return ev.AppendRequested(
@@ -192,7 +192,7 @@ MACHINES: dict[str, Any] = {
     "controller": ControllerMachine,
     "group": GroupMachine,
     "membership": MembershipMachine,
-    "native": NativeMachine,
+    "native": NativeVerb,
 }
 
 

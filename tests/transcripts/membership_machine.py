@@ -13,7 +13,7 @@ from typing import Any
 
 from broker_lite.client.membership import assignors
 from broker_lite.client.membership import events as ev
-from broker_lite.client.membership.machine import Machine
+from broker_lite.client.membership.machine import MemberMachine
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.errors import CoordinatorNotAvailableError, NetworkError
 from broker_lite.model import TopicPartition
@@ -53,7 +53,7 @@ class MembershipMachine:
             assignors=words.get("assignors", "range"),
         )
         topics = tuple(name for name in words.get("topics", "").split(",") if name)
-        self.machine = Machine("g", topics, words.get("pattern"), config)
+        self.machine = MemberMachine("g", topics, words.get("pattern"), config)
 
     def do(self, verb: str, words: Words) -> list[str]:
         self.now_ms = int(words.get("now", self.now_ms))
@@ -117,7 +117,7 @@ class MembershipMachine:
 
     def _broken(self, words: Words) -> None:
         tag = self.asked.pop(words["of"])
-        self._step(ev.Failed(tag, NetworkError("the connection ended")))
+        self._step(ev.CallFailed(tag, NetworkError("the connection ended")))
 
     def _stopped(self, words: Words) -> None:
         self._step(ev.Stopped(int(words.get("number", self.taken))))
@@ -139,7 +139,7 @@ class MembershipMachine:
                 self.now_ms = until_ms
                 return
             self.now_ms = max(self.now_ms, wake_ms)
-            self._step(ev.Tick("stuck" not in words))
+            self._step(ev.MemberTick("stuck" not in words))
         raise AssertionError("it turns without end")
 
     # Effects.
@@ -153,7 +153,9 @@ class MembershipMachine:
             match effect:
                 case ev.Find(tag):
                     away = CoordinatorNotAvailableError()
-                    self._step(ev.Answered(tag, None) if self.is_there else ev.Failed(tag, away))
+                    self._step(
+                        ev.Answered(tag, None) if self.is_there else ev.CallFailed(tag, away)
+                    )
                 case ev.Describe(tag, names):
                     found = {
                         name: row

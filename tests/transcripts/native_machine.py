@@ -24,10 +24,10 @@ from broker_lite.metadata.store import (
     Set,
     Suspended,
 )
-from broker_lite.metadata.znodes import Assignment, Coordinator, Owner, Subscription
+from broker_lite.metadata.znodes import Assignment, CoordinatorZnode, NativeSubscription, OwnerZnode
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native import events as ev
-from broker_lite.native.machine import Machine
+from broker_lite.native.machine import NativeMachine
 
 Words = Mapping[str, str]
 GROUP = "g"
@@ -36,7 +36,7 @@ TURNS_MAX = 1000
 PLACES = (znodes.consumers_path, znodes.owners_path, znodes.offsets_path)
 
 
-class NativeMachine:
+class NativeVerb:
     """The verb ``native``: one consumer. ``now=`` sets the clock; ``at`` lets time pass."""
 
     def __init__(self, words: Words) -> None:
@@ -53,7 +53,7 @@ class NativeMachine:
         self.is_deaf = self.is_deaf_to_writes = False
         self.next_kind: Words = {}
         self.next_generation: int | None = None
-        self.machine = Machine(GROUP, self.name, _subscription(words))
+        self.machine = NativeMachine(GROUP, self.name, _subscription(words))
 
     def deliver(self, event: Any) -> None:
         """Queue a watch's event."""
@@ -77,7 +77,7 @@ class NativeMachine:
         if is_new:
             self.session = self.service.open_session(self)  # type: ignore[arg-type]
         self.session.connected = True
-        self._step(ev.Connected(self.session.session_id, is_new, TIMEOUT_MS))
+        self._step(ev.SessionConnected(self.session.session_id, is_new, TIMEOUT_MS))
 
     def _suspend(self, words: Words) -> None:
         """Disconnect. ``deaf``: earlier writes succeed, but their answers are lost."""
@@ -110,7 +110,7 @@ class NativeMachine:
             where: int(words.get("grant", held[where].grant)) for where in rows if where in held
         }
         self.is_deaf = "unanswered" in words
-        self._step(ev.Commit(int(words["number"]), rows, grants))
+        self._step(ev.StreamCommit(int(words["number"]), rows, grants))
         self._drain()
         self.is_deaf = False
 
@@ -121,7 +121,7 @@ class NativeMachine:
             if wake_ms is None or wake_ms > until_ms:
                 break
             self.now_ms = max(self.now_ms, wake_ms)
-            self._step(ev.Tick())
+            self._step(ev.NativeTick())
             self._drain()
         self.now_ms = until_ms
 
@@ -131,7 +131,7 @@ class NativeMachine:
         """Create the group; ``generation`` is that of a group that a broker has claimed."""
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
         if "generation" in words:
-            value = Coordinator(1, 7, 1, int(words["generation"]), 0, "7-1")
+            value = CoordinatorZnode(1, 7, 1, int(words["generation"]), 0, "7-1")
             path = znodes.coordinator_path(GROUP)
             self._admin(Create(path, znodes.encode_coordinator(value)))
             self._admin(Create(znodes.claim_path(GROUP, value.claim)))
@@ -165,7 +165,7 @@ class NativeMachine:
 
     def _claim(self) -> None:
         path, claim = znodes.coordinator_path(GROUP), znodes.claim_path(GROUP, "8-1")
-        value = Coordinator(2, 8, 2, self.next_generation, 0, "8-1")
+        value = CoordinatorZnode(2, 8, 2, self.next_generation, 0, "8-1")
         self.next_generation = None
         self._admin(Set(path, znodes.encode_coordinator(value)))
         self._admin(Delete(znodes.claim_path(GROUP, "7-1")))
@@ -196,7 +196,7 @@ class NativeMachine:
     def _other_claims(self, words: Words) -> None:
         where = _where(words["of"])
         path = znodes.owner_path(GROUP, *where)
-        data = znodes.encode_owner(Owner(words["name"], 0))
+        data = znodes.encode_owner(OwnerZnode(words["name"], 0))
         offset_path = znodes.offset_path(GROUP, *where)
         znode = self.service.peek(offset_path)
         offset = Create(offset_path, _offset(-1)) if znode is None else Set(offset_path, znode.data)
@@ -265,21 +265,21 @@ class NativeMachine:
                 why = "" if refused is None else f" REFUSED: {refused.position} {refused.reason}"
                 if "places" not in text:
                     self.lines.append(f"{self.now_ms}: {text}{why}")
-                answer = None if self.is_deaf_to_writes else ev.Written(tag, refused)
+                answer = None if self.is_deaf_to_writes else ev.WriteDone(tag, refused)
             case ev.Beat(tag):
                 answer = ev.Beaten(tag)
-            case ev.Give(stream, where, start):
+            case ev.StreamGive(stream, where, start):
                 at = "nowhere" if start.committed is None else start.committed.offset
                 added = ", added later" if start.is_added else ""
                 self.lines.append(f"{self.now_ms}: give {_text(where)} to {stream}, at {at}{added}")
-            case ev.Take(stream, where):
+            case ev.StreamTake(stream, where):
                 self.lines.append(f"{self.now_ms}: take {_text(where)} from {stream}")
-            case ev.Lose(stream, where):
+            case ev.StreamLose(stream, where):
                 self.lines.append(f"{self.now_ms}: lose {_text(where)}, of {stream}")
-            case ev.Answer(number, errors):
+            case ev.CommitAnswer(number, errors):
                 rows = [f"{_text(where)} {error.name}" for where, error in errors.items()]
                 self.lines.append(f"{self.now_ms}: commit {number}: {', '.join(rows) or 'done'}")
-            case ev.Refuse(error):
+            case ev.RefuseJoin(error):
                 self.lines.append(f"{self.now_ms}: refuse: {error.name}")
             case ev.Restart():
                 self.lines.append(f"{self.now_ms}: restart")
@@ -307,9 +307,9 @@ class Nobody:
         """Ignore the event."""
 
 
-def _subscription(words: Words) -> Subscription:
+def _subscription(words: Words) -> NativeSubscription:
     topics = tuple(words["topics"].split(",")) if "topics" in words else ()
-    return Subscription(topics, words.get("pattern"), int(words.get("streams", "1")))
+    return NativeSubscription(topics, words.get("pattern"), int(words.get("streams", "1")))
 
 
 def _where(text: str) -> TopicPartition:

@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.consuming.fetching import FetchEngine
-from broker_lite.client.consuming.intake import JOINED_ROWS, Intake, Parts, arrow_rows
-from broker_lite.client.consuming.partition_discovery import Follower, Reset
+from broker_lite.client.consuming.intake import JOINED_ROWS, AssignedParts, Intake, arrow_rows
+from broker_lite.client.consuming.partition_discovery import PartitionDiscovery, Reset
 from broker_lite.client.consuming.starting import (
     Starts,
     reset_offsets,
@@ -140,7 +140,7 @@ class Consumer:
         """Start the thread; it discovers new partitions of the topics in ``follows``."""
         config = self.config
         self._reactor = Reactor(config.client_id, "logbus-consumer")
-        self._follower = Follower(
+        self._follower = PartitionDiscovery(
             self._reactor,
             self._cluster,
             config,
@@ -216,7 +216,7 @@ class Consumer:
         larger batch.
         """
         self._intake.settle()
-        parts = Parts()
+        parts = AssignedParts()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
         try:
             while parts.row_count < limit and self._fill(

@@ -18,7 +18,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from broker_lite.client.consuming.source import Source
+from broker_lite.client.consuming.source import PartitionSource
 from broker_lite.client.in_place.partitions import AHEAD_BYTES, InPlace
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import (
@@ -105,7 +105,7 @@ class FetchEngine:
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
         """Topic name to topic id, fixed at the first read: offsets of a recreated topic differ."""
-        self._sources: dict[TopicPartition, Source] = {}
+        self._sources: dict[TopicPartition, PartitionSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, tuple[int, int]]] = {}
         """Partitions of each fetch in flight, with (generation, leader epoch). Object identity
         links an answer to its request."""
@@ -156,7 +156,7 @@ class FetchEngine:
         for where, (offset, generation) in offsets.items():
             source = self._sources.get(where)
             if source is None:
-                source = Source(self.pin(where.topic), offset, generation)
+                source = PartitionSource(self.pin(where.topic), offset, generation)
                 source.lineage.begin(offset, epochs.get(where, NO_EPOCH))
                 self._sources[where] = source
             else:
@@ -212,7 +212,7 @@ class FetchEngine:
                 source.buffered_bytes -= size_bytes
                 self._total_bytes -= size_bytes
 
-    def _abandon(self, where: TopicPartition, source: Source) -> None:
+    def _abandon(self, where: TopicPartition, source: PartitionSource) -> None:
         """Cancel the fetch in flight of the partition's old offset."""
         self._in_place.close(where)
         for (endpoint, lane), wheres in list(self._polls.items()):
@@ -364,7 +364,7 @@ class FetchEngine:
         elif found.damage is not None:
             self._damaged(where, found.damage)
 
-    def _read_on(self, where: TopicPartition, source: Source) -> None:
+    def _read_on(self, where: TopicPartition, source: PartitionSource) -> None:
         """Read the open local range up to AHEAD_BYTES ahead of the reader."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
             read = self._in_place.read(where)
@@ -373,7 +373,7 @@ class FetchEngine:
             if where not in self._in_place:
                 return
 
-    def _add(self, where: TopicPartition, source: Source, found: Walked) -> None:
+    def _add(self, where: TopicPartition, source: PartitionSource, found: Walked) -> None:
         size_bytes = sum(batch.header.size_bytes for batch in found.batches)
         source.lineage.read(found.batches, source.offset, found.leader_epoch)
         source.offset = found.next_offset

@@ -42,7 +42,7 @@ class Reset(NamedTuple):
     to_offset: int
 
 
-class Follower:
+class PartitionDiscovery:
     """Finds new partitions of one consumer's topics and records its resets.
 
     On the shell's thread, it calls ``on_found`` with the starting offsets of new partitions.

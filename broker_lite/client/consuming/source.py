@@ -11,7 +11,7 @@ from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.fetch import FetchedPartition
 
 
-class Source:
+class PartitionSource:
     """The state of one partition between its fetches."""
 
     __slots__ = (

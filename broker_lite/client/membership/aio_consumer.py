@@ -14,12 +14,12 @@ from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.callbacks import Callbacks, done
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.consuming.deleted_topics import GoneTopics
-from broker_lite.client.consuming.partition_discovery import Follower
+from broker_lite.client.consuming.partition_discovery import PartitionDiscovery
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Pulse, Share
 from broker_lite.client.membership.consumer import GONE_SLACK_MS, JOIN_WAIT_S, LEAVE_WAIT_S
 from broker_lite.client.membership.events import Lose, Take
-from broker_lite.client.membership.member import Change, Member
+from broker_lite.client.membership.member import Change, MemberShell
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations import requests
 from broker_lite.client.transport.blocking import monotonic_ms
@@ -45,12 +45,12 @@ class AsyncMemberConsumer(AsyncConsumer):
         super().__init__(bootstrap_servers, topics, group=group, partitions=None, config=config)
         self._callbacks = callbacks
         # The member assigns the partitions; the consumer looks up none.
-        self._follower = Follower(
+        self._follower = PartitionDiscovery(
             self._shell, self._cluster, config, group=group, topics=(), on_found=lambda _: None
         )
         self._share = Share(self._intake, deque())
         self._pulse = Pulse(self._intake)
-        self._member = self._share.member = Member(
+        self._member = self._share.member = MemberShell(
             self._shell,
             self._cluster,
             group,

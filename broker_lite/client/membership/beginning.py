@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker_lite.client.consuming.starting import Begun, Standing, begin, find_topics
-from broker_lite.client.membership.events import Identity
+from broker_lite.client.membership.events import MemberIdentity
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.operations.requests import PerPartition
@@ -120,7 +120,7 @@ class Seat(Protocol):
     """The committer: a member whose identity may change during a commit."""
 
     @property
-    def identity(self) -> Identity | None:
+    def identity(self) -> MemberIdentity | None:
         """Return the identity to commit with; None: not a member now."""
 
     def holds(self, where: TopicPartition, grant: int | None) -> bool:

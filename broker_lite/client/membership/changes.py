@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from broker_lite.client.consuming.intake import Intake
 from broker_lite.client.consuming.starting import Starts
 from broker_lite.client.membership.beginning import FirstLook
-from broker_lite.client.membership.events import Give, Identity, Lose, Take
-from broker_lite.client.membership.member import Change, Member
+from broker_lite.client.membership.events import Give, Lose, MemberIdentity, Take
+from broker_lite.client.membership.member import Change, MemberShell
 from broker_lite.model import TopicPartition
 
 
@@ -24,12 +24,12 @@ class Share:
         self.queue = queue
         self.pending: dict[TopicPartition, int] = {}
         self.look = FirstLook()
-        self.member: Member | None = None
+        self.member: MemberShell | None = None
         self._intake = intake
         self._grants: dict[TopicPartition, int] = {}
 
     @property
-    def identity(self) -> Identity | None:
+    def identity(self) -> MemberIdentity | None:
         return None if self.member is None else self.member.identity
 
     def grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

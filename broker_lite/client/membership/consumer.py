@@ -21,7 +21,7 @@ from broker_lite.client.consuming.starting import Starts
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Pulse, Share
 from broker_lite.client.membership.events import Lose, Take
-from broker_lite.client.membership.member import Change, Member
+from broker_lite.client.membership.member import Change, MemberShell
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations.requests import PerPartition
 from broker_lite.client.transport.blocking import monotonic_ms
@@ -76,7 +76,7 @@ class MemberConsumer(Consumer):
         self._share = Share(self._intake, self._changes)
         self._share.look = look
         self._pulse = Pulse(self._intake)
-        self._member = self._share.member = Member(
+        self._member = self._share.member = MemberShell(
             self._reactor,
             self._cluster,
             group,

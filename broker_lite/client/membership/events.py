@@ -23,7 +23,7 @@ class TopicFacts(NamedTuple):
     partition_count: int
 
 
-class Identity(NamedTuple):
+class MemberIdentity(NamedTuple):
     """The identity of a member's commits."""
 
     member_id: str
@@ -45,7 +45,7 @@ class Answered(NamedTuple):
     value: Any
 
 
-class Failed(NamedTuple):
+class CallFailed(NamedTuple):
     """A request failed: the connection ended or no broker was reachable."""
 
     tag: int
@@ -66,7 +66,7 @@ class Look(NamedTuple):
     """Refresh the topic metadata; it may be stale."""
 
 
-class Tick(NamedTuple):
+class MemberTick(NamedTuple):
     """``wake_ms`` has passed. ``is_alive``: the reader waits for records, or asked since the
     last tick."""
 
@@ -78,7 +78,7 @@ class Close(NamedTuple):
     session."""
 
 
-Event = Start | Answered | Failed | Stopped | Polled | Look | Tick | Close
+Event = Start | Answered | CallFailed | Stopped | Polled | Look | MemberTick | Close
 
 
 # Effects.
@@ -143,8 +143,8 @@ class Refuse(NamedTuple):
     error: LogbusError
 
 
-class Closed(NamedTuple):
+class LeftGroup(NamedTuple):
     """The member has left the group, or had no need to."""
 
 
-Effect = Find | Ask | Describe | Give | Take | Lose | Idle | Unread | Refuse | Closed
+Effect = Find | Ask | Describe | Give | Take | Lose | Idle | Unread | Refuse | LeftGroup

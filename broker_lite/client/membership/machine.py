@@ -21,29 +21,29 @@ from broker_lite.client.membership.events import (
     LANE_JOIN,
     Answered,
     Ask,
+    CallFailed,
     Close,
-    Closed,
     Describe,
     Effect,
     Event,
-    Failed,
     Find,
     Give,
-    Identity,
     Idle,
+    LeftGroup,
     Look,
     Lose,
+    MemberIdentity,
+    MemberTick,
     Polled,
     Refuse,
     Start,
     Stopped,
     Take,
-    Tick,
     TopicFacts,
     Unread,
 )
 from broker_lite.client.membership.settings import MemberConfig
-from broker_lite.client.membership.topics import Topics
+from broker_lite.client.membership.topics import SubscribedTopics
 from broker_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -78,7 +78,7 @@ RESTING, FINDING, JOINING, DESCRIBING, SYNCING = (
 )
 
 
-class Machine:
+class MemberMachine:
     """The machine of one consumer, subscribed to ``topics`` or ``pattern``."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Machine:
         self.has_joined = False
         """The member got at least one assignment, maybe an empty one."""
         self._group = group
-        self._topics = Topics(topics, pattern)
+        self._topics = SubscribedTopics(topics, pattern)
         self._config = config
         self._now_ms = 0
         self._out: list[Effect] = []
@@ -127,11 +127,11 @@ class Machine:
     # State for callers.
 
     @property
-    def identity(self) -> Identity | None:
+    def identity(self) -> MemberIdentity | None:
         """Return the identity to commit with; None: not a member."""
         if self.generation == NO_GENERATION:
             return None
-        return Identity(self.member_id, self.generation, self._config.instance_id)
+        return MemberIdentity(self.member_id, self.generation, self._config.instance_id)
 
     @property
     def is_settled(self) -> bool:
@@ -160,7 +160,7 @@ class Machine:
                 self._begin()
             case Answered(tag, value):
                 self._hear(tag, value)
-            case Failed(tag, error):
+            case CallFailed(tag, error):
                 self._hear(tag, error)
             case Stopped(number):
                 self._drop(self._takes.pop(number, ()))
@@ -168,7 +168,7 @@ class Machine:
                 self._begin()
             case Look():
                 self._look_ms = now_ms
-            case Tick(is_alive):
+            case MemberTick(is_alive):
                 self._alive_ms = now_ms if is_alive else self._alive_ms
             case Close():
                 self._close()
@@ -518,7 +518,7 @@ class Machine:
     def _close(self) -> None:
         if self.phase in (CLOSING, ENDED):
             if self.phase == ENDED:
-                self._out.append(Closed())
+                self._out.append(LeftGroup())
             return
         was_there = self.phase == ACTIVE
         self._forget()
@@ -530,7 +530,7 @@ class Machine:
 
     def _gone(self) -> None:
         self.phase = ENDED
-        self._out.append(Closed())
+        self._out.append(LeftGroup())
 
     def _end(self, error: LogbusError) -> None:
         self._forget()

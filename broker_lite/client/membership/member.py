@@ -1,4 +1,4 @@
-"""``Member`` carries out a machine's effects on the shell of its consumer.
+"""``MemberShell`` carries out a machine's effects on the shell of its consumer.
 
 Any thread may call its methods and read its public attributes. Everything else runs on the shell's
 thread, where ``on_change`` and ``on_news`` are called and must not block.
@@ -14,28 +14,28 @@ from typing import Any
 from broker_lite.client.membership.events import (
     Answered,
     Ask,
+    CallFailed,
     Close,
-    Closed,
     Describe,
     Effect,
     Event,
-    Failed,
     Find,
     Give,
-    Identity,
     Idle,
+    LeftGroup,
     Look,
     Lose,
+    MemberIdentity,
+    MemberTick,
     Polled,
     Refuse,
     Start,
     Stopped,
     Take,
-    Tick,
     TopicFacts,
     Unread,
 )
-from broker_lite.client.membership.machine import Machine
+from broker_lite.client.membership.machine import MemberMachine
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
@@ -51,10 +51,10 @@ NATIVE = "Native"
 WHY_MS = 1500.0
 """Milliseconds that a refusal waits for its explanation; a constructor waits 3 s for the first
 assignment."""
-NEWS = (Give, Take, Lose, Idle, Refuse, Closed)
+NEWS = (Give, Take, Lose, Idle, Refuse, LeftGroup)
 
 
-class Member:
+class MemberShell:
     """The shell of one machine.
 
     ``is_alive`` returns whether the reader waits for records or asked since the last call.
@@ -76,8 +76,8 @@ class Member:
         on_change: Callable[[Change], None],
         on_news: Callable[[], None],
     ) -> None:
-        self.machine = Machine(group, topics, pattern, config)
-        self.identity: Identity | None = None
+        self.machine = MemberMachine(group, topics, pattern, config)
+        self.identity: MemberIdentity | None = None
         """The identity to commit with; None: not a member now."""
         self.lease_until_ms: float = 0
         """The end of the lease, on the clock of ``now_ms``."""
@@ -166,7 +166,7 @@ class Member:
 
     def _tick(self) -> None:
         self._timer = None
-        self._step(Tick(self._is_alive()))
+        self._step(MemberTick(self._is_alive()))
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -201,7 +201,7 @@ class Member:
                 spawn(self._shell, kind, partial(self._mixed, error))
             case Refuse(error):
                 self.refused = error
-            case Closed():
+            case LeftGroup():
                 self.is_closed = True
 
     def _spawn(self, tag: int, operation: Operation[Any]) -> None:
@@ -219,7 +219,7 @@ class Member:
 
     def _answered(self, tag: int, found: Any) -> None:
         if isinstance(found, LogbusError):
-            self._step(Failed(tag, found))
+            self._step(CallFailed(tag, found))
         else:
             self._step(Answered(tag, found))
 

@@ -18,7 +18,7 @@ INTERNAL_PREFIX = "__"
 Found = Mapping[str, TopicFacts]
 
 
-class Topics:
+class SubscribedTopics:
     """The subscribed topics. ``names`` are the subscribed names, or the known matches of
     ``pattern``."""
 

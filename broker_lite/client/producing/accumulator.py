@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from broker_lite.client.arrays import binary_of, fixed, headers_of
-from broker_lite.client.producing.batches import Batch
+from broker_lite.client.producing.batches import ProducerBatch
 from broker_lite.client.producing.futures import Outcome
 from broker_lite.client.producing.partitioner import Sticky, partitions_for
 from broker_lite.errors import (
@@ -141,7 +141,7 @@ class Chunk(Outcome):
 Waiting = OpenRows | Chunk
 
 
-class Piece(NamedTuple):
+class RowPiece(NamedTuple):
     """A part of the rows of ``send_arrow``: about one batch, or one per partition."""
 
     columns: Columns
@@ -157,7 +157,9 @@ class TopicShape(NamedTuple):
     sticky: Sticky
 
 
-def split(rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float) -> list[Batch]:
+def split(
+    rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float
+) -> list[ProducerBatch]:
     """Split rows into batches of at most ``batch_bytes`` each; a single row may exceed that.
 
     Raises InvalidPartitionsError if a row requests a partition that the topic does not have.
@@ -179,7 +181,7 @@ def split(rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float
         for piece in (part,) if is_small else arrow.split(part, batch_bytes):
             share = rows.size_bytes * piece.row_count // columns.row_count
             batches.append(
-                Batch(
+                ProducerBatch(
                     rows.topic,
                     partition,
                     piece,

@@ -17,14 +17,14 @@ from broker_lite.record.arrow import Columns
 SEQUENCE_MASK = 0x7FFFFFFF
 
 
-class Identity(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """The producer id and epoch that identify an idempotent producer to a broker."""
 
     producer_id: int
     producer_epoch: int
 
 
-class Batch:
+class ProducerBatch:
     """Rows for one partition, from the accumulator to the acknowledgement."""
 
     __slots__ = (
@@ -68,7 +68,7 @@ class Batch:
         self.size_bytes = size_bytes
         self.deadline_ms = deadline_ms
         self.outcome = outcome
-        self.identity: Identity | None = None
+        self.identity: ProducerIdentity | None = None
         self.sequence = -1
         self.number = -1
         """Number of batches of its partition that were sent before it; -1 until it is sent."""
@@ -79,7 +79,7 @@ class Batch:
         self.base_offset = NO_OFFSET
         self.log_append_time_ms = NO_TIMESTAMP
         self.error: LogbusError | None = None
-        self.halves: Sequence[Batch] = ()
+        self.halves: Sequence[ProducerBatch] = ()
 
     @property
     def where(self) -> TopicPartition:
@@ -98,7 +98,7 @@ class Batch:
         size = self.size_bytes // 2
         halves = []
         for start, stop in ((0, middle), (middle, self.row_count)):
-            half = Batch(
+            half = ProducerBatch(
                 self.topic,
                 self.partition,
                 self.columns.slice(start, stop),
@@ -121,5 +121,5 @@ class Outgoing(NamedTuple):
     """One produce request: at most one batch per partition, all led by the same broker."""
 
     endpoint: Endpoint
-    batches: tuple[Batch, ...]
+    batches: tuple[ProducerBatch, ...]
     topic_ids: dict[str, str]

@@ -14,7 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker_lite.client.operations.cluster import ClusterView, backoff_ms, no_leader
-from broker_lite.client.producing.batches import SEQUENCE_MASK, Batch, Identity, Outgoing
+from broker_lite.client.producing.batches import (
+    SEQUENCE_MASK,
+    Outgoing,
+    ProducerBatch,
+    ProducerIdentity,
+)
 from broker_lite.client.producing.partition_queue import PartitionQueue
 from broker_lite.errors import (
     DeliveryTimedOutError,
@@ -59,10 +64,10 @@ class Delivery:
         self.idempotent = idempotent
         self.memory = ReusedMemory(memory_bytes)
         """Buffer pool of encoded batches; keeps at most ``memory_bytes``."""
-        self.identity: Identity | None = None
+        self.identity: ProducerIdentity | None = None
         self.problem: LogbusError | None = None
         """The last error of a metadata or InitProducerId request, or None."""
-        self.done: list[Batch] = []
+        self.done: list[ProducerBatch] = []
         self.stale: set[str] = set()
         self.limits_bytes: dict[str, int] = {}
         """Batch limit per topic: half the size of a batch that was refused as too large."""
@@ -91,7 +96,7 @@ class Delivery:
 
     # -- new batches
 
-    def add(self, batches: Iterable[Batch]) -> None:
+    def add(self, batches: Iterable[ProducerBatch]) -> None:
         """Queue new batches, in order."""
         for batch in batches:
             self._count += 1
@@ -103,7 +108,7 @@ class Delivery:
             part.queue.append(batch)
             self._busy[where] = None
 
-    def set_identity(self, identity: Identity) -> None:
+    def set_identity(self, identity: ProducerIdentity) -> None:
         """Store the producer id that ``wants_identity`` requested."""
         self.identity = identity
 
@@ -131,9 +136,9 @@ class Delivery:
         """Return the produce requests to send now. Call again until the list is empty."""
         if self.idempotent and self.identity is None:
             return []
-        chosen: dict[Endpoint, list[Batch]] = {}
+        chosen: dict[Endpoint, list[ProducerBatch]] = {}
         sizes: dict[Endpoint, int] = {}
-        refused: list[tuple[PartitionQueue, Batch, LogbusError]] = []
+        refused: list[tuple[PartitionQueue, ProducerBatch, LogbusError]] = []
         for where in self._busy:
             part = self._partitions[where]
             leader_epoch = view.leader_epoch(where)
@@ -187,7 +192,7 @@ class Delivery:
             if part.retry_at_ms > now_ms and part.leader_epoch >= view.leader_epoch(where)
         }
 
-    def _number(self, part: PartitionQueue, batch: Batch) -> bool:
+    def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
         """Assign the sequence and encode the batch; return False while it must wait."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
@@ -251,12 +256,12 @@ class Delivery:
                 self._refused(part, batch, error, now_ms)
                 self._settle(batch.where, part)
 
-    def _accepted(self, part: PartitionQueue, batch: Batch) -> None:
+    def _accepted(self, part: PartitionQueue, batch: ProducerBatch) -> None:
         part.accepted(batch)
         self._finish(batch, None)
 
     def _refused(
-        self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float
+        self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
         batch.attempts += 1
         if isinstance(error, DuplicateSequenceError):
@@ -274,7 +279,9 @@ class Delivery:
             else:
                 self._fail(part, batch, error)
 
-    def _later(self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float) -> None:
+    def _later(
+        self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
+    ) -> None:
         """Queue the batch for a retry after the backoff, or at once to a newer leader."""
         self.stale.add(batch.topic)
         if not part.held:
@@ -285,7 +292,7 @@ class Delivery:
         part.error = error
 
     def _out_of_order(
-        self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float
+        self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
             # It overtook a batch that failed, or follows one that will never be in the log.
@@ -302,7 +309,7 @@ class Delivery:
             part.spoiled = True
             part.identity = None
 
-    def _too_large(self, part: PartitionQueue, batch: Batch, error: LogbusError) -> None:
+    def _too_large(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
         assert batch.columns is not None
         if batch.row_count == 1:
             self._fail(part, batch, MessageTooLargeError(f"{batch.where}: {error.message}"))
@@ -322,7 +329,7 @@ class Delivery:
 
     # -- completion of a batch
 
-    def _fail(self, part: PartitionQueue, batch: Batch, error: LogbusError) -> None:
+    def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
         """Fail a batch; the batches behind it need new sequences."""
         if batch.sequence >= 0 and batch.identity == part.identity:
             part.spoiled = True
@@ -333,7 +340,7 @@ class Delivery:
                 part.identity = None
         self._finish(batch, error)
 
-    def _finish(self, batch: Batch, error: LogbusError | None) -> None:
+    def _finish(self, batch: ProducerBatch, error: LogbusError | None) -> None:
         batch.error = error
         batch.columns = batch.encoded = None
         self.done.append(batch)
@@ -353,7 +360,7 @@ class Delivery:
             if late:
                 self._settle(where, part)
 
-    def _late(self, part: PartitionQueue, batch: Batch) -> DeliveryTimedOutError:
+    def _late(self, part: PartitionQueue, batch: ProducerBatch) -> DeliveryTimedOutError:
         tries = f" (failures: {batch.attempts})" if batch.attempts else ""
         maybe = "; it may be in the log" if batch.maybe_appended else ""
         error = part.error or self.problem

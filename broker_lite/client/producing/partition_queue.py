@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker_lite.client.producing.batches import SEQUENCE_MASK, Batch, Identity
+from broker_lite.client.producing.batches import SEQUENCE_MASK, ProducerBatch, ProducerIdentity
 from broker_lite.errors import LogbusError
 from broker_lite.model import NO_EPOCH
 
@@ -33,9 +33,9 @@ class PartitionQueue:
     )
 
     def __init__(self) -> None:
-        self.queue: deque[Batch] = deque()
-        self.in_flight: list[Batch] = []
-        self.identity: Identity | None = None
+        self.queue: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
+        self.identity: ProducerIdentity | None = None
         self.next_sequence = 0
         self.acked_sequence = -1
         self.held = False
@@ -65,7 +65,7 @@ class PartitionQueue:
             following = self.sent_count
         return following - min(batch.number for batch in self.in_flight) < max_in_flight
 
-    def sent(self, batch: Batch, leader_epoch: int) -> None:
+    def sent(self, batch: ProducerBatch, leader_epoch: int) -> None:
         """Move the first queued batch to in flight, at the leader of this epoch."""
         self.queue.popleft()
         if batch.number < 0:
@@ -73,14 +73,14 @@ class PartitionQueue:
         self.in_flight.append(batch)
         self.leader_epoch = leader_epoch
 
-    def returned(self, batch: Batch) -> bool:
+    def returned(self, batch: ProducerBatch) -> bool:
         """Remove the batch from those in flight; return False if it was not in flight."""
         if batch not in self.in_flight:
             return False
         self.in_flight.remove(batch)
         return True
 
-    def accepted(self, batch: Batch) -> None:
+    def accepted(self, batch: ProducerBatch) -> None:
         """Record that the batch is in the log."""
         self.failures = 0
         self.error = None
@@ -90,12 +90,12 @@ class PartitionQueue:
             if (last - self.acked_sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2:
                 self.acked_sequence = last
 
-    def again(self, batch: Batch) -> None:
+    def again(self, batch: ProducerBatch) -> None:
         """Queue the batch again, before all batches that were sent after it."""
         self.held = True
         self.queue.insert(sum(other.order < batch.order for other in self.queue), batch)
 
-    def has_earlier(self, batch: Batch) -> bool:
+    def has_earlier(self, batch: ProducerBatch) -> bool:
         """Return whether an earlier batch of the same producer id is not yet in the log."""
         return any(
             other.identity == batch.identity and other.order < batch.order

@@ -29,7 +29,7 @@ from broker_lite.client.producing.accumulator import (
     ROW_OVERHEAD_BYTES,
     Chunk,
     OpenRows,
-    Piece,
+    RowPiece,
     as_bytes,
     checked_headers,
     columns_of,
@@ -195,7 +195,7 @@ class Producer:
 
     def arrow_pieces(
         self, topic: str, data: Any, key: str | None, value: str | None, partition: int | None
-    ) -> Iterator[Piece]:
+    ) -> Iterator[RowPiece]:
         """Yield the rows of ``send_arrow`` in pieces of about one batch."""
         for batch in tables_of(data):
             columns, wanted = columns_of(batch, key, value)
@@ -222,7 +222,7 @@ class Producer:
 
     def _pieces(
         self, topic: str, columns: Columns, wanted: npt.NDArray[np.int32] | int | None
-    ) -> Iterator[Piece]:
+    ) -> Iterator[RowPiece]:
         self._check_columns(columns, wanted)
         total_bytes = _size_bytes(columns)
         spreads = columns.key is not None if wanted is None else not isinstance(wanted, int)
@@ -233,14 +233,14 @@ class Producer:
             stop = start + part.row_count
             share = total_bytes * part.row_count // columns.row_count
             chosen = wanted[start:stop] if isinstance(wanted, np.ndarray) else wanted
-            yield Piece(part, chosen, share)
+            yield RowPiece(part, chosen, share)
             start = stop
 
-    def send_piece(self, topic: str, piece: Piece, timestamp_ms: int | None) -> BatchFuture:
+    def send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> BatchFuture:
         """Send one of ``arrow_pieces``."""
         return BatchFuture((self._send_piece(topic, piece, timestamp_ms),))
 
-    def _send_piece(self, topic: str, piece: Piece, timestamp_ms: int | None) -> Outcome:
+    def _send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> Outcome:
         chunk = Chunk(
             topic,
             self._waking,

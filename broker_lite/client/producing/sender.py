@@ -16,7 +16,7 @@ from typing import Any
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView, backoff_ms
 from broker_lite.client.producing.accumulator import TopicShape, Waiting, split
-from broker_lite.client.producing.batches import Identity, Outgoing
+from broker_lite.client.producing.batches import Outgoing, ProducerIdentity
 from broker_lite.client.producing.delivery import Delivery
 from broker_lite.client.producing.futures import Outcome
 from broker_lite.client.producing.partitioner import Sticky
@@ -367,7 +367,7 @@ class Sender:
         self._is_identifying = False
         self._identity_failures = 0
         self.delivery.problem = None
-        self.delivery.set_identity(Identity(*found))
+        self.delivery.set_identity(ProducerIdentity(*found))
         self.pump()
 
     # -- time

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from broker_lite.client.transport.connection import (
     FRAME_BYTES_MAX,
-    Connection,
+    BrokerConnection,
     has_one_address,
     open_socket,
 )
@@ -71,8 +71,8 @@ class Reactor:
 
     def __init__(self, client_id: str, name: str) -> None:
         self._connections = Connections(client_id)
-        self._watched: dict[Connection, tuple[int, int]] = {}
-        self._touched: set[Connection] = set()
+        self._watched: dict[BrokerConnection, tuple[int, int]] = {}
+        self._touched: set[BrokerConnection] = set()
         self._timers: list[tuple[float, int, _Timer]] = []
         self._order = itertools.count()
         self._calls: deque[Callable[[], None]] = deque()
@@ -134,7 +134,7 @@ class Reactor:
             self._calls.append(partial(self._connect, connection))
         self._touched.add(connection)
 
-    def _connect(self, connection: Connection) -> None:
+    def _connect(self, connection: BrokerConnection) -> None:
         try:
             connection.connect(_addresses(connection.endpoint))
         except NetworkError as error:
@@ -230,7 +230,7 @@ class Reactor:
     def _expire(self) -> None:
         self._touched.update(self._connections.expire(self.now_ms()))
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: BrokerConnection) -> None:
         """Update the selector; the descriptor changes when the next address is tried."""
         if connection.fileno() < 0 and not connection.closed:
             return  # its connect attempt has not started yet
@@ -257,13 +257,13 @@ class Reactor:
             self._watched.pop(connection, None)
             self._connections.forget(connection)
 
-    def _register(self, descriptor: int, events: int, connection: Connection) -> None:
+    def _register(self, descriptor: int, events: int, connection: BrokerConnection) -> None:
         """Watch a descriptor; a connection closed just now may have had the same number."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)
 
-    def _unregister(self, descriptor: int, connection: Connection) -> None:
+    def _unregister(self, descriptor: int, connection: BrokerConnection) -> None:
         """Stop watching a descriptor unless its number now belongs to another connection."""
         try:
             if self._selector.get_key(descriptor).data is connection:

@@ -47,7 +47,7 @@ def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
     return sock
 
 
-class Connection:
+class BrokerConnection:
     """A connection. States: connecting, open, closed; a closed one is never reopened."""
 
     def __init__(self, endpoint: Endpoint, client_id: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker_lite.client.transport.connection import Connection
+from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.steps import Send
 from broker_lite.errors import ClosedError
 from broker_lite.model import Endpoint
@@ -20,15 +20,15 @@ class Connections:
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
-        self._by_place: dict[tuple[Endpoint, str], Connection] = {}
+        self._by_place: dict[tuple[Endpoint, str], BrokerConnection] = {}
 
-    def __iter__(self) -> Iterator[Connection]:
+    def __iter__(self) -> Iterator[BrokerConnection]:
         """Iterate over a copy: connections may close and be removed meanwhile."""
         return iter(list(self._by_place.values()))
 
     def request(
         self, send: Send, now_ms: float, on_answer: Callable[[Any], None]
-    ) -> tuple[Connection, bool]:
+    ) -> tuple[BrokerConnection, bool]:
         """Queue a request; return its connection, and whether it is new and must be opened.
 
         Raises InvalidRequestError for a request that cannot be encoded.
@@ -37,17 +37,17 @@ class Connections:
         connection = self._by_place.get(place)
         is_new = connection is None or connection.closed
         if connection is None or is_new:
-            connection = Connection(send.endpoint, self._client_id)
+            connection = BrokerConnection(send.endpoint, self._client_id)
         connection.request(send.exchange, now_ms + send.timeout_ms, on_answer)
         if is_new:
             self._by_place[place] = connection
         return connection, is_new
 
-    def get(self, endpoint: Endpoint, lane: str) -> Connection | None:
+    def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
         """Return the connection, in any state, or None."""
         return self._by_place.get((endpoint, lane))
 
-    def disconnect(self, endpoint: Endpoint, lane: str) -> Connection | None:
+    def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
         """Close a connection; its requests in flight fail with ClosedError."""
         connection = self._by_place.get((endpoint, lane))
         if connection is not None:
@@ -61,14 +61,14 @@ class Connections:
             default=float("inf"),
         )
 
-    def expire(self, now_ms: float) -> list[Connection]:
+    def expire(self, now_ms: float) -> list[BrokerConnection]:
         """Close and return the connections with an overdue answer."""
         late = [each for each in self if each.next_deadline_ms() <= now_ms]
         for connection in late:
             connection.expire(now_ms)
         return late
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: BrokerConnection) -> None:
         """Remove a closed connection."""
         for place, known in list(self._by_place.items()):
             if known is connection:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from broker_lite.client.transport.blocking import monotonic_ms
-from broker_lite.client.transport.connection import Connection
+from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.steps import Operation, Send, Timer, spawn
 from broker_lite.errors import LogbusError, NetworkError
@@ -28,8 +28,8 @@ class LoopShell:
     def __init__(self, client_id: str) -> None:
         self.loop = asyncio.get_running_loop()
         self._connections = Connections(client_id)
-        self._watched: dict[Connection, tuple[int, bool]] = {}
-        self._touched: set[Connection] = set()
+        self._watched: dict[BrokerConnection, tuple[int, bool]] = {}
+        self._touched: set[BrokerConnection] = set()
         self._flush_handle: asyncio.Handle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._lookups: set[asyncio.Task[None]] = set()
@@ -61,7 +61,7 @@ class LoopShell:
         self._touch(connection)
         self._set_deadline()
 
-    async def _connect(self, connection: Connection) -> None:
+    async def _connect(self, connection: BrokerConnection) -> None:
         host, port = connection.endpoint
         try:
             addresses = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -84,7 +84,7 @@ class LoopShell:
         if connection is not None:
             self._touch(connection)
 
-    def _touch(self, connection: Connection) -> None:
+    def _touch(self, connection: BrokerConnection) -> None:
         """Schedule one write for all requests that this turn queues."""
         self._touched.add(connection)
         if self._flush_handle is None:
@@ -97,7 +97,7 @@ class LoopShell:
             connection.flush()
             self._watch(connection)
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: BrokerConnection) -> None:
         descriptor = -1 if connection.closed else connection.fileno()
         known, writes = self._watched.get(connection, (-1, False))
         if known >= 0 and known != descriptor:
@@ -125,11 +125,11 @@ class LoopShell:
                 self.loop.remove_writer(descriptor)
         self._watched[connection] = (descriptor, connection.wants_write)
 
-    def _on_readable(self, connection: Connection) -> None:
+    def _on_readable(self, connection: BrokerConnection) -> None:
         connection.on_readable()
         self._touch(connection)
 
-    def _on_writable(self, connection: Connection) -> None:
+    def _on_writable(self, connection: BrokerConnection) -> None:
         connection.on_writable()
         self._watch(connection)
 

@@ -177,10 +177,10 @@ def spawn(
     shell: Shell, operation: Operation[T], on_done: Callable[[T | LogbusError], None]
 ) -> None:
     """Run an operation on a shell; ``on_done`` gets its result or the error that ended it."""
-    _Task(shell, operation, on_done).advance(None)
+    _StepTask(shell, operation, on_done).advance(None)
 
 
-class _Task:
+class _StepTask:
     """One running operation; each answer advances it to its next step."""
 
     __slots__ = ("on_done", "operation", "shell")

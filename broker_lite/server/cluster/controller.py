@@ -53,11 +53,11 @@ from broker_lite.replication.controller_effects import (
 from broker_lite.replication.controller_events import (
     BrokersChanged,
     ControllerEvent,
+    ControllerTick,
     Loaded,
     Request,
     StatesRead,
     SuspectsChanged,
-    Tick,
     WriteRefused,
     Written,
 )
@@ -307,7 +307,7 @@ class ControllerShell:
             states, self._states = self._states, []
             return StatesRead(states)
         if self._machine.due_ms is not None and self._machine.due_ms <= self._now_ms():
-            return Tick()
+            return ControllerTick()
         return self._requests.popleft() if self._requests else None
 
     async def _give_up(self) -> None:
@@ -368,7 +368,7 @@ class ControllerShell:
                     raise
                 self._answer(Answer(token, error=error))
                 return
-            if refused is None and refusals and isinstance(event, Request | Tick):
+            if refused is None and refusals and isinstance(event, Request | ControllerTick):
                 # The refused write may follow from the controller's own writes, without a request.
                 event, refusals = SuspectsChanged(self._suspects), 0
                 continue
@@ -377,7 +377,7 @@ class ControllerShell:
             refusals += 1
             if isinstance(refused, WriteStates | WriteAssignment) and refusals < REFUSALS_MAX:
                 await self._reread(refused)
-                if not isinstance(event, Request | Tick):
+                if not isinstance(event, Request | ControllerTick):
                     # The state is recorded. Decide again which follow-up actions it needs.
                     event = SuspectsChanged(self._suspects)
                 continue
@@ -451,7 +451,7 @@ class ControllerShell:
         _log.info("%s was %s; it is read again", refused.operation.path, refused.reason)
         return False
 
-    async def _directories(self) -> dict[str, znodes.Disk]:
+    async def _directories(self) -> dict[str, znodes.DiskZnode]:
         while True:
             try:
                 return await loader.load_disks(self._store)

@@ -38,7 +38,7 @@ def news_of(write: Write) -> News:
 
 
 def operations_of(
-    write: Write, *, features_version: int, directories: dict[str, znodes.Disk]
+    write: Write, *, features_version: int, directories: dict[str, znodes.DiskZnode]
 ) -> list[Operation]:
     """Return the znode operations of a write. RemoveDisks uses ``directories``, all known
     directory ids."""

@@ -17,7 +17,7 @@ import logging
 import socket
 from typing import Any, Protocol
 
-from broker_lite.client.transport.connection import Connection
+from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.steps import FetchExchange
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClosedError, NetworkError
@@ -160,7 +160,7 @@ class _Peer:
         self._writes = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
         self._connect()
 
     @property
@@ -207,7 +207,7 @@ class _Peer:
 
     def _connect(self) -> None:
         self._timer = None
-        self._connection = Connection(self._broker.endpoint, self._owner.client_id)
+        self._connection = BrokerConnection(self._broker.endpoint, self._owner.client_id)
         host, port = self._broker.endpoint
         try:
             found = socket.getaddrinfo(

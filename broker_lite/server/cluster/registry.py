@@ -23,7 +23,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
 from broker_lite.metadata.native_members import NativeMember, read_members
 from broker_lite.metadata.producer_ids import ProducerIds
@@ -105,7 +105,7 @@ class TopicResult:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupListing:
+class KnownGroup:
     """A group with state in ZooKeeper; ``kind`` is "kafka" or "native"."""
 
     group: str
@@ -356,11 +356,11 @@ class Registry(Membership):
 
     # Groups. A broker claims a group before it writes the group's state.
 
-    async def claim_group(self, group: str) -> Claim:
+    async def claim_group(self, group: str) -> GroupClaim:
         """Claim the right to write the group's offsets, until another broker claims it."""
         return await self._groups.claim(group)
 
-    def release_group(self, claim: Claim) -> None:
+    def release_group(self, claim: GroupClaim) -> None:
         """Stop writing under this claim."""
         self._groups.release(claim)
 
@@ -370,7 +370,7 @@ class Registry(Membership):
 
     async def begin_generation(
         self,
-        claim: Claim,
+        claim: GroupClaim,
         generation: int,
         *,
         is_empty: bool,
@@ -390,7 +390,7 @@ class Registry(Membership):
             session_timeout_ms=session_timeout_ms,
         )
 
-    def unwritten_commits(self, claim: Claim) -> asyncio.Future[None] | None:
+    def unwritten_commits(self, claim: GroupClaim) -> asyncio.Future[None] | None:
         """Return a future of this claim's pending offset writes, or None if all are written."""
         return self._groups.unwritten(claim)
 
@@ -398,7 +398,7 @@ class Registry(Membership):
         self,
         group: str,
         offsets: Mapping[TopicPartition, CommittedOffset],
-        claim: Claim | None = None,
+        claim: GroupClaim | None = None,
     ) -> dict[TopicPartition, LogbusError | None]:
         """Write offsets and return after ZooKeeper has them, with an error or None for each
         partition.
@@ -428,9 +428,9 @@ class Registry(Membership):
         """Delete offsets; partitions None deletes the group. Raise GroupIdNotFoundError."""
         await self._groups.delete(group, partitions)
 
-    async def list_groups(self) -> list[GroupListing]:
+    async def list_groups(self) -> list[KnownGroup]:
         """Return all groups with state in ZooKeeper."""
-        return [GroupListing(*row) for row in (await self._groups.kinds()).items()]
+        return [KnownGroup(*row) for row in (await self._groups.kinds()).items()]
 
     async def members_left(self, group: str) -> int:
         """Return the member count of a Kafka group's last generation, whichever broker wrote it."""
@@ -444,7 +444,7 @@ class Registry(Membership):
         """Return the live consumers of a native group, with the partitions that they own."""
         return await read_members(self._store, group)
 
-    async def is_claim_held(self, claim: Claim) -> bool:
+    async def is_claim_held(self, claim: GroupClaim) -> bool:
         """Return whether no other broker has claimed the group since; ``on_watch`` reports
         possible changes."""
         return await self._groups.is_held(claim)

@@ -18,9 +18,9 @@ from broker_lite.model import NO_BROKER, Endpoint
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.wire.calls.groups import (
-    Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    FoundCoordinator,
 )
 
 LOOK_MS = 250
@@ -72,7 +72,9 @@ class SecondOpinion:
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)
 
-    async def _rows(self, peer: Endpoint, call: FindCoordinatorRequest) -> tuple[Coordinator, ...]:
+    async def _rows(
+        self, peer: Endpoint, call: FindCoordinatorRequest
+    ) -> tuple[FoundCoordinator, ...]:
         try:
             async with asyncio.timeout(ANSWER_S):
                 return (await self._ask(peer, call)).coordinators

@@ -33,7 +33,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.group_offsets import GroupAge
 from broker_lite.model import MIRROR_PREFIX, BrokerView
 from broker_lite.server.clock import Clock
@@ -56,11 +56,11 @@ heartbeat by then."""
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldGroup:
     """A group that this broker coordinates, and the requests that wait for it."""
 
     group: Group
-    claim: Claim
+    claim: GroupClaim
     waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
     writing: asyncio.Task[None] | None = None
     bytes_kept: int = 0
@@ -74,14 +74,14 @@ class GroupCoordinator:
         self._config = config
         self._registry = registry
         self._clock = clock
-        self._limits = ev.Limits(
+        self._limits = ev.GroupLimits(
             config.group_session_timeout_min_ms,
             config.group_session_timeout_max_ms,
             config.group_initial_rebalance_delay_ms,
             config.group_size_max,
         )
-        self._held: dict[str, Held] = {}
-        self._loading: dict[str, asyncio.Task[Held]] = {}
+        self._held: dict[str, HeldGroup] = {}
+        self._loading: dict[str, asyncio.Task[HeldGroup]] = {}
         self._checking: set[asyncio.Task[None]] = set()
         self._brokers: Mapping[int, BrokerView] = {}
         self._bytes_max = config.in_flight_bytes_max // GROUPS_PART
@@ -139,7 +139,7 @@ class GroupCoordinator:
         counts = {name: len(topics[name].partitions) for name in names}
         return join._replace(partition_counts=counts)
 
-    async def sync(self, group: str, make: Callable[[int], ev.Sync]) -> fx.SyncResult:
+    async def sync(self, group: str, make: Callable[[int], ev.SyncGroup]) -> fx.SyncResult:
         """Return the member's assignment once the leader has assigned.
 
         If the assignment exceeds the memory limit of all groups, the leader may retry.
@@ -183,7 +183,7 @@ class GroupCoordinator:
         assert isinstance(result, fx.LeaveResult)
         return result
 
-    async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> Claim:
+    async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> GroupClaim:
         """Check a commit and return the claim to write it under. Raise the error of a refused
         commit."""
         held = await self._held_now(group)
@@ -351,7 +351,7 @@ class GroupCoordinator:
 
     # Taking groups over.
 
-    async def _held_now(self, group: str) -> Held | None:
+    async def _held_now(self, group: str) -> HeldGroup | None:
         """Return the group if it is held here or its claim is in progress."""
         self.check_coordinator(group)
         if group in self._loading:
@@ -362,7 +362,7 @@ class GroupCoordinator:
             return None
         return held
 
-    async def _held_or_taken(self, group: str) -> Held | None:
+    async def _held_or_taken(self, group: str) -> HeldGroup | None:
         """Return the group if it is held here; take it over if a former coordinator's members
         may be live."""
         held = await self._held_now(group)
@@ -381,7 +381,7 @@ class GroupCoordinator:
         error = self._no_room(join.metadata_bytes, GroupMaxSizeReachedError)
         return error or Group(group, self._limits, 0).refusal(join)
 
-    async def _load(self, group: str) -> Held:
+    async def _load(self, group: str) -> HeldGroup:
         task = self._loading.get(group)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._take_over(group))
@@ -394,12 +394,12 @@ class GroupCoordinator:
                 f"group {group!r} is being taken over; retry"
             ) from None
 
-    def _loaded(self, group: str, task: asyncio.Task[Held]) -> None:
+    def _loaded(self, group: str, task: asyncio.Task[HeldGroup]) -> None:
         del self._loading[group]
         if not task.cancelled():
             task.exception()  # retrieved here; the waiting requests have it
 
-    async def _take_over(self, group: str) -> Held:
+    async def _take_over(self, group: str) -> HeldGroup:
         claim = await self._registry.claim_group(group)
         if claim.kind != znodes.KIND_KAFKA:
             logger.warning(
@@ -422,14 +422,14 @@ class GroupCoordinator:
         value = claim.value
         until_ms = self._clock.monotonic_ms() + value.session_timeout_ms // HEARTBEATS
         former = ev.Former(value.members, until_ms)
-        held = Held(Group(group, self._limits, value.generation, former), claim)
+        held = HeldGroup(Group(group, self._limits, value.generation, former), claim)
         self._held[group] = held
         self._set_alarm(held.group.deadline_ms)
         self._look_after(held)
         logger.info("group %r: this broker coordinates it in epoch %d", group, claim.value.epoch)
         return held
 
-    def _drop(self, held: Held, error: LogbusError) -> None:
+    def _drop(self, held: HeldGroup, error: LogbusError) -> None:
         name = held.group.name
         if self._held.get(name) is not held:
             return
@@ -440,14 +440,14 @@ class GroupCoordinator:
         self._step(held, ev.Resigned(error))
         logger.info("group %r: this broker no longer coordinates it: %s", name, error.message)
 
-    def _look_after(self, held: Held) -> None:
+    def _look_after(self, held: HeldGroup) -> None:
         """Check whether the claim is still held, and watch it."""
         if held.writing is None and self._held.get(held.group.name) is held:
             task = asyncio.get_running_loop().create_task(self._check_claim(held))
             self._checking.add(task)
             task.add_done_callback(self._checking.discard)
 
-    async def _check_claim(self, held: Held) -> None:
+    async def _check_claim(self, held: HeldGroup) -> None:
         try:
             if not await self._registry.is_claim_held(held.claim):
                 name = held.group.name
@@ -458,7 +458,7 @@ class GroupCoordinator:
 
     # Running the machines.
 
-    async def _ask(self, held: Held, make: Callable[[int], ev.Event]) -> fx.Result:
+    async def _ask(self, held: HeldGroup, make: Callable[[int], ev.Event]) -> fx.Result:
         held = self._held.setdefault(held.group.name, held)
         if not held.claim.held:
             raise NotCoordinatorError(
@@ -474,7 +474,7 @@ class GroupCoordinator:
         finally:
             held.waiting.pop(token, None)
 
-    def _step(self, held: Held, event: ev.Event) -> None:
+    def _step(self, held: HeldGroup, event: ev.Event) -> None:
         for effect in held.group.step(self._clock.monotonic_ms(), event):
             if isinstance(effect, fx.WriteGeneration):
                 loop = asyncio.get_running_loop()
@@ -492,7 +492,9 @@ class GroupCoordinator:
         self._bytes_kept += size - held.bytes_kept
         held.bytes_kept = size
 
-    def _answer(self, held: Held, future: asyncio.Future[fx.Result], result: fx.Result) -> None:
+    def _answer(
+        self, held: HeldGroup, future: asyncio.Future[fx.Result], result: fx.Result
+    ) -> None:
         """Answer a request after pending commits are written.
 
         A member that joins starts reading at the committed offsets. The commits of previous owners
@@ -511,7 +513,7 @@ class GroupCoordinator:
         else:
             unwritten.add_done_callback(answer)
 
-    async def _write(self, held: Held, effect: fx.WriteGeneration) -> None:
+    async def _write(self, held: HeldGroup, effect: fx.WriteGeneration) -> None:
         try:
             await self._registry.begin_generation(
                 held.claim,
@@ -548,7 +550,7 @@ class GroupCoordinator:
         now_ms = self._clock.monotonic_ms()
         for held in list(self._held.values()):
             if held.group.deadline_ms <= now_ms:
-                self._step(held, ev.Tick())
+                self._step(held, ev.GroupTick())
             else:
                 self._set_alarm(held.group.deadline_ms)
 

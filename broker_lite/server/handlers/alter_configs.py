@@ -20,7 +20,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.handlers.topic_settings import (
@@ -61,7 +61,7 @@ Outcome = tuple[int, str | None]
 """An error code and its message."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Alter each resource; each has its own error in the answer."""
     if parts.registry.is_controller or request.is_broker:
         outcomes = await _alter_all(parts, message)
@@ -81,7 +81,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     )
 
 
-async def _alter_all(parts: Parts, message: Any) -> list[Outcome]:
+async def _alter_all(parts: BrokerContext, message: Any) -> list[Outcome]:
     times = Counter((row.resource_type, row.resource_name) for row in message.resources)
     outcomes: list[Outcome] = []
     for row in message.resources:
@@ -97,7 +97,7 @@ async def _alter_all(parts: Parts, message: Any) -> list[Outcome]:
     return outcomes
 
 
-async def _pass_on(parts: Parts, message: Any) -> list[Outcome]:
+async def _pass_on(parts: BrokerContext, message: Any) -> list[Outcome]:
     call = IncrementalAlterConfigsRequest(
         tuple(
             AlterConfigsResource(
@@ -118,7 +118,7 @@ async def _pass_on(parts: Parts, message: Any) -> list[Outcome]:
     return [(row.error_code, row.error_message) for row in answer.responses]
 
 
-async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
+async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
     wanted = [each for each in row.configs if not _is_of_a_throttle(each)]
     if row.configs and not wanted and row.resource_type in (RESOURCE_BROKER, RESOURCE_TOPIC):
         return

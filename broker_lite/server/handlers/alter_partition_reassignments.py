@@ -12,7 +12,7 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
 from broker_lite.model import TopicPartition
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import AlterPartitionReassignmentsResponse as Response
@@ -25,7 +25,7 @@ FACTOR_FROM = 1
 """First version with ``allow_replication_factor_change``."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Record each reassignment; each partition has its own error in the answer."""
     may_change = request.api_version < FACTOR_FROM or message.allow_replication_factor_change
     rows = [

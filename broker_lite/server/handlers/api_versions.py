@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, UnsupportedVersionError
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.api import ADVERTISED, ApiKey, is_served
 from broker_lite.wire.tables import ApiVersionsResponse as Response
@@ -21,7 +21,7 @@ SOFTWARE_MAX = 100
 """Maximum characters kept of the client's software name and version."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer every request, since a client sends this one before it knows any version."""
     snapshot = parts.registry.snapshot
     here = snapshot.brokers.get(parts.broker_id)

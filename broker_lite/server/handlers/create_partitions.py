@@ -11,14 +11,14 @@ from collections import Counter
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import CreatePartitionsResponse as Response
 from broker_lite.wire.tables import build
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Add partitions to each topic; each has its own error in the answer."""
     times = Counter(row.name for row in message.topics)
     results = []
@@ -39,7 +39,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     return Response(results=results)
 
 
-async def _create(parts: Parts, row: Any, message: Any) -> LogbusError | None:
+async def _create(parts: BrokerContext, row: Any, message: Any) -> LogbusError | None:
     assignment = None
     if row.assignments is not None:
         assignment = [tuple(each.broker_ids) for each in row.assignments]

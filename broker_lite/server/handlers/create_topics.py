@@ -20,7 +20,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, is_valid_name
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import NewTopic, TopicResult
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.topic_settings import checked, topic_settings
@@ -33,7 +33,7 @@ _Topic = Response.CreatableTopicResult
 _Setting = _Topic.CreatableTopicConfigs
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Create all valid topics in one operation; each topic has its own error in the answer."""
     times = Counter(row.name for row in message.topics)
     results: dict[str, TopicResult] = {}
@@ -106,7 +106,7 @@ def _assignment(row: Any) -> list[tuple[int, ...]]:
     return assignment
 
 
-def _answer(parts: Parts, result: TopicResult) -> Any:
+def _answer(parts: BrokerContext, result: TopicResult) -> Any:
     error = result.error
     if error is not None:
         return build(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteGroupsResponse as Response
@@ -18,7 +18,7 @@ WAIT_MS = 30_000
 """Milliseconds that the request may take; the request has no timeout field."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Delete each group; the answers have their own errors and the request's order."""
     return Response(
         results=[
@@ -32,7 +32,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     )
 
 
-async def delete(parts: Parts, group: str) -> int:
+async def delete(parts: BrokerContext, group: str) -> int:
     """Delete one group and return the error code."""
     try:
         await within(WAIT_MS, _delete(parts, group))
@@ -41,7 +41,7 @@ async def delete(parts: Parts, group: str) -> int:
     return NO_ERROR
 
 
-async def _delete(parts: Parts, group: str) -> None:
+async def _delete(parts: BrokerContext, group: str) -> None:
     await parts.groups.check_empty(group)
     parts.groups.forget(group)
     await parts.registry.delete_group_offsets(group)

@@ -12,7 +12,7 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_OFFSET
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteRecordsResponse as Response
@@ -22,7 +22,7 @@ _Topic = Response.DeleteRecordsTopicResult
 _Partition = _Topic.DeleteRecordsPartitionResult
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Delete in all partitions concurrently; each has its own error in the answer."""
     topics = []
     for topic in message.topics:
@@ -36,7 +36,9 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     return Response(topics=topics)
 
 
-async def _delete(parts: Parts, topic: str, partition: int, offset: int, timeout_ms: int) -> Any:
+async def _delete(
+    parts: BrokerContext, topic: str, partition: int, offset: int, timeout_ms: int
+) -> Any:
     low_watermark, code = NO_OFFSET, NO_ERROR
     try:
         deleting = parts.replicas.delete_records(topic, partition, offset)

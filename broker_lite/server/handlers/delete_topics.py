@@ -17,7 +17,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NULL_TOPIC_ID
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import TopicResult
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
@@ -27,7 +27,7 @@ from broker_lite.wire.tables import build, uuid
 BY_ID_FROM = 6
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Delete each topic; each has its own error in the answer."""
     if request.api_version >= BY_ID_FROM:
         wanted = [(row.name, row.topic_id) for row in message.topics]
@@ -36,7 +36,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     return Response(responses=[await _delete(parts, *each, message.timeout_ms) for each in wanted])
 
 
-async def _delete(parts: Parts, name: str | None, topic_id: str, timeout_ms: int) -> Any:
+async def _delete(parts: BrokerContext, name: str | None, topic_id: str, timeout_ms: int) -> Any:
     error: LogbusError | None
     try:
         if name is not None and topic_id != NULL_TOPIC_ID:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.metadata import brokers, controller
 from broker_lite.server.network.context import RequestContext
@@ -18,7 +18,7 @@ from broker_lite.wire.tables import DescribeClusterResponse as Response
 ENDPOINT_BROKERS = 1
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer from the metadata snapshot, without ZooKeeper."""
     snapshot = parts.registry.snapshot
     if message.endpoint_type != ENDPOINT_BROKERS:

@@ -18,7 +18,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.topic_settings import (
     RESOURCE_BROKER,
     RESOURCE_GROUP,
@@ -37,12 +37,12 @@ _Setting = _Result.DescribeConfigsResourceResult
 _Synonym = _Setting.DescribeConfigsSynonym
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe each resource from the metadata snapshot; each has its own error in the answer."""
     return Response(results=[_describe(parts, row, message) for row in message.resources])
 
 
-def _describe(parts: Parts, row: Any, message: Any) -> Any:
+def _describe(parts: BrokerContext, row: Any, message: Any) -> Any:
     error: LogbusError | None = None
     found: list[Setting] = []
     try:
@@ -64,7 +64,7 @@ def _describe(parts: Parts, row: Any, message: Any) -> Any:
     )
 
 
-def _settings(parts: Parts, kind: int, name: str) -> Iterable[Setting]:
+def _settings(parts: BrokerContext, kind: int, name: str) -> Iterable[Setting]:
     if kind == RESOURCE_TOPIC:
         topic = parts.registry.snapshot.topics.get(name)
         if topic is None:

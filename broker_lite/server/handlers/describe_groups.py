@@ -16,7 +16,7 @@ from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import NO_ERROR, GroupIdNotFoundError, LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.metadata.native_members import NativeMember
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.consumer_protocol import encode_assignment, encode_subscription
@@ -30,7 +30,7 @@ PROTOCOL_NATIVE = "range"
 _Group = Response.DescribedGroup
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe each group; each has its own error in the answer."""
     rows = [await _describe(parts, group, request.api_version) for group in message.groups]
     if message.include_authorized_operations:
@@ -39,7 +39,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     return Response(groups=rows)
 
 
-async def _describe(parts: Parts, group: str, version: int) -> Any:
+async def _describe(parts: BrokerContext, group: str, version: int) -> Any:
     fields: dict[str, Any] = {"group_state": str(State.DEAD), "protocol_type": ""}
     try:
         parts.groups.check_coordinator(group)
@@ -64,7 +64,7 @@ async def _describe(parts: Parts, group: str, version: int) -> Any:
     )
 
 
-async def _found(parts: Parts, group: str) -> dict[str, Any]:
+async def _found(parts: BrokerContext, group: str) -> dict[str, Any]:
     """Return the answer fields of the group; an empty dict if the group does not exist."""
     machine = await parts.groups.find_described(group)
     if machine is None:

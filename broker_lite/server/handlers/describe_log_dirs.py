@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, StorageError
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeLogDirsResponse as Response
 from broker_lite.wire.tables import build
@@ -19,7 +19,7 @@ _Topic = _Result.DescribeLogDirsTopic
 _Partition = _Topic.DescribeLogDirsPartition
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Return the usage of this broker's replicas; null topics select all."""
     wanted = None
     if message.topics is not None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.storage.producer_state import Producer
+from broker_lite.storage.producer_state import ProducerEntry
 from broker_lite.wire.tables import DescribeProducersResponse as Response
 from broker_lite.wire.tables import build
 
@@ -20,7 +20,7 @@ _Partition = _Topic.PartitionResponse
 _Producer = _Partition.ProducerState
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe each partition; each has its own error in the answer."""
     topics = []
     for topic in message.topics:
@@ -29,7 +29,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     return Response(topics=topics)
 
 
-async def _describe(parts: Parts, topic: str, partition: int) -> Any:
+async def _describe(parts: BrokerContext, topic: str, partition: int) -> Any:
     try:
         log = parts.replicas.find(topic, partition).log
         # Only the partition's append thread changes the producers, so read them there.
@@ -51,7 +51,7 @@ async def _describe(parts: Parts, topic: str, partition: int) -> Any:
     )
 
 
-def _row(producer_id: int, producer: Producer) -> Any:
+def _row(producer_id: int, producer: ProducerEntry) -> Any:
     return build(
         _Producer,
         producer_id=producer_id,

@@ -16,7 +16,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import NULL_TOPIC_ID, PartitionView, is_valid_name
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.metadata import partition_row
 from broker_lite.server.network.context import RequestContext
@@ -33,7 +33,7 @@ PAGE_MAX = 2000
 """Maximum partitions of one answer, as in Kafka's ``max.request.partition.size.limit``."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer from the metadata snapshot. Raise InvalidRequestError for a negative cursor."""
     snapshot, cursor = parts.registry.snapshot, message.cursor
     if cursor is not None and cursor.partition_index < 0:

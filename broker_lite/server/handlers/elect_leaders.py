@@ -12,7 +12,7 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
 from broker_lite.model import TopicPartition
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.replicas import ELECTION_PREFERRED, ELECTION_UNCLEAN
@@ -26,7 +26,7 @@ ERROR_FROM = 1
 """First version with an error for the whole request."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Elect leaders; each partition has its own error in the answer."""
     wanted: list[TopicPartition] | None = None
     if message.topic_partitions is not None:
@@ -45,7 +45,10 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 
 
 async def _elect(
-    parts: Parts, request: RequestContext, message: Any, wanted: Collection[TopicPartition] | None
+    parts: BrokerContext,
+    request: RequestContext,
+    message: Any,
+    wanted: Collection[TopicPartition] | None,
 ) -> Mapping[TopicPartition, LogbusError | None]:
     kind = message.election_type if request.api_version >= ERROR_FROM else ELECTION_PREFERRED
     if kind not in (ELECTION_PREFERRED, ELECTION_UNCLEAN):

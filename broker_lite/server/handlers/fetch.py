@@ -28,8 +28,8 @@ from broker_lite.errors import (
 from broker_lite.machine import machine_id
 from broker_lite.model import NO_EPOCH, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
-from broker_lite.server.broker_context import Parts
-from broker_lite.server.network.connection import Reply
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions import ranges
 from broker_lite.server.partitions.replica import Replica
@@ -40,17 +40,19 @@ from broker_lite.wire.api import BY_TOPIC_ID
 logger = logging.getLogger("logbus.fetch")
 
 
-def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Reply) -> None:
+def handle(
+    parts: BrokerContext, request: RequestContext, frame: memoryview, reply: ResponseSlot
+) -> None:
     """Answer the fetch or start its wait. Raise ProtocolError for a malformed request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     if message.replica_id >= 0:
         _follow(parts, request, message, reply)
         return
-    _Fetch(parts, request, message, reply).assess()
+    _ConsumerFetch(parts, request, message, reply).assess()
 
 
 def _follow(
-    parts: Parts, request: RequestContext, message: wire.FetchRequest, reply: Reply
+    parts: BrokerContext, request: RequestContext, message: wire.FetchRequest, reply: ResponseSlot
 ) -> None:
     """Start a follower's fetch, which from version 15 carries the broker epoch."""
     if request.api_version < wire.CLIENT_VERSION:
@@ -63,7 +65,7 @@ def _follow(
     parts.replicas.follower_fetches.begin(message, answer, lambda: reply.is_open)
 
 
-class _Row(NamedTuple):
+class _FetchRow(NamedTuple):
     """One partition of the request and its current state."""
 
     topic: wire.FetchTopic
@@ -83,7 +85,7 @@ class _Row(NamedTuple):
         )
 
 
-class _Fetch:
+class _ConsumerFetch:
     """One fetch request in flight."""
 
     __slots__ = (
@@ -103,7 +105,11 @@ class _Fetch:
     )
 
     def __init__(
-        self, parts: Parts, request: RequestContext, message: wire.FetchRequest, reply: Reply
+        self,
+        parts: BrokerContext,
+        request: RequestContext,
+        message: wire.FetchRequest,
+        reply: ResponseSlot,
     ) -> None:
         self._parts = parts
         self._request = request
@@ -151,7 +157,7 @@ class _Fetch:
             for wanted in topic.partitions
         )
 
-    def _rows(self) -> list[_Row]:
+    def _rows(self) -> list[_FetchRow]:
         replicas = self._parts.replicas
         rows = []
         by_id = self._request.api_version >= BY_TOPIC_ID
@@ -167,9 +173,9 @@ class _Fetch:
                     diverging = _diverging(replica.log, wanted)
                     if diverging is None:
                         _check_range(replica, wanted.fetch_offset)
-                    rows.append(_Row(topic, wanted, replica, None, diverging))
+                    rows.append(_FetchRow(topic, wanted, replica, None, diverging))
                 except LogbusError as error:
-                    rows.append(_Row(topic, wanted, None, error))
+                    rows.append(_FetchRow(topic, wanted, None, error))
         return rows
 
     def _check_role(self, replica: Replica, wanted: wire.FetchPartition) -> None:
@@ -182,7 +188,7 @@ class _Fetch:
 
     # Waiting.
 
-    def _wait(self, rows: list[_Row]) -> None:
+    def _wait(self, rows: list[_FetchRow]) -> None:
         if self._timer is not None:
             return
         wait_ms = min(self._message.max_wait_ms, self._parts.config.fetch_wait_ms_max)
@@ -215,10 +221,10 @@ class _Fetch:
 
     # Collecting.
 
-    def _collect(self, rows: list[_Row], min_bytes: int = 0) -> None:
+    def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
         """Read the records: recent ones on the loop, others on a read thread."""
         now_ms = self._parts.clock.monotonic_ms()
-        wanted: list[tuple[int, ranges.Wanted]] = []
+        wanted: list[tuple[int, ranges.WantedRange]] = []
         is_quick = True
         for index, row in enumerate(rows):
             if row.replica is None or not row.has_records:
@@ -264,7 +270,9 @@ class _Fetch:
         else:
             collect()
 
-    def _wanted(self, replica: Replica, wanted: wire.FetchPartition, now_ms: int) -> ranges.Wanted:
+    def _wanted(
+        self, replica: Replica, wanted: wire.FetchPartition, now_ms: int
+    ) -> ranges.WantedRange:
         start, end = wanted.fetch_offset, replica.high_watermark
         crc_cache = replica.crc_cache
         mode = self._parts.config.fetch_verify
@@ -280,12 +288,12 @@ class _Fetch:
         rows_only = not self._knows_columns and start < crc_cache.rows_from
         limit = max(wanted.max_bytes, self._file_bytes)
         by_file = self._file_bytes > 0
-        return ranges.Wanted(replica.log, start, end, limit, check, rows_only, by_file)
+        return ranges.WantedRange(replica.log, start, end, limit, check, rows_only, by_file)
 
     def _remember(
         self,
-        rows: list[_Row],
-        wanted: list[tuple[int, ranges.Wanted]],
+        rows: list[_FetchRow],
+        wanted: list[tuple[int, ranges.WantedRange]],
         found: list[ranges.Prepared],
     ) -> None:
         now_ms = self._parts.clock.monotonic_ms()
@@ -298,7 +306,7 @@ class _Fetch:
                 self._parts.metrics.count("corrupt_batches_met")
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
-    def _judged(self, row: _Row, found: ranges.Prepared) -> ranges.Prepared:
+    def _judged(self, row: _FetchRow, found: ranges.Prepared) -> ranges.Prepared:
         """Prefer the role's error to the read error: a replica that follows now may have been
         truncated."""
         assert row.replica is not None
@@ -311,7 +319,7 @@ class _Fetch:
 
     # Answering.
 
-    def _answer(self, rows: list[_Row], found: dict[int, ranges.Prepared]) -> None:
+    def _answer(self, rows: list[_FetchRow], found: dict[int, ranges.Prepared]) -> None:
         self._leave()
         answers = [self._row_answer(row, found.get(i)) for i, row in enumerate(rows)]
         topics = []
@@ -326,7 +334,7 @@ class _Fetch:
             wire.encode_response(topics, request.api_version, request.correlation_id)
         )
 
-    def _row_answer(self, row: _Row, found: ranges.Prepared | None) -> wire.PartitionAnswer:
+    def _row_answer(self, row: _FetchRow, found: ranges.Prepared | None) -> wire.PartitionAnswer:
         error = row.error
         if error is None and found is not None:
             error = found.error
@@ -347,7 +355,7 @@ class _Fetch:
             stored=found.stored if found is not None else None,
         )
 
-    def _refusal(self, asked: _Row, error: LogbusError) -> wire.PartitionAnswer:
+    def _refusal(self, asked: _FetchRow, error: LogbusError) -> wire.PartitionAnswer:
         self._parts.metrics.count("fetch_errors", label=error.name)
         partition = asked.wanted.partition
         row = wire.PartitionAnswer(partition, wire_code(error))
@@ -366,7 +374,7 @@ class _Fetch:
         return row
 
 
-def _file_bytes(parts: Parts, message: wire.FetchRequest) -> int:
+def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
     """Return the bytes that the client may read from local files; 0 if it runs on another
     machine."""
     if not message.machine or not parts.config.local_reads:

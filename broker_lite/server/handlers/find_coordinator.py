@@ -17,7 +17,7 @@ from broker_lite.errors import (
     TransactionalIdAuthorizationError,
 )
 from broker_lite.model import NO_BROKER
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.groups import KEY_TYPE_GROUP, KEY_TYPE_TRANSACTION
 from broker_lite.wire.tables import FindCoordinatorResponse as Response
@@ -26,7 +26,7 @@ from broker_lite.wire.tables import build
 BATCHED_FROM = 4
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer from the metadata snapshot, without ZooKeeper."""
     batched = request.api_version >= BATCHED_FROM
     rows = []
@@ -46,7 +46,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     )
 
 
-def _coordinator(parts: Parts, key: str, key_type: int) -> tuple[int, str, int]:
+def _coordinator(parts: BrokerContext, key: str, key_type: int) -> tuple[int, str, int]:
     if key_type == KEY_TYPE_TRANSACTION:
         raise TransactionalIdAuthorizationError(
             "transactions are not supported; use a producer without transactional.id"

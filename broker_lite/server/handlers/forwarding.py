@@ -12,7 +12,7 @@ import asyncio
 from typing import TypeVar
 
 from broker_lite.errors import NotControllerError, ProtocolError
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import broker_client_id
 from broker_lite.server.network.one_call import ask
 from broker_lite.wire.api import Call
@@ -23,7 +23,7 @@ LOOK_S = 0.1
 T = TypeVar("T")
 
 
-async def ask_controller(parts: Parts, call: Call[T]) -> T:
+async def ask_controller(parts: BrokerContext, call: Call[T]) -> T:
     """Return the controller's answer. Raise NotControllerError if no controller answers."""
     snapshot = parts.registry.snapshot
     controller = snapshot.brokers.get(snapshot.controller_id)

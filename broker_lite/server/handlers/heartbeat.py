@@ -6,12 +6,12 @@ from typing import Any
 
 from broker_lite.coordinator import events as ev
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import HeartbeatResponse as Response
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer with REBALANCE_IN_PROGRESS while the group rebalances."""
 
     def heartbeat(token: int) -> ev.Heartbeat:

@@ -10,12 +10,12 @@ from typing import Any
 
 from broker_lite.errors import LogbusError, TransactionalIdAuthorizationError, wire_code
 from broker_lite.model import NO_PRODUCER
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import InitProducerIdResponse as Response
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer from the reserved block of ids; use ZooKeeper only to reserve the next block."""
     if message.transactional_id is not None:
         return _refused(TransactionalIdAuthorizationError.code)

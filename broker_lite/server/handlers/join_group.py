@@ -12,7 +12,7 @@ from uuid import uuid4
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import JoinResult
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import JoinGroupResponse as Response
 from broker_lite.wire.tables import build
@@ -23,7 +23,7 @@ NULLABLE_PROTOCOL_FROM = 7
 SKIP_ASSIGNMENT_FROM = 9
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer with the member's id, or with the id to use in a second JoinGroup request."""
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM

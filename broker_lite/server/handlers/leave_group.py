@@ -9,7 +9,7 @@ from typing import Any
 
 from broker_lite.coordinator.events import Leaver
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import LeaveGroupResponse as Response
 from broker_lite.wire.tables import build
@@ -17,7 +17,7 @@ from broker_lite.wire.tables import build
 BATCHED_FROM = 3
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Remove each member with its own error; a group error applies to the whole request."""
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.topic_settings import RESOURCE_BROKER, RESOURCE_TOPIC
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import ListConfigResourcesResponse as Response
@@ -19,7 +19,7 @@ TYPES_FROM = 1
 """First version with resource types; an empty list selects topics and brokers."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer from the metadata snapshot, without ZooKeeper."""
     snapshot = parts.registry.snapshot
     every: list[tuple[int, str]] = []

@@ -14,8 +14,8 @@ from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import gather
-from broker_lite.server.broker_context import Parts
-from broker_lite.server.cluster.registry import GroupListing
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.cluster.registry import KnownGroup
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import ListGroupsResponse as Response
 from broker_lite.wire.tables import build
@@ -23,7 +23,7 @@ from broker_lite.wire.tables import build
 TYPES = {znodes.KIND_KAFKA: "Classic", znodes.KIND_NATIVE: "Native"}
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """List the groups; filters ignore case, and an empty filter selects all."""
     try:
         listed = [
@@ -51,7 +51,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     )
 
 
-async def _state(parts: Parts, row: GroupListing) -> tuple[str, str]:
+async def _state(parts: BrokerContext, row: KnownGroup) -> tuple[str, str]:
     """Return the group's state and its protocol type."""
     machine = parts.groups.find(row.group)
     if machine is not None:

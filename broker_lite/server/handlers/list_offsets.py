@@ -32,7 +32,7 @@ from broker_lite.model import (
     NO_OFFSET,
     ListedOffset,
 )
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.scan import CorruptRange
@@ -50,7 +50,7 @@ _SINCE = {
 """First version of each special timestamp."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Look up each partition; each has its own error in the answer."""
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
     topics = []
@@ -60,7 +60,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     return ListOffsetsResponse(topics=topics)
 
 
-async def _answer(parts: Parts, request: RequestContext, topic: str, row: Any) -> Any:
+async def _answer(parts: BrokerContext, request: RequestContext, topic: str, row: Any) -> Any:
     code, found = 0, ListedOffset(NO_OFFSET)
     made = asyncio.Event()
     if parts.replicas.defer(topic, row.partition_index, False, made.set):
@@ -88,7 +88,9 @@ async def _answer(parts: Parts, request: RequestContext, topic: str, row: Any) -
     )
 
 
-async def _find(parts: Parts, replica: Replica, timestamp_ms: int, version: int) -> ListedOffset:
+async def _find(
+    parts: BrokerContext, replica: Replica, timestamp_ms: int, version: int
+) -> ListedOffset:
     log = replica.log
     if timestamp_ms < 0 and version < _SINCE.get(timestamp_ms, version + 1):
         raise UnsupportedVersionError(

@@ -11,7 +11,7 @@ from typing import Any
 from broker_lite.errors import NO_ERROR
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import PartitionView
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import ListPartitionReassignmentsResponse as Response
 from broker_lite.wire.tables import build
@@ -20,7 +20,7 @@ _Topic = Response.OngoingTopicReassignment
 _Partition = _Topic.OngoingPartitionReassignment
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer from the metadata snapshot, without ZooKeeper."""
     snapshot = parts.registry.snapshot
     if message.topics is None:

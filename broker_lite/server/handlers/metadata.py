@@ -25,7 +25,7 @@ from broker_lite.model import (
     TopicView,
     is_valid_name,
 )
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.topic_creation import create_missing
 from broker_lite.server.network.context import RequestContext
@@ -41,7 +41,7 @@ NULL_NAME_FROM = 12
 """First version in which an answer by topic id may omit the name."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer from the metadata snapshot; use ZooKeeper only to create topics.
 
     Clients refresh metadata when a leader's connection closes, often before the controller has
@@ -76,7 +76,9 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     )
 
 
-def brokers(parts: Parts, snapshot: MetadataSnapshot, kind: Any, id_field: str) -> list[Any]:
+def brokers(
+    parts: BrokerContext, snapshot: MetadataSnapshot, kind: Any, id_field: str
+) -> list[Any]:
     """Return the live brokers as message rows, including this broker while it registers again."""
     endpoints: dict[int, tuple[Endpoint, str | None]] = {
         parts.broker_id: (parts.endpoint, parts.config.rack or None)

@@ -24,7 +24,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import OffsetCommitResponse as Response
 from broker_lite.wire.tables import build, own_tag
@@ -33,7 +33,7 @@ _Topic = Response.OffsetCommitResponseTopic
 _Partition = _Topic.OffsetCommitResponsePartition
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Commit each partition; a refused partition does not prevent the others."""
     refused: dict[tuple[TopicPartition, str], int] = {}
     codes: dict[TopicPartition, int] = {}
@@ -80,7 +80,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     )
 
 
-def _checked(parts: Parts, key: TopicPartition, row: Any, topic_id: str) -> CommittedOffset:
+def _checked(parts: BrokerContext, key: TopicPartition, row: Any, topic_id: str) -> CommittedOffset:
     topic = parts.registry.snapshot.topics.get(key.topic)
     if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):
         raise UnknownTopicIdError(f"{key} has topic id {topic.topic_id}, not {topic_id}")

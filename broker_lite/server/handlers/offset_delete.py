@@ -19,7 +19,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import TopicPartition
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import OffsetDeleteResponse as Response
@@ -32,7 +32,7 @@ _Topic = Response.OffsetDeleteResponseTopic
 _Partition = _Topic.OffsetDeleteResponsePartition
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Delete the offsets; group errors apply to the request, unknown partitions have their own
     error."""
     asked = {
@@ -80,6 +80,6 @@ def _subscribed(group: Group) -> frozenset[str]:
     return topics
 
 
-def _exists(parts: Parts, key: TopicPartition) -> bool:
+def _exists(parts: BrokerContext, key: TopicPartition) -> bool:
     topic = parts.registry.snapshot.topics.get(key.topic)
     return topic is not None and 0 <= key.partition < len(topic.partitions)

@@ -13,7 +13,7 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, CommittedOffset, TopicPartition
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls import groups as own
 from broker_lite.wire.tables import OffsetFetchResponse as Response
@@ -27,7 +27,7 @@ BATCHED_FROM = 8
 NONE = CommittedOffset(NO_OFFSET)
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Read each group; each has its own error in the answer."""
     if request.api_version >= BATCHED_FROM:
         rows = []
@@ -55,7 +55,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 
 
 async def _read(
-    parts: Parts, group: str, topics: Any, *, with_former: bool = False
+    parts: BrokerContext, group: str, topics: Any, *, with_former: bool = False
 ) -> tuple[int, Mapping[TopicPartition, CommittedOffset]]:
     """Return an error code, and the offsets of the requested partitions or of all."""
     wanted = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import OffsetForLeaderEpochResponse as Response
 from broker_lite.wire.tables import build
@@ -19,7 +19,7 @@ from broker_lite.wire.tables import build
 _Topic = Response.OffsetForLeaderTopicResult
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer each partition; each has its own error."""
     return Response(
         topics=[
@@ -33,7 +33,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     )
 
 
-def _answer(parts: Parts, topic: str, row: Any) -> Any:
+def _answer(parts: BrokerContext, topic: str, row: Any) -> Any:
     code, found = NO_ERROR, OffsetAndEpoch(NO_OFFSET, NO_EPOCH)
     try:
         replica = parts.replicas.find(topic, row.partition)

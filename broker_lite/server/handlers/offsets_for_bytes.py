@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, wire_code
 from broker_lite.model import NO_OFFSET
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.storage.log import Log
 from broker_lite.wire.calls.offsets import BytesAnswer, BytesPartition, OffsetsForBytesResponse
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> OffsetsForBytesResponse:
+async def handle(
+    parts: BrokerContext, request: RequestContext, message: Any
+) -> OffsetsForBytesResponse:
     """Answer each partition, in the request's order."""
     found = [_find(parts, row) for row in message.partitions]
     # Use one read-thread job for all partitions: a job each would cost more than the lookups.
@@ -33,7 +35,7 @@ class _Lookup(NamedTuple):
     end: int
 
 
-def _find(parts: Parts, row: BytesPartition) -> BytesAnswer | _Lookup:
+def _find(parts: BrokerContext, row: BytesPartition) -> BytesAnswer | _Lookup:
     """Return the lookup for a read thread, or the answer if no lookup is needed."""
     try:
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)

@@ -26,10 +26,10 @@ from broker_lite.model import PartitionKey
 from broker_lite.record import newest_time
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
-from broker_lite.server.broker_context import Parts
-from broker_lite.server.network.connection import Reply
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
-from broker_lite.server.partitions.disk import Batch
+from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.wire import produce as wire
 from broker_lite.wire.api import BY_TOPIC_ID
@@ -42,7 +42,9 @@ ACKS_NONE_TIMEOUT_MS = 30_000
 held meanwhile."""
 
 
-def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Reply) -> None:
+def handle(
+    parts: BrokerContext, request: RequestContext, frame: memoryview, reply: ResponseSlot
+) -> None:
     """Start every append of the request. Raises ProtocolError."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     call = _Produce(parts, request, message, reply)
@@ -64,7 +66,11 @@ class _Produce:
     __slots__ = ("_left", "_message", "_parts", "_reply", "_request", "_rows", "_unreadable")
 
     def __init__(
-        self, parts: Parts, request: RequestContext, message: wire.ProduceRequest, reply: Reply
+        self,
+        parts: BrokerContext,
+        request: RequestContext,
+        message: wire.ProduceRequest,
+        reply: ResponseSlot,
     ) -> None:
         self._parts = parts
         self._request = request
@@ -136,7 +142,7 @@ class _Produce:
         done = partial(self._done, t, p, replica)
         replicas.append(replica, message.acks, batch, deadline_ms, done)
 
-    def _batch(self, replica: Replica, records: memoryview | None) -> Batch:
+    def _batch(self, replica: Replica, records: memoryview | None) -> AppendBatch:
         """Return the batch after all checks that do not read its body."""
         message, config = self._message, replica.log.config
         if message.acks not in ACKS:
@@ -153,7 +159,7 @@ class _Produce:
             raise InvalidTxnStateError(
                 "transactions are not supported; use a producer without transactional.id"
             )
-        return Batch(records, header, config.max_message_bytes)
+        return AppendBatch(records, header, config.max_message_bytes)
 
     def _done(
         self, t: int, p: int, replica: Replica, appended: Appended | None, error: LogbusError | None

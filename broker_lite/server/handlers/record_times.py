@@ -10,17 +10,19 @@ from typing import Any
 
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> RecordTimesResponse:
+async def handle(
+    parts: BrokerContext, request: RequestContext, message: Any
+) -> RecordTimesResponse:
     """Answer each partition, in the request's order."""
     return RecordTimesResponse(tuple([await _answer(parts, row) for row in message.partitions]))
 
 
-async def _answer(parts: Parts, row: TimePartition) -> TimeAnswer:
+async def _answer(parts: BrokerContext, row: TimePartition) -> TimeAnswer:
     try:
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
         replica.check_leader()

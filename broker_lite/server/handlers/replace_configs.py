@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import alter_configs
 from broker_lite.server.handlers.topic_settings import RESOURCE_TOPIC
 from broker_lite.server.network.context import RequestContext
@@ -22,7 +22,7 @@ from broker_lite.wire.tables import AlterConfigsResponse as Response
 from broker_lite.wire.tables import build
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Replace the settings of each resource; each has its own error in the answer."""
     changes = IncrementalAlterConfigsRequest(
         tuple(_changes(parts, row) for row in message.resources), message.validate_only
@@ -42,7 +42,7 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     )
 
 
-def _changes(parts: Parts, row: Any) -> AlterConfigsResource:
+def _changes(parts: BrokerContext, row: Any) -> AlterConfigsResource:
     given = [AlterableConfig(each.name, OPERATION_SET, each.value) for each in row.configs]
     topic = parts.registry.snapshot.topics.get(row.resource_name)
     if row.resource_type == RESOURCE_TOPIC and topic is not None:

@@ -10,20 +10,20 @@ from typing import Any
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import SyncResult
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import SyncGroupResponse as Response
 
 PROTOCOL_FROM = 5
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer with the member's assignment; it is empty on errors."""
     names_protocol = request.api_version >= PROTOCOL_FROM
     assignments = tuple((row.member_id, row.assignment) for row in message.assignments)
 
-    def sync(token: int) -> ev.Sync:
-        return ev.Sync(
+    def sync(token: int) -> ev.SyncGroup:
+        return ev.SyncGroup(
             token,
             message.member_id,
             message.group_instance_id,

@@ -19,7 +19,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import is_valid_name
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import NewTopic
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
@@ -34,7 +34,7 @@ INTERNAL = "__"
 logger = logging.getLogger("logbus.topics")
 
 
-async def create_missing(parts: Parts, names: Sequence[str]) -> dict[str, int]:
+async def create_missing(parts: BrokerContext, names: Sequence[str]) -> dict[str, int]:
     """Create topics with default settings and wait until this broker's metadata have them.
 
     Return the error code of each topic that failed.
@@ -52,7 +52,7 @@ async def create_missing(parts: Parts, names: Sequence[str]) -> dict[str, int]:
     return {name: code for name, code in codes.items() if code not in (0, TopicExistsError.code)}
 
 
-async def _create(parts: Parts, names: Sequence[str]) -> dict[str, int]:
+async def _create(parts: BrokerContext, names: Sequence[str]) -> dict[str, int]:
     registry = parts.registry
     if registry.is_controller:
         rows = [NewTopic(name, DEFAULT_COUNT, DEFAULT_COUNT, None, {}) for name in names]

@@ -7,7 +7,7 @@ replicas.
 from __future__ import annotations
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.network.context import RequestContext
@@ -17,7 +17,7 @@ WAIT_MS = 30_000
 
 
 async def handle(
-    parts: Parts, request: RequestContext, message: UnregisterBrokerRequest
+    parts: BrokerContext, request: RequestContext, message: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     """Remove the broker, or forward the request to the controller."""
     try:

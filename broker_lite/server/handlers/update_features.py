@@ -10,7 +10,7 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidUpdateVersionError
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import UpdateFeaturesResponse as Response
 from broker_lite.wire.tables import build
@@ -19,7 +19,7 @@ ROWS_UNTIL = 1
 """Last version with a result for each feature; later versions have one error for all."""
 
 
-async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Confirm the present levels; refuse any other level with INVALID_UPDATE_VERSION."""
     snapshot = parts.registry.snapshot
     reasons = {row.feature: _why_not(snapshot, row) for row in message.feature_updates}

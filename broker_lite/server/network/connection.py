@@ -40,7 +40,7 @@ UNSENT_BYTES_MAX = 1 << 20
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
-class Reply:
+class ResponseSlot:
     """The position of one request's answer in its connection's order. Answer it exactly once.
 
     Holds the request's memory until the answer.
@@ -48,7 +48,7 @@ class Reply:
 
     __slots__ = ("_connection", "_held_bytes", "announced", "arrived_ms", "parts")
 
-    def __init__(self, connection: Connection, held_bytes: int, arrived_ms: int) -> None:
+    def __init__(self, connection: ClientConnection, held_bytes: int, arrived_ms: int) -> None:
         self._connection = connection
         self._held_bytes = held_bytes
         self.arrived_ms = arrived_ms
@@ -114,12 +114,12 @@ class Reply:
         self._connection.built(self, 0)
 
 
-Begin = Callable[[memoryview, Reply], None]
+Begin = Callable[[memoryview, ResponseSlot], None]
 """A callback that starts a request. It answers at once or later, or raises LogbusError to close
 the connection."""
 
 
-class Connection:
+class ClientConnection:
     """One client connection. ``begin`` receives each frame; ``ended`` is called once, at the
     close."""
 
@@ -164,7 +164,7 @@ class Connection:
         clock: Clock,
         requests_max: int,
         begin: Begin,
-        ended: Callable[[Connection, str], None],
+        ended: Callable[[ClientConnection, str], None],
     ) -> None:
         self._loop = loop
         self._socket = sock
@@ -174,14 +174,14 @@ class Connection:
         self._requests_max = requests_max
         self._begin = begin
         self._ended = ended
-        self._replies: deque[Reply] = deque()
+        self._replies: deque[ResponseSlot] = deque()
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
         self._first_sent = 0
         """Sent bytes of the first part of ``_out``, if that part is in memory."""
         self._unsent_bytes = 0
         """Memory of unsent answers, including those that wait for earlier answers."""
-        self._building: Reply | None = None
+        self._building: ResponseSlot | None = None
         self._announced_bytes = 0
         """Announced bytes of the answer being built."""
         self._built_bytes = 0
@@ -193,7 +193,7 @@ class Connection:
         self.budget = budget
         self.closed = False
         self.held = False
-        """Whether a request blocks the start of the next one (``Reply.hold``)."""
+        """Whether a request blocks the start of the next one (``ResponseSlot.hold``)."""
         self.session = session
         self.active_ms = clock.monotonic_ms()
         self.frame_began_ms = 0
@@ -283,7 +283,7 @@ class Connection:
         backlog, replies = self._backlog, self._replies
         while backlog and self._may_begin():
             frame = backlog.popleft()
-            reply = Reply(self, len(frame), self.active_ms)
+            reply = ResponseSlot(self, len(frame), self.active_ms)
             replies.append(reply)
             try:
                 self._begin(frame, reply)
@@ -337,7 +337,7 @@ class Connection:
         self._built_bytes += self._announced_bytes
         start()
 
-    def built(self, reply: Reply, size: int) -> None:
+    def built(self, reply: ResponseSlot, size: int) -> None:
         """Account for the built answer of ``size`` bytes."""
         if self._building is reply:
             self._building = None
@@ -348,7 +348,7 @@ class Connection:
         self.budget.count_answers(size - self._built_bytes)
         self._built_bytes = size
 
-    def answered(self, reply: Reply, unsent: int) -> None:
+    def answered(self, reply: ResponseSlot, unsent: int) -> None:
         """Queue an answer; it is sent at once if all earlier answers are queued."""
         self._unsent_bytes += unsent
         if self._building is not None:

@@ -18,7 +18,7 @@ from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.network.connection import Begin, Connection
+from broker_lite.server.network.connection import Begin, ClientConnection
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
@@ -53,7 +53,7 @@ class Listener:
         self._clock = clock
         self._metrics = metrics
         self._budget = Budget(config.in_flight_bytes_max)
-        self._connections: set[Connection] = set()
+        self._connections: set[ClientConnection] = set()
         self._admitted = 0
         self._scratch = bytearray(SCRATCH_BYTES)
         self._frames = ReusedMemory(config.in_flight_bytes_max)
@@ -161,7 +161,7 @@ class Listener:
         self._admitted += 1
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(
+        connection = ClientConnection(
             self._loop,
             sock,
             Session(self._admitted, peer),
@@ -181,7 +181,7 @@ class Listener:
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._sweep_s, self._end_silent)
 
-    def _ended(self, connection: Connection, reason: str) -> None:
+    def _ended(self, connection: ClientConnection, reason: str) -> None:
         self._connections.discard(connection)
 
     def _end_silent(self) -> None:

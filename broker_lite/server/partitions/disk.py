@@ -56,7 +56,7 @@ Done = Callable[[T | None, BaseException | None], None]
 """A callback, called on the loop with the result or the exception."""
 
 
-class Batch(NamedTuple):
+class AppendBatch(NamedTuple):
     """A produced batch to append; replication treats it as an opaque payload."""
 
     buffer: memoryview
@@ -64,7 +64,7 @@ class Batch(NamedTuple):
     max_bytes: int
 
 
-class Target(Protocol):
+class AppendTarget(Protocol):
     """The replica that receives an append's outcome, on the event loop."""
 
     @property
@@ -79,9 +79,9 @@ class Target(Protocol):
 class AppendJob(NamedTuple):
     """An append by a leader; the outcome event carries ``token``."""
 
-    target: Target
+    target: AppendTarget
     token: int
-    batch: Batch
+    batch: AppendBatch
     leader_epoch: int
     keep: bool = True
     """Whether the appended pages stay in the page cache; also in ``FollowJob``."""
@@ -94,7 +94,7 @@ class FollowJob(NamedTuple):
     column batch in the payload.
     """
 
-    target: Target
+    target: AppendTarget
     payload: memoryview
     leader_epoch: int
     columns: Callable[[int], None]
@@ -102,7 +102,7 @@ class FollowJob(NamedTuple):
 
 
 class SyncJob(NamedTuple):
-    target: Target
+    target: AppendTarget
 
 
 class CallJob(NamedTuple):
@@ -111,7 +111,7 @@ class CallJob(NamedTuple):
 
 
 Job = AppendJob | FollowJob | SyncJob | CallJob
-Result = tuple[Target | None, Any, Any]
+Result = tuple[AppendTarget | None, Any, Any]
 """(target, event, None), or (None, done, (value, exception))."""
 
 
@@ -204,7 +204,7 @@ class Worker(threading.Thread):
 
     def _carry_out(self, group: list[Job]) -> list[Result]:
         results: list[Result] = []
-        dirty: dict[Target, None] = {}
+        dirty: dict[AppendTarget, None] = {}
         now_ms = self._disk.clock.now_ms()
         has_followers = False
         for job in group:
@@ -283,7 +283,7 @@ def _columns_end(buffer: memoryview, end_offset: int) -> int:
     return end
 
 
-def _flush(target: Target) -> Result:
+def _flush(target: AppendTarget) -> Result:
     log = target.log
     try:
         return target, Synced(log.flush()), None
@@ -294,7 +294,7 @@ def _flush(target: Target) -> Result:
         return target, StorageFailed(StorageError(f"{log.key}: flush: {error!r}")), None
 
 
-def _failure(target: Target) -> Result:
+def _failure(target: AppendTarget) -> Result:
     return target, StorageFailed(StorageError(f"{target.log.key}: the data directory failed")), None
 
 

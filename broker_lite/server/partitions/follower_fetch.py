@@ -45,7 +45,7 @@ LATE_START_WAIT_MS = 20
 fetch confirms the deletion, and a DeleteRecords request may wait for that confirmation."""
 
 
-class Cluster(Protocol):
+class FollowerCluster(Protocol):
     """The cluster metadata that a leader reads to identify its followers."""
 
     @property
@@ -68,7 +68,7 @@ class FollowerFetches:
         *,
         clock: Clock,
         replicas: Finder,
-        cluster: Cluster,
+        cluster: FollowerCluster,
         disk: Disk,
         metrics: Metrics,
     ) -> None:
@@ -80,7 +80,7 @@ class FollowerFetches:
         self.metrics = metrics
         self.wait_ms_max = config.fetch_wait_ms_max
         self.bytes_max = config.fetch_bytes_max
-        self.waiting: dict[tuple[int, int], _Fetch] = {}
+        self.waiting: dict[tuple[int, int], _FollowerFetch] = {}
         """Waiting fetches, by the follower's broker id and lane."""
         metrics.gauge("follower_fetches_waiting", lambda: len(self.waiting))
 
@@ -92,7 +92,7 @@ class FollowerFetches:
         before = self.waiting.pop(_lane(message), None)
         if before is not None:
             before.end_wait()
-        _Fetch(self, message, answer, is_open).begin()
+        _FollowerFetch(self, message, answer, is_open).begin()
 
     def follower(self, broker_id: int, broker_epoch: int) -> BrokerView:
         """Return the registration of the fetching broker. Raise StaleBrokerEpochError if the
@@ -108,7 +108,7 @@ class FollowerFetches:
         return known
 
 
-class _Row:
+class _FollowerRow:
     """One partition of a follower's fetch."""
 
     __slots__ = ("diverging", "error", "found", "replica", "start", "wanted")
@@ -143,7 +143,7 @@ class _Row:
         )
 
 
-class _Fetch:
+class _FollowerFetch:
     """One follower's fetch request in flight."""
 
     __slots__ = (
@@ -169,7 +169,8 @@ class _Fetch:
         self._answer: Answer | None = answer
         self._is_open = is_open
         self._topics = [
-            (topic, [_Row(wanted) for wanted in topic.partitions]) for topic in message.topics
+            (topic, [_FollowerRow(wanted) for wanted in topic.partitions])
+            for topic in message.topics
         ]
         self._rows = [row for _, rows in self._topics for row in rows]
         self._timer: asyncio.TimerHandle | None = None
@@ -198,7 +199,7 @@ class _Fetch:
             assert row.replica is not None
             row.replica.end_waiters.add(self._changed)
 
-    def _apply_fetch(self, topic_id: str, row: _Row, follower: BrokerView) -> None:
+    def _apply_fetch(self, topic_id: str, row: _FollowerRow, follower: BrokerView) -> None:
         """Apply the fetch to the partition role; the fetch offset acknowledges the follower's
         records."""
         wanted = row.wanted
@@ -245,7 +246,7 @@ class _Fetch:
             self._stop_waiting()
             self._collect()
 
-    def _check(self, row: _Row) -> None:
+    def _check(self, row: _FollowerRow) -> None:
         replica = row.replica
         if replica is None or row.error is not None:
             return
@@ -280,7 +281,7 @@ class _Fetch:
         owner = self._owner
         now_ms = owner.clock.monotonic_ms()
         rows = [row for row in self._rows if row.has_records]
-        wanted: list[ranges.Wanted] = []
+        wanted: list[ranges.WantedRange] = []
         check = bool(self._message.flags & wire.FLAG_DOUBTS)
         is_quick = not check
         for row in rows:
@@ -291,7 +292,7 @@ class _Fetch:
             is_quick = is_quick and replica.crc_cache.is_recent(now_ms, start)
             end = replica.role.log_end_offset
             wanted.append(
-                ranges.Wanted(replica.log, start, end, row.wanted.max_bytes, check, False)
+                ranges.WantedRange(replica.log, start, end, row.wanted.max_bytes, check, False)
             )
         limit = max(min(self._message.max_bytes, owner.bytes_max), 1)
         found = ranges.read_resident(wanted, limit) if is_quick else None
@@ -307,7 +308,7 @@ class _Fetch:
 
         owner.disk.read(lambda: ranges.prepare(wanted, limit), prepared)
 
-    def _reply(self, rows: list[_Row], found: list[ranges.Prepared]) -> None:
+    def _reply(self, rows: list[_FollowerRow], found: list[ranges.Prepared]) -> None:
         answer, self._answer = self._answer, None
         size = 0
         for row, one in zip(rows, found):
@@ -330,7 +331,7 @@ class _Fetch:
             ]
         )
 
-    def _row_answer(self, row: _Row) -> wire.PartitionAnswer:
+    def _row_answer(self, row: _FollowerRow) -> wire.PartitionAnswer:
         replica, error, number = row.replica, row.error, row.wanted.partition
         if error is not None:
             self._owner.metrics.count("follower_fetch_errors", label=error.name)

@@ -23,7 +23,7 @@ LOOK_S = 1.0
 """Seconds between checks of a full disk, and between retries of a failed registration."""
 
 
-class Cluster(Protocol):
+class DiskCluster(Protocol):
     """The registry, which updates this broker's registration."""
 
     async def set_full(self, is_full: bool) -> None: ...
@@ -36,7 +36,7 @@ class FullDisk:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        cluster: Cluster,
+        cluster: DiskCluster,
         disk: Disk,
         logs: LogManager,
     ) -> None:

@@ -26,7 +26,7 @@ AGAIN_S = 0.2
 """Seconds between a failed write and the next one."""
 
 
-class Cluster(Protocol):
+class IsrCluster(Protocol):
     """The registry, which writes partition states."""
 
     async def write_states(
@@ -34,7 +34,7 @@ class Cluster(Protocol):
     ) -> Sequence[LeaderAndIsr | None]: ...
 
 
-class Target(Protocol):
+class IsrTarget(Protocol):
     """A leader replica that proposes ISR changes."""
 
     @property
@@ -53,16 +53,16 @@ class IsrWrites:
     """A queue of the ISR proposals of this broker's leaders."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, cluster: Cluster, metrics: Metrics
+        self, loop: asyncio.AbstractEventLoop, *, cluster: IsrCluster, metrics: Metrics
     ) -> None:
         self._loop = loop
         self._cluster = cluster
         self._metrics = metrics
-        self._waiting: list[tuple[Target, LeaderAndIsr]] = []
+        self._waiting: list[tuple[IsrTarget, LeaderAndIsr]] = []
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def propose(self, target: Target, state: LeaderAndIsr) -> None:
+    def propose(self, target: IsrTarget, state: LeaderAndIsr) -> None:
         """Queue ``state`` for writing; the write is conditional on the znode's
         ``state.version``."""
         if self._closed:
@@ -93,7 +93,7 @@ class IsrWrites:
             self._task = None
 
     async def _outcomes(
-        self, part: list[tuple[Target, LeaderAndIsr]]
+        self, part: list[tuple[IsrTarget, LeaderAndIsr]]
     ) -> Sequence[LeaderAndIsr | None]:
         changes = [
             StateChange(target.topic, target.key.partition, state, target.key.topic_id)

@@ -38,7 +38,7 @@ STORED_BYTES_MIN = 256 << 10
 to open."""
 
 
-class Wanted(NamedTuple):
+class WantedRange(NamedTuple):
     """A requested range of one partition: whole batches from ``offset`` to below ``end_offset``."""
 
     log: Log
@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
     """File location of the range, in place of ``parts``."""
 
 
-def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
+def prepare(wanted: list[WantedRange], max_bytes: int) -> list[Prepared]:
     """Return the ranges of one fetch, in request order. The first range holds at least one
     batch, even if the batch exceeds ``max_bytes``."""
     found: list[Prepared] = []
@@ -90,7 +90,7 @@ def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
     return found
 
 
-def read_resident(wanted: list[Wanted], max_bytes: int) -> list[Prepared] | None:
+def read_resident(wanted: list[WantedRange], max_bytes: int) -> list[Prepared] | None:
     """Return recent ranges without disk reads, on the loop. Return None if any range is no
     longer in the page cache."""
     found: list[Prepared] = []
@@ -139,7 +139,7 @@ def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
     return copied
 
 
-def _prepare(row: Wanted, max_bytes: int, min_one: bool) -> Prepared:
+def _prepare(row: WantedRange, max_bytes: int, min_one: bool) -> Prepared:
     found = row.log.read(row.offset, max_bytes, row.end_offset, min_one)
     if found.length == 0:
         return Prepared()
@@ -195,7 +195,7 @@ def _warm(found: LogSlice) -> None:
         found.file.pread(position, min(CHUNK_BYTES, end - position))
 
 
-def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
+def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
     """Check each batch of the range, and transcode columns to rows if the client needs rows."""
     out = _Parts(found)
     checked_end = -1
@@ -245,7 +245,7 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
         ) from error
 
 
-def _check(row: Wanted, header: BatchHeader) -> None:
+def _check(row: WantedRange, header: BatchHeader) -> None:
     """Check the batch's end offset and leader epoch against the log; the CRC covers neither."""
     base, following = header.base_offset, header.next_offset
     if following > row.end_offset:

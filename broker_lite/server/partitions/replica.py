@@ -63,7 +63,7 @@ from broker_lite.storage.log import Log
 logger = logging.getLogger("logbus.replicas")
 
 
-class Owner(Protocol):
+class ReplicaOwner(Protocol):
     """The part of the replica manager that a replica uses."""
 
     clock: Clock
@@ -106,7 +106,7 @@ class Replica:
         "waiters",
     )
 
-    def __init__(self, owner: Owner, topic: str, log: Log, role: Partition) -> None:
+    def __init__(self, owner: ReplicaOwner, topic: str, log: Log, role: Partition) -> None:
         self._owner = owner
         self._worker = owner.disk.worker_of(log.key)
         self.key = log.key

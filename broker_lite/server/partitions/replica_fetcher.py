@@ -57,7 +57,7 @@ class PeerNet(Protocol):
         none."""
 
 
-class Cluster(Protocol):
+class FetcherCluster(Protocol):
     """The cluster metadata that fetches need."""
 
     @property
@@ -67,7 +67,7 @@ class Cluster(Protocol):
     def broker_epoch(self) -> int: ...
 
 
-class Target(Protocol):
+class FetchTarget(Protocol):
     """A follower replica."""
 
     @property
@@ -79,10 +79,10 @@ class Target(Protocol):
     def deliver(self, event: Event) -> None: ...
 
 
-class _Row(NamedTuple):
+class _ReplicaRow(NamedTuple):
     """The fetch request of one partition, and the lane that sends it."""
 
-    target: Target
+    target: FetchTarget
     wanted: FetchFrom
     lane: _Leader
 
@@ -96,7 +96,7 @@ class Fetchers:
         config: BrokerConfig,
         *,
         net: PeerNet,
-        cluster: Cluster,
+        cluster: FetcherCluster,
         metrics: Metrics,
     ) -> None:
         self.loop = loop
@@ -109,12 +109,12 @@ class Fetchers:
         self.suspects: set[PartitionKey] = set()
         """Partitions that received a damaged batch; their leader must check CRCs before it
         sends."""
-        self._rows: dict[PartitionKey, _Row] = {}
+        self._rows: dict[PartitionKey, _ReplicaRow] = {}
         self._hot_until: dict[PartitionKey, float] = {}
         self._leaders: dict[tuple[int, bool], _Leader] = {}
         metrics.gauge("partitions_followed", lambda: len(self._rows))
 
-    def fetch(self, target: Target, wanted: FetchFrom) -> None:
+    def fetch(self, target: FetchTarget, wanted: FetchFrom) -> None:
         """Fetch the wanted range; retry until it is answered or the partition wants another
         range."""
         if self.closed:
@@ -129,14 +129,14 @@ class Fetchers:
             lane = self._leaders[name] = _Leader(self, *name)
         if before is not None and before.lane is not lane:
             before.lane.forget(key)
-        row = self._rows[key] = _Row(target, wanted, lane)
+        row = self._rows[key] = _ReplicaRow(target, wanted, lane)
         lane.ready(key, row)
 
     def mark_active(self, key: PartitionKey) -> None:
         """Mark the partition as active, which keeps it off the idle lane for ``HOT_S`` seconds."""
         self._hot_until[key] = self.loop.time() + HOT_S
 
-    def stop(self, target: Target) -> None:
+    def stop(self, target: FetchTarget) -> None:
         """Stop fetching the partition and ignore answers in flight for it."""
         row = self._rows.pop(target.key, None)
         self.suspects.discard(target.key)
@@ -144,12 +144,12 @@ class Fetchers:
         if row is not None:
             row.lane.forget(target.key)
 
-    def suspect(self, target: Target) -> None:
+    def suspect(self, target: FetchTarget) -> None:
         """Note a damaged batch from the leader, corrupted on its disk or in transit."""
         self.suspects.add(target.key)
         self.metrics.count("replica_fetches_damaged")
 
-    def is_current(self, key: PartitionKey, row: _Row) -> bool:
+    def is_current(self, key: PartitionKey, row: _ReplicaRow) -> bool:
         return self._rows.get(key) is row
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class _Leader:
         self._owner = owner
         self._broker_id = broker_id
         self._is_idle_lane = is_idle_lane
-        self._ready: dict[PartitionKey, _Row] = {}
+        self._ready: dict[PartitionKey, _ReplicaRow] = {}
         self._busy: set[PartitionKey] = set()
         """Partitions that are writing fetched records."""
         self._idle: set[PartitionKey] = set()
@@ -196,7 +196,7 @@ class _Leader:
         self._is_due = False
         self._patience: asyncio.TimerHandle | None = None
 
-    def ready(self, key: PartitionKey, row: _Row) -> None:
+    def ready(self, key: PartitionKey, row: _ReplicaRow) -> None:
         self._busy.discard(key)
         self._cancel_retries(key)
         if key in self._idle:
@@ -257,7 +257,7 @@ class _Leader:
             rows, self._ready = self._ready, {}
             self._request_rows(rows)
 
-    def _request_rows(self, rows: dict[PartitionKey, _Row]) -> None:
+    def _request_rows(self, rows: dict[PartitionKey, _ReplicaRow]) -> None:
         owner = self._owner
         leader = owner.cluster.snapshot.brokers.get(self._broker_id)
         if leader is None or owner.cluster.broker_epoch < 0:
@@ -278,7 +278,7 @@ class _Leader:
     # Answers.
 
     def _answered(
-        self, rows: dict[PartitionKey, _Row], answer: wire.FetchResponse | LogbusError
+        self, rows: dict[PartitionKey, _ReplicaRow], answer: wire.FetchResponse | LogbusError
     ) -> None:
         self._under_way -= 1
         if self._owner.closed:
@@ -295,9 +295,9 @@ class _Leader:
         if self._ready:
             self._due()
 
-    def _accept(self, rows: dict[PartitionKey, _Row], answer: wire.FetchResponse) -> None:
+    def _accept(self, rows: dict[PartitionKey, _ReplicaRow], answer: wire.FetchResponse) -> None:
         left = dict(rows)
-        failed: dict[PartitionKey, _Row] = {}
+        failed: dict[PartitionKey, _ReplicaRow] = {}
         for topic in answer.topics:
             for part in topic.partitions:
                 key = PartitionKey(topic.topic_id, part.partition)
@@ -324,7 +324,7 @@ class _Leader:
         if left or failed:
             self._fail({**left, **failed})
 
-    def _fail(self, rows: Mapping[PartitionKey, _Row]) -> None:
+    def _fail(self, rows: Mapping[PartitionKey, _ReplicaRow]) -> None:
         """Retry the partitions after a backoff, unless they request another range by then."""
         owner = self._owner
         for key, row in rows.items():
@@ -336,7 +336,7 @@ class _Leader:
             self._cancel_retries(key)
             self._retries[key] = owner.loop.call_later(delay_ms / 1000, self._retry, key, row)
 
-    def _retry(self, key: PartitionKey, row: _Row) -> None:
+    def _retry(self, key: PartitionKey, row: _ReplicaRow) -> None:
         self._retries.pop(key, None)
         if self._owner.is_current(key, row):
             self._has_new = True
@@ -345,7 +345,7 @@ class _Leader:
 
 
 def _request(
-    rows: Mapping[PartitionKey, _Row],
+    rows: Mapping[PartitionKey, _ReplicaRow],
     broker_id: int,
     broker_epoch: int,
     wait_ms: int,
@@ -373,7 +373,7 @@ def _request(
     )
 
 
-def _event(row: _Row, part: wire.FetchedPartition) -> Event | None:
+def _event(row: _ReplicaRow, part: wire.FetchedPartition) -> Event | None:
     """Return the event for the replica's machine, or None for an error to retry."""
     wanted = row.wanted
     if part.error_code == OffsetOutOfRangeError.code:

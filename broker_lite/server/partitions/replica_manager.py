@@ -43,13 +43,13 @@ from broker_lite.replication.events import (
     Closed,
     CorruptionFound,
     LeaderAndIsrChanged,
-    Limits,
+    ReplicaLimits,
     StorageFailed,
 )
 from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.partitions.disk import Batch, Disk
+from broker_lite.server.partitions.disk import AppendBatch, Disk
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
 from broker_lite.server.partitions.isr_writes import IsrWrites
@@ -78,7 +78,7 @@ class PartitionUsage:
     log_end_offset: int
 
 
-class Cluster(Protocol):
+class ReplicaCluster(Protocol):
     """The part of the registry that replicas use."""
 
     @property
@@ -112,7 +112,7 @@ class ReplicaManager:
         disk: Disk,
         logs: LogManager,
         metrics: Metrics,
-        cluster: Cluster,
+        cluster: ReplicaCluster,
         net: PeerNet,
     ) -> None:
         self.clock = clock
@@ -233,7 +233,7 @@ class ReplicaManager:
     # Producing.
 
     def append(
-        self, replica: Replica, acks: int, batch: Batch, deadline_ms: int, done: Produced
+        self, replica: Replica, acks: int, batch: AppendBatch, deadline_ms: int, done: Produced
     ) -> None:
         """Append a batch and call ``done`` once, when ``acks`` is satisfied or the append fails.
 
@@ -394,7 +394,7 @@ class ReplicaManager:
     def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:
         if replica.log.config != config:
             replica.log.config = config
-        limits = Limits(
+        limits = ReplicaLimits(
             min_insync(config, len(partition.target)),
             config.flush_messages,
             config.flush_ms,

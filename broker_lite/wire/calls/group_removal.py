@@ -54,7 +54,7 @@ class DeletedPartition(NamedTuple):
     error_code: int
 
 
-class DeletedTopic(NamedTuple):
+class OffsetDeletedTopic(NamedTuple):
     name: str
     partitions: tuple[DeletedPartition, ...]
 
@@ -64,7 +64,7 @@ class OffsetDeleteResponse(NamedTuple):
 
     error_code: int
     throttle_time_ms: int
-    topics: tuple[DeletedTopic, ...]
+    topics: tuple[OffsetDeletedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class OffsetDeleteRequest:
         return OffsetDeleteResponse(code, throttle_ms, topics)
 
 
-def _deleted_topic(reader: Reader) -> DeletedTopic:
+def _deleted_topic(reader: Reader) -> OffsetDeletedTopic:
     name, count = reader.classic_string(), reader.classic_count()
     rows = tuple(DeletedPartition(reader.i32(), reader.i16()) for _ in range(count))
-    return DeletedTopic(name, rows)
+    return OffsetDeletedTopic(name, rows)

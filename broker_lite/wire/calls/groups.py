@@ -24,7 +24,7 @@ TAG_FETCH_ORIGIN = 10000
 _ORIGIN_ASKED = b"\x01"
 
 
-class Coordinator(NamedTuple):
+class FoundCoordinator(NamedTuple):
     """Which broker to ask about ``key``."""
 
     key: str
@@ -37,7 +37,7 @@ class Coordinator(NamedTuple):
 
 class FindCoordinatorResponse(NamedTuple):
     throttle_time_ms: int
-    coordinators: tuple[Coordinator, ...]
+    coordinators: tuple[FoundCoordinator, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class FindCoordinatorRequest:
         return reader.ended(FindCoordinatorResponse(reader.i32(), reader.array(_coordinator)))
 
 
-def _coordinator(reader: Reader) -> Coordinator:
+def _coordinator(reader: Reader) -> FoundCoordinator:
     return reader.ended(
-        Coordinator(
+        FoundCoordinator(
             reader.string(),
             reader.i32(),
             reader.string(),

@@ -23,7 +23,7 @@ class LogDirTopic(NamedTuple):
     partitions: tuple[LogDirPartition, ...]
 
 
-class LogDir(NamedTuple):
+class LogDirRow(NamedTuple):
     """One data directory; sizes of its file system are -1 where unknown."""
 
     error_code: int
@@ -36,7 +36,7 @@ class LogDir(NamedTuple):
 class DescribeLogDirsResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int
-    results: tuple[LogDir, ...]
+    results: tuple[LogDirRow, ...]
 
 
 class DescribableTopic(NamedTuple):
@@ -69,9 +69,9 @@ class DescribeLogDirsRequest:
         )
 
 
-def _log_dir(reader: Reader) -> LogDir:
+def _log_dir(reader: Reader) -> LogDirRow:
     return reader.ended(
-        LogDir(reader.i16(), reader.string(), reader.array(_topic), reader.i64(), reader.i64())
+        LogDirRow(reader.i16(), reader.string(), reader.array(_topic), reader.i64(), reader.i64())
     )
 
 

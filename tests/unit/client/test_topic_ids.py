@@ -55,7 +55,7 @@ class Group:
         return reply
 
     def _coordinator(self, _: Any) -> Any:
-        row = groups.Coordinator("g", 1, "one", 1, 0, None)
+        row = groups.FoundCoordinator("g", 1, "one", 1, 0, None)
         return groups.FindCoordinatorResponse(0, (row,))
 
     def _commit(self, request: groups.OffsetCommitRequest) -> Any:

@@ -14,7 +14,7 @@ from sim import scheduler
 
 from broker_lite.errors import CoordinationUnavailableError
 from broker_lite.metadata import group_writer, znodes
-from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.group_writer import GroupWriter
 from broker_lite.metadata.store import Check, Create, Operation, Set, check_size
 from broker_lite.model import CommittedOffset, TopicPartition
@@ -73,8 +73,8 @@ def writer(store: Store, interval_ms: int) -> GroupWriter:
     return GroupWriter(made, interval_ms=interval_ms, wait_connected=connected)
 
 
-def claim_of(group: str) -> Claim:
-    return Claim(group, znodes.KIND_KAFKA, znodes.Coordinator(1, 7, 1, 0, None, "c"), 0)
+def claim_of(group: str) -> GroupClaim:
+    return GroupClaim(group, znodes.KIND_KAFKA, znodes.CoordinatorZnode(1, 7, 1, 0, None, "c"), 0)
 
 
 commits = st.lists(

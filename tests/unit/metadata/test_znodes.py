@@ -26,7 +26,7 @@ BYTES = [
         b'"inter_broker":true}],"directory_id":"D","start_counter":3,"rack":"r1",'
         b'"features":{"columns":1},"partitions":{"a":[1],"t":[0,2]}}',
     ),
-    (z.encode_disk(z.Disk(1, 3)), b'{"version":1,"broker":1,"start_counter":3}'),
+    (z.encode_disk(z.DiskZnode(1, 3)), b'{"version":1,"broker":1,"start_counter":3}'),
     (
         z.encode_assignment(z.Assignment("T", ((1,), (2, 3)))),
         b'{"version":1,"topic_id":"T","partitions":{"0":[1],"1":[2,3]}}',
@@ -61,7 +61,7 @@ BYTES = [
     ),
     (z.encode_group("kafka"), b'{"version":1,"kind":"kafka"}'),
     (
-        z.encode_coordinator(z.Coordinator(1, 99, 2, 7, None, "99-3", 4, 45_000)),
+        z.encode_coordinator(z.CoordinatorZnode(1, 99, 2, 7, None, "99-3", 4, 45_000)),
         b'{"version":1,"broker":1,"broker_epoch":99,"epoch":2,"generation":7,'
         b'"empty_since_ms":null,"claim":"99-3","members":4,"session_timeout_ms":45000}',
     ),
@@ -83,7 +83,7 @@ def test_decoding_reverses_encoding() -> None:
     assert z.decode_registration("/p", z.encode_registration(DRAINING)) == DRAINING
     moving = z.Assignment("T", ((1, 2), (3,)), {0: z.Move((2,), (1,))})
     assert z.decode_assignment("/p", z.encode_assignment(moving)) == moving
-    assert z.decode_disk("/p", z.encode_disk(z.Disk(1, 3))) == z.Disk(1, 3)
+    assert z.decode_disk("/p", z.encode_disk(z.DiskZnode(1, 3))) == z.DiskZnode(1, 3)
     assignment = z.Assignment("T", tuple((n,) for n in range(12)))
     assert z.decode_assignment("/p", z.encode_assignment(assignment)) == assignment
     assert z.decode_state("/p", z.encode_state(STATE), 7) == STATE

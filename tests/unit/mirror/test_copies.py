@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.offset_map import OffsetMap, Run
-from broker_lite.mirror.rewrite import Piece
+from broker_lite.mirror.rewrite import RewrittenBatch
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
 
 
-def piece(*runs: tuple[int, int]) -> Piece:
+def piece(*runs: tuple[int, int]) -> RewrittenBatch:
     count = sum(row[1] for row in runs)
     buffer = encode_rows([Row(at, 0, None, b"v") for at in range(count)])
-    return Piece(buffer, read_header(buffer), runs)
+    return RewrittenBatch(buffer, read_header(buffer), runs)
 
 
 def copy(known: OffsetMap) -> Copy:

@@ -34,7 +34,7 @@ def test_position_round_trips_through_commit_metadata() -> None:
 
 
 def test_map_entry_round_trips_and_noise_is_ignored() -> None:
-    entry = positions.Entry(WHERE, "s", "t", (Run(0, 0), Run(5, 4)), 9, 8)
+    entry = positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0), Run(5, 4)), 9, 8)
     assert positions.read_entry(positions.write_entry(entry)) == entry
     for noise in (None, b"", b"{}", b"\xff", b"[1]", b'"x"'):
         assert positions.read_entry(noise) is None
@@ -42,10 +42,10 @@ def test_map_entry_round_trips_and_noise_is_ignored() -> None:
 
 def test_newest_map_entry_of_the_same_topic_id_counts() -> None:
     entries = [
-        positions.Entry(WHERE, "s", "t", (Run(0, 0),), 9, 9),
-        positions.Entry(WHERE, "other", "t", (Run(50, 1),), 90, 41),
-        positions.Entry(WHERE, "s", "old", (Run(60, 1),), 90, 41),
-        positions.Entry(WHERE, "s", "t", (Run(10, 9),), 12, 11),
+        positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0),), 9, 9),
+        positions.CopiedEntry(WHERE, "other", "t", (Run(50, 1),), 90, 41),
+        positions.CopiedEntry(WHERE, "s", "old", (Run(60, 1),), 90, 41),
+        positions.CopiedEntry(WHERE, "s", "t", (Run(10, 9),), 12, 11),
     ]
     committed = positions.Position("s", 15, 14, Run(10, 9))
     known = positions.restored(entries, committed, "s", "t")
@@ -85,7 +85,7 @@ def test_map_topic_names_are_valid_and_long_runs_are_split() -> None:
     assert positions.name_for("a/b c") == "logbus-mirror-a_b_c"
     known = OffsetMap([Run(at, 2 * at) for at in range(positions.RUNS_PER_ENTRY * 5)], 7, 8)
 
-    def entries(count: int, *, is_cut: bool = False) -> list[positions.Entry]:
+    def entries(count: int, *, is_cut: bool = False) -> list[positions.CopiedEntry]:
         runs = known.runs[:count]
         return list(positions.entries_of(WHERE, "s", "t", known, runs, is_cut=is_cut))
 
@@ -99,8 +99,8 @@ def test_map_topic_names_are_valid_and_long_runs_are_split() -> None:
 
 def test_runs_lost_by_source_leave_the_map() -> None:
     entries = [
-        positions.Entry(WHERE, "s", "t", (Run(0, 0), Run(12, 10)), 17, 15),
-        positions.Entry(WHERE, "s", "t", (), 8, 15),
+        positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0), Run(12, 10)), 17, 15),
+        positions.CopiedEntry(WHERE, "s", "t", (), 8, 15),
     ]
     stale = positions.Position("s", 17, 15, Run(12, 10), 3)
     noted = positions.Position("s", 8, 15, Run(0, 0), 2)
@@ -110,6 +110,6 @@ def test_runs_lost_by_source_leave_the_map() -> None:
     assert positions.epoch_before(9, noted, "s") == positions.epoch_before(8, noted, "x") == -1
     # Killed between the two notes: where it goes on is refused again.
     assert positions.restored(entries, stale, "s", "t").source_next == 17
-    again = [*entries, positions.Entry(WHERE, "s", "t", (Run(9, 15),), 12, 18)]
+    again = [*entries, positions.CopiedEntry(WHERE, "s", "t", (Run(9, 15),), 12, 18)]
     known = positions.restored(again, noted._replace(source_next=12, run=Run(9, 15)), "s", "t")
     assert known.runs == [Run(0, 0), Run(9, 15)]

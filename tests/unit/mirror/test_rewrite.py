@@ -8,7 +8,7 @@ import pytest
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.mirror.rewrite import carry, piece_contents, signed
-from broker_lite.mirror.source import Source
+from broker_lite.mirror.source import MirrorSource
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record import format as fmt
@@ -98,7 +98,7 @@ def test_damaged_batch_is_not_copied() -> None:
 
 
 def test_compaction_gaps_are_skipped_and_aborted_records_dropped() -> None:
-    source = Source("127.0.0.1:1", "test")
+    source = MirrorSource("127.0.0.1:1", "test")
     answer = FetchedPartition(
         0, 0, by_hand.END, by_hand.END, 0, memoryview(b"".join(by_hand.with_gaps())),
         by_hand.ABORTED, None, -1, -1,

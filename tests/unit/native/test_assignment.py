@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from broker_lite.client.options import check_pattern
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import InvalidConfigError, InvalidGroupIdError
-from broker_lite.metadata.znodes import Owner, Subscription
+from broker_lite.metadata.znodes import NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
 from broker_lite.native.assignment import assign, covers
 from broker_lite.native.session import consumer_name
 from broker_lite.native.streams import subscribe
 
 
-def names(*topics: str, streams: int = 1) -> Subscription:
-    return Subscription(topics, None, streams)
+def names(*topics: str, streams: int = 1) -> NativeSubscription:
+    return NativeSubscription(topics, None, streams)
 
 
-def counts(owners: dict[TopicPartition, Owner]) -> dict[str, int]:
+def counts(owners: dict[TopicPartition, OwnerZnode]) -> dict[str, int]:
     found: dict[str, int] = {}
     for owner in owners.values():
         found[owner.consumer] = found.get(owner.consumer, 0) + 1
@@ -44,7 +44,7 @@ def test_consumer_is_assigned_per_stream() -> None:
 
 
 def test_topic_is_assigned_to_its_subscribers_only() -> None:
-    members = {"a": names("t", "u"), "b": names("u"), "c": Subscription((), "u.*", 1)}
+    members = {"a": names("t", "u"), "b": names("u"), "c": NativeSubscription((), "u.*", 1)}
     owners = assign(members, {"t": 2, "u": 3, "other": 9})
     assert counts(owners) == {"a": 3, "b": 1, "c": 1}
     assert all(where.topic != "other" for where in owners)
@@ -73,10 +73,12 @@ def test_every_partition_has_one_owner_and_loads_differ_by_one(
 
 
 def test_pattern_subscriptions_match_topics() -> None:
-    pattern = Subscription((), "logs-.*|audit", 1)
+    pattern = NativeSubscription((), "logs-.*|audit", 1)
     assert covers(pattern, "logs-a") and covers(pattern, "audit")
-    assert not covers(pattern, "audit-2") and not covers(Subscription((), ".*", 1), "__internal")
-    assert not covers(Subscription((), "(", 1), "x")
+    assert not covers(pattern, "audit-2") and not covers(
+        NativeSubscription((), ".*", 1), "__internal"
+    )
+    assert not covers(NativeSubscription((), "(", 1), "x")
     assert check_pattern("a+") == "a+"
     with pytest.raises(InvalidConfigError, match="no regular expression"):
         check_pattern("a(")
@@ -97,7 +99,9 @@ def test_consumer_id_must_be_a_valid_znode_name() -> None:
 
 
 def test_invalid_registration_is_refused_before_any_request() -> None:
-    def registered(*topics: str, group: str = "g", pattern: str | None = None) -> Subscription:
+    def registered(
+        *topics: str, group: str = "g", pattern: str | None = None
+    ) -> NativeSubscription:
         return subscribe(
             topics,
             pattern,

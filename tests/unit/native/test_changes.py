@@ -12,12 +12,12 @@ from broker_lite.client.callbacks import NO_CALLBACKS
 from broker_lite.client.consuming.starting import Begun, Starts
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
-from broker_lite.metadata.znodes import Subscription
+from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.model import TopicPartition
 from broker_lite.native import aio_consumer, consumer
 from broker_lite.native.aio_consumer import NativeAsyncConsumer
 from broker_lite.native.consumer import NativeConsumer
-from broker_lite.native.events import Give, Lose, Start
+from broker_lite.native.events import PartitionStart, StreamGive, StreamLose
 from broker_lite.native.session import GroupSession, raise_worst
 
 NOWHERE = "127.0.0.1:1"
@@ -28,22 +28,22 @@ def told_while_asking(reader: Any) -> Any:
     """``beginnings``, in the middle of which a partition goes to another consumer."""
 
     def beginnings(cluster: Any, group: str, starts: Any, *_: Any) -> Any:
-        reader.queue.append(Lose(0, GOING))
+        reader.queue.append(StreamLose(0, GOING))
         return Begun(Starts(dict.fromkeys(starts, 5), {}), {})
         yield
 
     return beginnings
 
 
-def give(where: TopicPartition, grant: int) -> Give:
-    return Give(0, where, Start(None, True, "id", grant))
+def give(where: TopicPartition, grant: int) -> StreamGive:
+    return StreamGive(0, where, PartitionStart(None, True, "id", grant))
 
 
 def test_partition_revoked_during_fetch_delivers_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call went on to hand out of it, for as long as the reader could take."""
-    session = GroupSession(NOWHERE, "g", "me", Subscription((), ".*", 1), 6000)
+    session = GroupSession(NOWHERE, "g", "me", NativeSubscription((), ".*", 1), 6000)
     reader = NativeConsumer(NOWHERE, session, topics=(), config=ConsumerConfig())
     try:
         monkeypatch.setattr(consumer, "beginnings", told_while_asking(reader))

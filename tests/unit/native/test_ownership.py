@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transcripts.native_machine import NativeMachine
+from transcripts.native_machine import NativeVerb
 
 from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
 from broker_lite.metadata import znodes
@@ -12,14 +12,14 @@ from broker_lite.native import events as ev
 from broker_lite.native.asking import BACKOFF_MAX_MS, Asking
 from broker_lite.native.events import ALL, Get
 from broker_lite.native.ownership import Holdings
-from broker_lite.native.view import TopicFacts
+from broker_lite.native.view import WatchedTopic
 
 
 def test_claim_does_not_wait_for_owner_deleted_before_it_was_read() -> None:
     """Watches come on another thread than answers: the claim waited two seconds for nothing."""
     asking, where = Asking(), TopicPartition("t", 0)
     holdings = Holdings(asking, "g", "me")
-    holdings.aim({where: (0, TopicFacts("id", 1, 1))}, taken={where})
+    holdings.aim({where: (0, WatchedTopic("id", 1, 1))}, taken={where})
     (look,) = asking.out
     assert isinstance(look, Get) and look.watch
     assert look.path == znodes.owner_path("g", *where)
@@ -32,7 +32,7 @@ def test_claim_does_not_wait_for_owner_deleted_before_it_was_read() -> None:
 PARTITIONS = 200
 
 
-class Large(NativeMachine):
+class Large(NativeVerb):
     """Owns 200 partitions, and commits them with so much metadata that it takes several multis.
     Before the second ``meanwhile`` happens."""
 
@@ -40,7 +40,7 @@ class Large(NativeMachine):
         super().__init__({"name": "m", "topics": "t"})
         self.meanwhile = ""
         self.multis: list[list[TopicPartition]] = []
-        self.answers: list[tuple[int, ev.Answer]] = []
+        self.answers: list[tuple[int, ev.CommitAnswer]] = []
         """And after how many multis each was given."""
         self.do("topic", {"name": "t", "partitions": str(PARTITIONS)})
         self.do("connect", {})
@@ -51,11 +51,11 @@ class Large(NativeMachine):
         self.grants = {where: row.grant for where, row in held.items()}
 
     def commit(self) -> None:
-        self._step(ev.Commit(1, self.rows, self.grants))
+        self._step(ev.StreamCommit(1, self.rows, self.grants))
         self._drain()
 
     def _carry_out(self, effect: ev.Effect) -> None:
-        if isinstance(effect, ev.Answer):
+        if isinstance(effect, ev.CommitAnswer):
             self.answers.append((len(self.multis), effect))
         operations = effect.operations if isinstance(effect, ev.Write) else ()
         if operations and all(isinstance(row, Set | Check) for row in operations):
@@ -89,7 +89,7 @@ def test_commit_split_into_multis_completes_after_the_last() -> None:
     world.commit()
     assert len(world.multis) >= 3
     assert sum(map(len, world.multis)) == PARTITIONS
-    assert world.answers == [(len(world.multis), ev.Answer(1, {}))]
+    assert world.answers == [(len(world.multis), ev.CommitAnswer(1, {}))]
     assert world.offsets() == [5] * PARTITIONS
 
 
@@ -121,5 +121,5 @@ def test_connection_loss_in_split_commit_reports_unknown_outcome() -> None:
     assert world.offsets().count(5) == written < PARTITIONS
     world.do("connect", {})
     world.commit()
-    assert world.answers[1][1] == ev.Answer(1, {})
+    assert world.answers[1][1] == ev.CommitAnswer(1, {})
     assert world.offsets() == [5] * PARTITIONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transcripts.native_machine import NativeMachine
+from transcripts.native_machine import NativeVerb
 
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create
@@ -25,7 +25,7 @@ def test_bursts_of_watch_events_are_coalesced(monkeypatch: pytest.MonkeyPatch) -
         looked.append(world.now_ms)
         look(view)
 
-    world = NativeMachine({"name": "m", "topics": "t"})
+    world = NativeVerb({"name": "m", "topics": "t"})
     world.do("topic", {"name": "t", "partitions": "8"})
     world.do("connect", {})
     world.do("at", {"ms": "5000"})
@@ -39,7 +39,7 @@ def test_bursts_of_watch_events_are_coalesced(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_group_at_its_limit_refuses_another_member() -> None:
-    world = NativeMachine({"name": "m", "topics": "t"})
+    world = NativeVerb({"name": "m", "topics": "t"})
     world.do("topic", {"name": "t", "partitions": "1"})
     world.do("connect", {})
     world.do("lose", {})
@@ -51,7 +51,7 @@ def test_group_at_its_limit_refuses_another_member() -> None:
     assert len(world.service.peek_children(znodes.consumers_path("g"))) == MEMBERS_MAX
 
 
-class Race(NativeMachine):
+class Race(NativeVerb):
     """Another consumer registers when this one is about to, or right after."""
 
     is_first = True

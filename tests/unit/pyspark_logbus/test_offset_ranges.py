@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker_lite.model import OffsetAndEpoch, TopicPartition
 from pyspark_logbus import offset_ranges as plan
-from pyspark_logbus.offset_ranges import Admission, Limits, Live, LiveTopic, OffsetRange
+from pyspark_logbus.offset_ranges import Admission, Live, LiveTopic, OffsetRange, RangeLimits
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 from pyspark_logbus.query_options import Topics
 
@@ -214,7 +214,7 @@ def ends(at, name="t"):
 
 
 def test_row_limit_is_shared_by_backlog_and_starves_no_partition():
-    admission = Admission(Limits(rows_max=10))
+    admission = Admission(RangeLimits(rows_max=10))
     start, target = offset({"t": [0, 0, 0]}), offset({"t": [101, 11, 1]})
     first = admission.next_end(0, start, target)
     assert ends(first) == [8, 1, 1]
@@ -223,20 +223,20 @@ def test_row_limit_is_shared_by_backlog_and_starves_no_partition():
 
 
 def test_trigger_once_ignores_limits():
-    admission = Admission(Limits(rows_max=10, rows_min=1000, delay_max_ms=10_000))
+    admission = Admission(RangeLimits(rows_max=10, rows_min=1000, delay_max_ms=10_000))
     admission.next_end(0, offset({"t": [0]}), offset({"t": [5]}))
     target = offset({"t": [101]})
     assert admission.next_end(1, offset({"t": [5]}), target, unlimited=True) == target
 
 
 def test_row_limit_of_long_max_does_not_overflow():
-    admission = Admission(Limits(rows_max=LONG_MAX))
+    admission = Admission(RangeLimits(rows_max=LONG_MAX))
     target = offset({"t": [101, LONG_MAX - 200]})
     assert admission.next_end(0, offset({"t": [0, 1]}), target) == target
 
 
 def test_batch_below_minimum_rows_waits_up_to_maximum_delay():
-    admission = Admission(Limits(rows_min=15, delay_max_ms=5_000))
+    admission = Admission(RangeLimits(rows_min=15, delay_max_ms=5_000))
     start = offset({"t": [0]})
     first = admission.next_end(0, start, offset({"t": [3]}))
     assert ends(first) == [3]
@@ -248,7 +248,7 @@ def test_batch_below_minimum_rows_waits_up_to_maximum_delay():
 
 
 def test_minimum_and_maximum_rows_combine():
-    admission = Admission(Limits(rows_min=15, rows_max=20, delay_max_ms=5_000))
+    admission = Admission(RangeLimits(rows_min=15, rows_max=20, delay_max_ms=5_000))
     at = offset({"t": [0]})
     at = admission.next_end(0, at, offset({"t": [10]}))
     assert ends(at) == [10]
@@ -262,19 +262,19 @@ def test_minimum_and_maximum_rows_combine():
 def test_unchanged_ends_give_the_same_offset_after_leader_change():
     start = offset({"t": [5, 7]}, epoch=1)
     target = offset({"t": [5, 7]}, epoch=2)
-    assert Admission(Limits()).next_end(0, start, target) is start
+    assert Admission(RangeLimits()).next_end(0, start, target) is start
 
 
 def test_advanced_end_takes_new_epoch_and_others_keep_theirs():
     start = offset({"t": [5, 7]}, epoch=1)
-    end = Admission(Limits()).next_end(0, start, offset({"t": [6, 7]}, epoch=2))
+    end = Admission(RangeLimits()).next_end(0, start, offset({"t": [6, 7]}, epoch=2))
     assert [row.leader_epoch for row in end.topics["t"].partitions.values()] == [2, 1]
 
 
 def test_temporarily_lower_end_is_ignored():
     start = offset({"t": [5, 7]})
-    assert Admission(Limits()).next_end(0, start, offset({"t": [3, 7]})) is start
-    assert ends(Admission(Limits()).next_end(0, start, offset({"t": [3, 9]}))) == [5, 9]
+    assert Admission(RangeLimits()).next_end(0, start, offset({"t": [3, 7]})) is start
+    assert ends(Admission(RangeLimits()).next_end(0, start, offset({"t": [3, 9]}))) == [5, 9]
 
 
 def test_new_partition_starts_at_earliest():
@@ -289,7 +289,7 @@ def test_new_partition_starts_at_earliest():
 
 def test_new_partition_can_start_where_first_seen():
     start, end = offset({"t": [5]}), offset({"t": [5, 4]})
-    admitted = Admission(Limits(rows_max=1, new_partitions="latest")).next_end(0, start, end)
+    admitted = Admission(RangeLimits(rows_max=1, new_partitions="latest")).next_end(0, start, end)
     assert ends(admitted) == [5, 4]
     assert plan.ranges_between(start, admitted, "latest") == []
 
@@ -309,7 +309,7 @@ def test_repeated_first_batch_has_the_same_rows_after_start_moves():
         ]
     empty = SourceOffset("c", begin.topics, begin.topics)
     assert plan.ranges_between(offset({"t": [90]}), empty) == []
-    assert Admission(Limits()).next_end(0, empty, begin) is empty
+    assert Admission(RangeLimits()).next_end(0, empty, begin) is empty
 
 
 def find_losses(start, now, topics=None, seen=()):
@@ -321,13 +321,13 @@ def test_unknown_end_is_neither_loss_nor_new_data():
     now = live({"t": [-1, 9, -1]})
     assert find_losses(start, now) == []
     assert not now.is_complete()
-    assert ends(Admission(Limits()).next_end(0, start, now.offset())) == [5, 9]
+    assert ends(Admission(RangeLimits()).next_end(0, start, now.offset())) == [5, 9]
 
 
 def test_truncated_end_is_followed_when_loss_is_allowed():
     start, now = offset({"t": [9, 9]}), offset({"t": [4, 4]})
     cut_back = frozenset([TopicPartition("t", 1)])
-    end = Admission(Limits()).next_end(0, start, now, cut_back=cut_back)
+    end = Admission(RangeLimits()).next_end(0, start, now, cut_back=cut_back)
     assert ends(end) == [9, 4]
     assert plan.ranges_between(start, end) == []
 
@@ -402,7 +402,7 @@ def test_byte_limit_is_shared_by_backlog_of_each_partition():
 def test_row_limit_is_exceeded_by_less_than_one_row_per_partition(bounds, rows_max):
     start = offset({"t": [begin for begin, _ in bounds]})
     target = offset({"t": [begin + size for begin, size in bounds]})
-    end = Admission(Limits(rows_max=rows_max)).next_end(0, start, target)
+    end = Admission(RangeLimits(rows_max=rows_max)).next_end(0, start, target)
     taken = [to - begin for to, begin in zip(ends(end), ends(start))]
     assert all(0 <= n <= size for n, (_, size) in zip(taken, bounds))
     assert sum(taken) <= rows_max + len(bounds)

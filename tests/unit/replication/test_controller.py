@@ -84,7 +84,7 @@ class Random:
             if states and self.rng.random() < 0.1 and (changed := self.leader_wrote()):
                 self.machine.step(self.now_ms, ev.WriteRefused([changed]))
                 refusals += 1
-                if not isinstance(event, ev.Request | ev.Tick):
+                if not isinstance(event, ev.Request | ev.ControllerTick):
                     event = ev.SuspectsChanged(self.suspects)
                 left = self.machine.step(self.now_ms, event)
                 continue
@@ -179,7 +179,7 @@ class Random:
                 return ev.Loaded(self.epoch, self.brokers, topics, features, known, self.suspects)
             case _:
                 changed = self.leader_wrote()
-                return ev.Tick() if changed is None else ev.StatesRead([changed])
+                return ev.ControllerTick() if changed is None else ev.StatesRead([changed])
 
 
 @pytest.mark.parametrize("seed", range(60))

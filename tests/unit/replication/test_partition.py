@@ -27,7 +27,7 @@ from broker_lite.replication.events import (
     EpochStarted,
     Event,
     LeaderAndIsrChanged,
-    Limits,
+    ReplicaLimits,
     StorageFailed,
     Synced,
     Tick,
@@ -85,7 +85,7 @@ def test_random_events_keep_the_promises_of_a_replica(seed: int) -> None:
                 event = disk.next_event()
             case "lead":
                 epoch += 1
-                limits = Limits(1, rng.choice((1, 20)), 100)
+                limits = ReplicaLimits(1, rng.choice((1, 20)), 100)
                 event = LeaderAndIsrChanged(
                     LeaderAndIsr(1, epoch, (LOCAL,), 1, leader_broker_epoch=7),
                     frozenset((7,)),

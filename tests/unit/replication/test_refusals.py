@@ -31,7 +31,7 @@ from broker_lite.replication.events import (
     EpochStarted,
     FollowerFetched,
     LeaderAndIsrChanged,
-    Limits,
+    ReplicaLimits,
 )
 from broker_lite.replication.partition import Partition
 
@@ -63,7 +63,9 @@ def leader(min_insync: int = 1) -> Partition:
         PartitionKey("T", 0), LOCAL, log_end_offset=20, flushed_end=20, high_watermark=0
     )
     state = LeaderAndIsr(1, 5, (LOCAL, OTHER), 1, leader_broker_epoch=9)
-    partition.step(0, LeaderAndIsrChanged(state, frozenset((9,)), Limits(min_insync), (1, 2)))
+    partition.step(
+        0, LeaderAndIsrChanged(state, frozenset((9,)), ReplicaLimits(min_insync), (1, 2))
+    )
     return partition
 
 
@@ -90,7 +92,7 @@ def test_fetches_that_a_leader_does_not_count() -> None:
         partition.latest_offset()
     assert partition.high_watermark == 0
     state = LeaderAndIsr(2, 6, (LOCAL, OTHER), 1, leader_broker_epoch=8)
-    partition.step(0, LeaderAndIsrChanged(state, frozenset((9,)), Limits(), (1, 2)))
+    partition.step(0, LeaderAndIsrChanged(state, frozenset((9,)), ReplicaLimits(), (1, 2)))
     assert isinstance(verdict(partition, OTHER, 6), errors.NotLeaderError)
     [reply] = partition.step(0, AppendRequested(7, ACKS_ALL, b""))
     assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotLeaderError)

@@ -33,7 +33,7 @@ def play(said: Sequence[int | LogbusError]) -> int:
             assert isinstance(step, Send)
             call: Any = step.exchange.call  # type: ignore[attr-defined]
             if isinstance(call, groups.FindCoordinatorRequest):
-                row = groups.Coordinator("g", 1, "one", 1, 0, None)
+                row = groups.FoundCoordinator("g", 1, "one", 1, 0, None)
                 step = operation.send(groups.FindCoordinatorResponse(0, (row,)))
                 continue
             answer = left.pop(0)

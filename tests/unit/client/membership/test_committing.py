@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker_lite.client.membership.beginning import FirstLook, commit
-from broker_lite.client.membership.events import Identity
+from broker_lite.client.membership.events import MemberIdentity
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Pause, Send
 from broker_lite.errors import LogbusError, NotOwnerError, RebalanceInProgressError
@@ -22,7 +22,7 @@ class Seat:
     """Who commits; ``held`` are the partitions that are the reader's still."""
 
     def __init__(self) -> None:
-        self.identity: Identity | None = Identity("me", 1, None)
+        self.identity: MemberIdentity | None = MemberIdentity("me", 1, None)
         self.held = {T0, T1}
         self.grant = 1
 
@@ -52,7 +52,7 @@ class Play:
                 assert isinstance(step, Send)
                 call: Any = step.exchange.call  # type: ignore[attr-defined]
                 if isinstance(call, groups.FindCoordinatorRequest):
-                    row = groups.Coordinator("g", 1, "one", 1, 0, None)
+                    row = groups.FoundCoordinator("g", 1, "one", 1, 0, None)
                     result = groups.FindCoordinatorResponse(0, (row,))
                     continue
                 code = left.pop(0) if len(left) > 1 else left[0]
@@ -78,7 +78,7 @@ def test_while_the_group_gathers_it_is_tried_again_in_the_next_generation() -> N
     seat = Seat()
 
     def next_generation() -> None:
-        seat.identity = Identity("me", 2, None)
+        seat.identity = MemberIdentity("me", 2, None)
         seat.held = {T0}
 
     play = Play(seat, [GATHERS, OK], next_generation)

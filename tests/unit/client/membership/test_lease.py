@@ -14,7 +14,7 @@ from broker_lite.client.membership import consumer
 from broker_lite.client.membership.aio_consumer import AsyncMemberConsumer
 from broker_lite.client.membership.beginning import FirstLook
 from broker_lite.client.membership.consumer import MemberConsumer
-from broker_lite.client.membership.member import Member
+from broker_lite.client.membership.member import MemberShell
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
@@ -44,7 +44,7 @@ def test_member_hands_out_nothing_after_its_lease(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(consumer, "first_look", looked)
     monkeypatch.setattr(MemberConsumer, "_await_first_part", lambda self: None)
-    monkeypatch.setattr(Member, "start", lambda self: None)
+    monkeypatch.setattr(MemberShell, "start", lambda self: None)
     reader = MemberConsumer(NOWHERE, ("t",), group="g", config=CONFIG)
     try:
         arrive(reader)

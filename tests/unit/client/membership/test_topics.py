@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from broker_lite.client.membership.events import TopicFacts
-from broker_lite.client.membership.topics import Topics
+from broker_lite.client.membership.topics import SubscribedTopics
 from broker_lite.model import TopicPartition
 
 A, B = TopicFacts("id-a", 2), TopicFacts("id-b", 1)
 
 
 def test_a_pattern_matches_whole_names_and_no_internal_ones() -> None:
-    topics = Topics((), "a.*|__x")
+    topics = SubscribedTopics((), "a.*|__x")
     assert topics.are_unknown and topics.watched is None
     assert topics.learn({"ab": A, "a": A, "ba": B, "__x": B})
     assert topics.names == ("a", "ab") and not topics.are_unknown
@@ -19,7 +19,7 @@ def test_a_pattern_matches_whole_names_and_no_internal_ones() -> None:
 
 
 def test_who_leads_watches_what_others_want_too() -> None:
-    topics = Topics(("b", "a", "a"), None)
+    topics = SubscribedTopics(("b", "a", "a"), None)
     assert topics.watched == topics.names == ("a", "b")
     topics.lead(("a", "c"), {"a": A}, assigns=True)
     assert topics.watched == ("a", "b", "c") and topics.partition_counts == {"a": 2}
@@ -31,7 +31,7 @@ def test_who_leads_watches_what_others_want_too() -> None:
 
 
 def test_where_it_assigns_nothing_others_lead_by_what_was_known_before() -> None:
-    topics = Topics(("a",), None)
+    topics = SubscribedTopics(("a",), None)
     topics.learn({"a": A})
     grown = TopicFacts("id-a", 5)
     topics.lead(("a",), {"a": grown}, assigns=False)

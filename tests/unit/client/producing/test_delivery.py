@@ -10,7 +10,7 @@ from client_world import ONE, TOPIC_ID, TWO, view
 
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.operations.cluster import ClusterView
-from broker_lite.client.producing.batches import Batch, Identity, Outgoing
+from broker_lite.client.producing.batches import Outgoing, ProducerBatch, ProducerIdentity
 from broker_lite.client.producing.delivery import Delivery
 from broker_lite.client.producing.futures import Outcome
 from broker_lite.errors import (
@@ -30,9 +30,9 @@ NOT_LEADER, OUT_OF_ORDER, DUPLICATE, TOO_LARGE, UNKNOWN_PRODUCER = 6, 45, 46, 10
 CORRUPT, INVALID_RECORD, UNKNOWN_ERROR = 2, 87, -1
 
 
-def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> Batch:
+def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> ProducerBatch:
     outcome = Outcome("t", threading.Condition(), lambda _: None)
-    batch = Batch(
+    batch = ProducerBatch(
         "t",
         partition,
         Columns(rows, None, binary_of([b"value-%d" % row for row in range(rows)])),
@@ -78,9 +78,9 @@ class Bench:
     def identify(self) -> None:
         if self.delivery.idempotent:
             self.identities += 1
-            self.delivery.set_identity(Identity(1000 + self.identities, 0))
+            self.delivery.set_identity(ProducerIdentity(1000 + self.identities, 0))
 
-    def add(self, *batches: Batch) -> None:
+    def add(self, *batches: ProducerBatch) -> None:
         self.delivery.add(batches)
 
     def send(self) -> list[Outgoing]:

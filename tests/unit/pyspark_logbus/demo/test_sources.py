@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_logbus.demo import sources
-from pyspark_logbus.demo.sources import Tail, from_file, from_machine
+from pyspark_logbus.demo.sources import FileTail, from_file, from_machine
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_readable_machine_logs_are_collected(
 
 def test_tail_returns_complete_lines_once(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    tail = Tail(lambda: [one, two])
+    tail = FileTail(lambda: [one, two])
     assert tail.lines(10) == []
     one.write_bytes(b"a\nb\nha")
     two.write_bytes(b"\nx\n")

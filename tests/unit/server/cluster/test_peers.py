@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from broker_lite.client.transport.connection import Connection
+from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import LogbusError
 from broker_lite.metadata.cache import MetadataSnapshot
@@ -175,7 +175,7 @@ def test_closed_port_is_not_reached_by_self_connection() -> None:
         probe.bind(("127.0.0.1", 0))
         address = probe.getsockname()
         probe.connect(address)
-        connection = Connection(Endpoint(*address), "tests")
+        connection = BrokerConnection(Endpoint(*address), "tests")
         connection._sock = probe
         connection.on_writable()
         assert connection.closed and connection.was_refused

@@ -23,10 +23,10 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.record.batch import read_header
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import fetch, list_offsets
 from broker_lite.server.partitions.crc_cache import CrcCache
-from broker_lite.server.partitions.disk import Batch
+from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import ApiKey
 
@@ -40,7 +40,7 @@ class Reader:
         self.answers: list[wire.FetchResponse] = []
         nothing = cast(Any, None)
         cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
-        self.parts = Parts(
+        self.parts = BrokerContext(
             BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
             node.logs, node.disk, node.metrics, node.view.endpoint, nothing,
         )  # fmt: skip
@@ -174,7 +174,7 @@ def test_undecodable_batch_changes_neither_leadership_nor_isr(
         await leader.append([b"a"])
         buffer = memoryview(bytearray(poison.backwards(3, "lz4")))
         stored = world.loop.create_future()
-        batch = Batch(buffer, read_header(buffer), 1 << 20)
+        batch = AppendBatch(buffer, read_header(buffer), 1 << 20)
         deadline_ms = leader.clock.monotonic_ms() + 30_000
         leader.manager.append(
             leader.replica(), -1, batch, deadline_ms, lambda *outcome: stored.set_result(outcome)

@@ -13,7 +13,7 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import NotControllerError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
 from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.wire.calls.cluster import MetadataRequest
@@ -36,7 +36,7 @@ def test_forwarded_request_fails_when_a_hanging_controller_is_deposed() -> None:
             snapshot=dataclasses.replace(MetadataSnapshot(), brokers=brokers, controller_id=2)
         )
         config, nothing = BrokerConfig(broker_id=1), cast(Any, None)
-        parts = Parts(config, Clock(), cast(Any, known), *[nothing] * 4, endpoint, nothing)
+        parts = BrokerContext(config, Clock(), cast(Any, known), *[nothing] * 4, endpoint, nothing)
         asking = asyncio.ensure_future(ask_controller(parts, MetadataRequest(())))
         await asked.wait()
         known.snapshot = dataclasses.replace(known.snapshot, controller_id=1)

@@ -16,8 +16,8 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import TopicPartition
-from broker_lite.native.events import Start
-from broker_lite.native.member import Member as NativeMember
+from broker_lite.native.events import PartitionStart
+from broker_lite.native.member import NativeShell as NativeMember
 
 
 def test_native_and_kafka_members_do_not_mix() -> None:
@@ -51,13 +51,13 @@ class NativeReader:
         self.refused: list[str] = []
         self.given: asyncio.Queue[int | None] = asyncio.Queue()
         """Offsets of partition 0."""
-        loop, subscription = asyncio.get_running_loop(), znodes.Subscription(("t",), None, 1)
+        loop, subscription = asyncio.get_running_loop(), znodes.NativeSubscription(("t",), None, 1)
         self.member = NativeMember(
             "g", name, subscription, self,
             make_store=world.service.client, now_ms=lambda: loop.time() * 1000,
         )  # fmt: skip
 
-    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
+    def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
         self.given.put_nowait(None if start.committed is None else start.committed.offset)
 
     def take(self, stream: int, where: TopicPartition) -> None:

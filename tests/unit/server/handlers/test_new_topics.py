@@ -13,7 +13,7 @@ from handler_world import context_of, received
 from replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import fetch, list_offsets, produce
 from broker_lite.wire import fetch as fetch_wire
 from broker_lite.wire import produce as produce_wire
@@ -29,7 +29,7 @@ class Connection:
         self.frames: list[memoryview] = []
         nothing = cast(Any, None)
         cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
-        self.parts = Parts(
+        self.parts = BrokerContext(
             BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
             node.logs, node.disk, node.metrics, node.view.endpoint, nothing,
         )  # fmt: skip

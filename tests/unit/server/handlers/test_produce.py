@@ -19,7 +19,7 @@ from broker_lite.errors import (
     NotLeaderError,
     OutOfOrderSequenceError,
 )
-from broker_lite.server.broker_context import Parts
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import produce
 from broker_lite.wire import produce as wire
 
@@ -31,7 +31,7 @@ class Producer:
         nothing = cast(Any, None)
         cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
         self.version = version
-        self.parts = Parts(
+        self.parts = BrokerContext(
             BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
             node.logs, node.disk, node.metrics, node.view.endpoint, nothing,
         )  # fmt: skip

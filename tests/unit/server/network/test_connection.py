@@ -12,7 +12,7 @@ from typing import Any
 
 from broker_lite.errors import ProtocolError
 from broker_lite.server.clock import Clock
-from broker_lite.server.network.connection import Connection, Reply
+from broker_lite.server.network.connection import ClientConnection, ResponseSlot
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.fetch import FileRange
@@ -28,7 +28,7 @@ class Peer:
 
     def __init__(
         self,
-        begin: Callable[[memoryview, Reply], None],
+        begin: Callable[[memoryview, ResponseSlot], None],
         *,
         budget: Budget | None = None,
         requests_max: int = 4,
@@ -40,7 +40,7 @@ class Peer:
         theirs.setblocking(False)
         self.socket = ours
         self.ended: list[str] = []
-        self.connection = Connection(
+        self.connection = ClientConnection(
             self.loop,
             theirs,
             Session(1, "127.0.0.1:40000"),
@@ -79,7 +79,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def test_answers_are_sent_in_request_order() -> None:
     async def main() -> None:
-        replies: list[Reply] = []
+        replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
         await peer.send(framed(b"1") + framed(b"2") + framed(b"3"))
         await peer.until(lambda: len(replies) == 3)
@@ -96,7 +96,7 @@ def test_answers_are_sent_in_request_order() -> None:
 
 def test_request_without_an_answer_does_not_block_later_answers() -> None:
     async def main() -> None:
-        replies: list[Reply] = []
+        replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
         await peer.send(framed(b"1") + framed(b"2"))
         await peer.until(lambda: len(replies) == 2)
@@ -115,7 +115,7 @@ def test_files_and_bytes_are_sent_as_one_stream() -> None:
             file.write(content)
             file.flush()
 
-            def begin(frame: memoryview, reply: Reply) -> None:
+            def begin(frame: memoryview, reply: ResponseSlot) -> None:
                 reply.answer(
                     [
                         b"head",
@@ -167,7 +167,7 @@ def test_client_with_large_answers_does_not_starve_others() -> None:
 
 def test_reading_pauses_at_the_request_limit_and_resumes() -> None:
     async def main() -> None:
-        replies: list[Reply] = []
+        replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply), requests_max=2)
         await peer.send(b"".join(framed(bytes([n])) for n in range(10)))
         await peer.until(lambda: len(replies) == 2)
@@ -187,7 +187,7 @@ def test_broker_stops_reading_from_a_client_that_does_not_read() -> None:
     async def main() -> None:
         begun = 0
 
-        def begin(frame: memoryview, reply: Reply) -> None:
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
             nonlocal begun
             begun += 1
             reply.answer([bytes(1 << 20)])
@@ -215,7 +215,7 @@ async def turns(count: int = 50) -> None:
 def test_reading_pauses_while_requests_exceed_the_budget() -> None:
     async def main() -> None:
         budget = Budget(1000)
-        replies: list[Reply] = []
+        replies: list[ResponseSlot] = []
         first, second = (Peer(lambda _, reply: replies.append(reply), budget=budget) for _ in "ab")
         await first.send(framed(bytes(1001)))
         await first.until(lambda: len(replies) == 1)
@@ -285,7 +285,7 @@ def test_partial_requests_over_the_budget_complete_one_by_one() -> None:
         sizes: list[int] = []
         most = 0
 
-        def begin(frame: memoryview, reply: Reply) -> None:
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
             nonlocal most
             sizes.append(len(frame))
             most = max(most, budget.used_bytes)
@@ -334,7 +334,7 @@ def test_no_request_starts_for_a_client_with_unread_answers() -> None:
     async def main() -> None:
         begun = 0
 
-        def begin(frame: memoryview, reply: Reply) -> None:
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
             nonlocal begun
             begun += 1
             reply.answer([bytes(1 << 17)])
@@ -355,7 +355,7 @@ def test_announced_answer_is_built_after_earlier_answers_are_read() -> None:
         budget = Budget(64 << 20)
         built: list[memoryview] = []
 
-        def begin(frame: memoryview, reply: Reply) -> None:
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
             def start() -> None:
                 built.append(frame)
                 reply.answer([bytes(frame) * (1 << 20)])
@@ -379,9 +379,9 @@ def test_announced_answer_is_built_after_earlier_answers_are_read() -> None:
 def test_announced_answers_share_the_budget_and_closing_releases_their_share() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
-        built: list[Reply] = []
+        built: list[ResponseSlot] = []
 
-        def begin(frame: memoryview, reply: Reply) -> None:
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
             reply.build(2 << 20, lambda: built.append(reply))
 
         peers = [Peer(begin, budget=budget) for _ in range(6)]
@@ -416,9 +416,9 @@ def test_announced_answers_share_the_budget_and_closing_releases_their_share() -
 
 def test_held_connection_starts_no_further_request() -> None:
     async def main() -> None:
-        replies: list[Reply] = []
+        replies: list[ResponseSlot] = []
 
-        def begin(frame: memoryview, reply: Reply) -> None:
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
             replies.append(reply)
             if frame == b"first":
                 reply.hold()
@@ -441,7 +441,7 @@ def test_held_connection_starts_no_further_request() -> None:
 def test_closed_connection_releases_its_memory() -> None:
     async def main() -> None:
         budget = Budget(10_000)
-        replies: list[Reply] = []
+        replies: list[ResponseSlot] = []
         peer = Peer(lambda _, reply: replies.append(reply), budget=budget, requests_max=1)
         await peer.send(framed(bytes(100)) * 3 + framed(bytes(200_000))[:150_000])
         await peer.until(lambda: replies)
@@ -469,7 +469,7 @@ def test_frame_with_an_invalid_length_closes_the_connection() -> None:
 
 def test_refused_request_closes_only_its_connection() -> None:
     async def main() -> None:
-        def begin(frame: memoryview, reply: Reply) -> None:
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
             if frame == b"bad":
                 raise ProtocolError("not a request")
             reply.answer([b"fine"])
@@ -502,7 +502,7 @@ def test_request_timeout_excludes_pauses_of_reading() -> None:
     """The broker stopped reading, so the client must not time out as stalled."""
 
     async def main() -> None:
-        replies: list[Reply] = []
+        replies: list[ResponseSlot] = []
         peer = Peer(lambda _, reply: replies.append(reply), requests_max=1)
         await peer.send(framed(b"first") + framed(b"second")[:6])
         await peer.until(lambda: replies)

@@ -15,7 +15,7 @@ from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network import listener as listener_module
-from broker_lite.server.network.connection import Begin, Reply
+from broker_lite.server.network.connection import Begin, ResponseSlot
 from broker_lite.server.network.listener import Listener
 
 
@@ -74,9 +74,9 @@ def test_non_loopback_address_needs_the_insecure_setting(host: str) -> None:
 
 
 def test_client_that_does_not_read_its_answers_is_disconnected() -> None:
-    begun: list[Reply] = []
+    begun: list[ResponseSlot] = []
 
-    def begin(frame: memoryview, reply: Reply) -> None:
+    def begin(frame: memoryview, reply: ResponseSlot) -> None:
         begun.append(reply)
         reply.answer([bytes(16 << 20)])
 

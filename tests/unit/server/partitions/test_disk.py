@@ -14,7 +14,7 @@ from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended, Event, Synced
 from broker_lite.server.clock import Clock
 from broker_lite.server.partitions import disk as disk_module
-from broker_lite.server.partitions.disk import AppendJob, Batch, Disk, SyncJob
+from broker_lite.server.partitions.disk import AppendBatch, AppendJob, Disk, SyncJob
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
 from broker_lite.storage.memory import MemFiles
@@ -51,7 +51,7 @@ class Recorder:
 
 def job(target: Recorder, token: int) -> AppendJob:
     buffer = memoryview(bytearray(rows_batch([b"%d" % token])))
-    return AppendJob(target, token, Batch(buffer, read_header(buffer), 1 << 20), 0)
+    return AppendJob(target, token, AppendBatch(buffer, read_header(buffer), 1 << 20), 0)
 
 
 def logs() -> LogManager:

@@ -20,7 +20,7 @@ from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
 from broker_lite.record.walker import BatchWalker, LogBatch
 from broker_lite.server.partitions import ranges
-from broker_lite.server.partitions.ranges import Prepared, Wanted, prepare, read_resident
+from broker_lite.server.partitions.ranges import Prepared, WantedRange, prepare, read_resident
 from broker_lite.storage.files import File, OsFiles
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
@@ -41,8 +41,8 @@ def append(log: Log, batch: bytes, epoch: int = 0) -> None:
     log.append_as_leader(buffer, read_header(buffer), epoch, 1)
 
 
-def wanted(log: Log, offset: int = 0, **options: object) -> Wanted:
-    row = Wanted(log, offset, log.log_end_offset, 1 << 20, False, False)
+def wanted(log: Log, offset: int = 0, **options: object) -> WantedRange:
+    row = WantedRange(log, offset, log.log_end_offset, 1 << 20, False, False)
     return row._replace(**options)  # type: ignore[arg-type]
 
 

@@ -32,7 +32,7 @@ from broker_lite.replication.leader import Leader
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions import full_disk, replica_manager
-from broker_lite.server.partitions.disk import Batch, Disk
+from broker_lite.server.partitions.disk import AppendBatch, Disk
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.server.partitions.replica_fetcher import Answered
 from broker_lite.server.partitions.replica_manager import ReplicaManager
@@ -153,7 +153,7 @@ class Shell:
                 done.set_result(appended)
 
         buffer = memoryview(bytearray(rows_batch([b"a", b"b"], **fields)))
-        batch = Batch(buffer, read_header(buffer), 1 << 20)
+        batch = AppendBatch(buffer, read_header(buffer), 1 << 20)
         self.manager.append(replica, acks, batch, self.clock.monotonic_ms() + wait_ms, decided)
         return done
 
@@ -334,7 +334,7 @@ def test_column_offsets_are_recorded_before_the_high_watermark_advances() -> Non
             lambda: seen.append((replica.high_watermark, replica.crc_cache.rows_from))
         )
         buffer = memoryview(bytearray(columns_batch([b"a", b"b", b"c"])))
-        batch = Batch(buffer, read_header(buffer), 1 << 20)
+        batch = AppendBatch(buffer, read_header(buffer), 1 << 20)
         done: asyncio.Future[None] = shell.loop.create_future()
         shell.manager.append(
             replica,
@@ -557,7 +557,7 @@ def test_corrupt_batch_is_refused_and_the_next_is_appended() -> None:
         shell.manager.append(
             replica,
             -1,
-            Batch(buffer, read_header(buffer), 1 << 20),
+            AppendBatch(buffer, read_header(buffer), 1 << 20),
             shell.clock.monotonic_ms() + 30_000,
             lambda appended, error: done.set_result(error),
         )
