@@ -185,6 +185,32 @@ def test_no_unfinished_mark() -> None:
     assert not found, "\n".join(found)
 
 
+def test_no_two_classes_share_a_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name(path))
+    assert not {each: found for each, found in homes.items() if len(found) > 1}
+
+
+WORDS_FORBIDDEN = re.compile(
+    r"\b(who" + r"ever|no" + r"body|outr" + r"un|of its own acc" + r"ord)\b", re.IGNORECASE
+)
+"""Words that hide the subject of a sentence. Name the reader, the client, the broker."""
+
+
+def test_words_that_hide_their_subject_do_not_come_back() -> None:
+    found = [
+        f"{where}:{number}: {line.strip()}"
+        for where, text in texts()
+        if where.startswith(PACKAGES) and where.endswith((".py", ".md"))
+        for number, line in enumerate(text.splitlines(), 1)
+        if WORDS_FORBIDDEN.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_walks_of_contributing_name_files_that_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     walks = text.partition("## Four walks")[2].partition("\n## ")[0].split("\n**")[1:]

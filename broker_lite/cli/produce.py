@@ -42,7 +42,9 @@ _WATCHED_MAX = 1000
 @click.option("-p", "--partition", type=int, help="Write to this partition. Default: by key.")
 @click.option("-z", "--compression", default="none", type=click.Choice(("none", "lz4", "zstd")))
 @click.option("--acks", default="all", type=click.Choice(("all", "1", "0")), show_default=True)
-@click.option("--linger-ms", default=5, show_default=True, help="Wait so long for company.")
+@click.option(
+    "--linger-ms", default=5, show_default=True, help="Wait up to this time in ms to fill a batch."
+)
 @click.option("--rate", type=click.IntRange(min=1), help="At most so many records a second.")
 @click.option(
     "--input",

@@ -46,7 +46,7 @@ class Former(NamedTuple):
     until_ms: int
 
 
-NOBODY = Former(0, 0)
+NO_FORMER = Former(0, 0)
 
 
 class Join(NamedTuple):

@@ -76,7 +76,7 @@ class Group:
     """
 
     def __init__(
-        self, name: str, limits: ev.GroupLimits, generation: int, former: ev.Former = ev.NOBODY
+        self, name: str, limits: ev.GroupLimits, generation: int, former: ev.Former = ev.NO_FORMER
     ) -> None:
         self.name = name
         self.state = State.EMPTY

@@ -300,7 +300,7 @@ class NativeMachine:
 
         Between the first read and the registration the group may have been deleted and recreated;
         the version of every new group is 0. From the registration on the group has a member, so
-        nobody deletes it.
+        no broker deletes it.
         """
         path = znodes.group_path(self._group)
         self._asking.get(path, partial(self._kind_seen, path, then))

@@ -26,7 +26,7 @@ NULL_UUID = bytes(16)
 CLASSIC_STRING_MAX = 0x7FFF
 TAGS_MAX = 16
 """Tagged fields in one section. Kafka's own structs have five at most; a long request that is full
-of the smallest ones would keep whoever reads it for minutes."""
+of the smallest ones would keep the decoder busy for minutes."""
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ class Reader:
         return None if count < 0 else tuple([item(self) for _ in range(count)])
 
     def skip_tags(self) -> None:
-        """Go over a section of tagged fields that nobody here knows."""
+        """Skip a section of unknown tagged fields."""
         position = self.position
         if position < self.end and self.buffer[position] == 0:
             self.position = position + 1
@@ -194,7 +194,7 @@ class Reader:
         return count
 
     def ended(self, value: T) -> T:
-        """``value``, whose structure ends here, with tagged fields that nobody here knows."""
+        """Skip the unknown tagged fields at the end of a structure and return ``value``."""
         self.skip_tags()
         return value
 

@@ -173,7 +173,7 @@ CURES: dict[int, str] = {
     76: "use a consumer group with group.protocol=classic",
     88: "set group.protocol=classic",
 }
-"""By API: what whoever asks for it can do instead."""
+"""By API: what its caller can do instead."""
 
 NEWEST: dict[int, Newer] = {
     38: _of_all(

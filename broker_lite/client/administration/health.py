@@ -130,7 +130,7 @@ def _why_leaderless(partition: PartitionMetadata, up: set[int]) -> str:
         )
     several = len(partition.isr) > 1
     return (
-        f"{_brokers(list(partition.isr))} down, and nobody else has all records: start "
+        f"{_brokers(list(partition.isr))} down, and no other replica has all records: start "
         f"{'one of them' if several else 'it'}"
     )
 

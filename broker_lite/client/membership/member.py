@@ -181,8 +181,8 @@ class MemberShell:
             case Idle():
                 self.is_idle = True
                 logger.warning(
-                    "group %s: nobody asked for records for max.poll.interval.ms=%d, so this "
-                    "consumer has left the group; it joins again when somebody does",
+                    "group %s: this consumer asked for no records for max.poll.interval.ms=%d and "
+                    "has left the group; it joins again at its next call",
                     self._group,
                     self._config.max_poll_interval_ms,
                 )

@@ -185,7 +185,7 @@ class BrokerConnection:
 
     def _answered(self, frame: memoryview) -> None:
         if not self._pending:
-            raise ProtocolError("an answer that nobody asked for")
+            raise ProtocolError("an answer without a request")
         pending = self._pending[0]
         if correlation_id_of(frame) != pending.correlation_id:
             raise ProtocolError("an answer to another request than the oldest")

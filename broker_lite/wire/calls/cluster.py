@@ -105,7 +105,7 @@ class MetadataBroker(NamedTuple):
 
 
 class MetadataPartition(NamedTuple):
-    """A partition; ``leader_id`` is -1 while nobody leads it."""
+    """A partition; ``leader_id`` is -1 without a leader."""
 
     error_code: int
     partition_index: int

@@ -59,7 +59,7 @@ def wheres(view: ClusterView) -> list[TopicPartition]:
         (1, (1, 2), (1, 2), "under-replicated", "broker 3 is down"),
         (1, (1, 2), (1, 2, 3), "under-replicated", "broker 3 is catching up"),
         (1, (1,), (1, 3), "too few in sync", "1 in sync, acks=all needs 2; broker 2 is down"),
-        (-1, (2,), (1, 3), "no leader", "broker 2 is down, and nobody else has all records"),
+        (-1, (2,), (1, 3), "no leader", "broker 2 is down, and no other replica has all records"),
         (-1, (2, 3), (1,), "no leader", "brokers 2, 3 are down"),
         (-1, (2,), (1, 2), "no leader", "broker 2 is up, but with another data directory"),
     ],
