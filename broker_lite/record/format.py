@@ -17,7 +17,7 @@ LENGTH_PREFIX_BYTES = 12
 """Base offset and batch length: a batch takes ``12 + batch length`` bytes."""
 
 STAMP = struct.Struct(">qii")
-"""What the leader writes: base offset, batch length (unchanged), leader epoch."""
+"""The fields that the leader writes: base offset, batch length (unchanged), leader epoch."""
 
 POSITION_MAGIC = 16
 POSITION_CRC = 17
@@ -42,7 +42,7 @@ COLUMNS_FROM = HEADER_BYTES + PREAMBLE_BYTES
 """72: a multiple of 8, so the Arrow message is aligned as the batch is."""
 BODY_VERSION = 1
 SCHEMA_KAFKA_ROW = 0
-"""The one schema id so far: key, value, timestamp, headers."""
+"""The only schema id so far: key, value, timestamp, headers."""
 FLAG_KEY = 1 << 0
 FLAG_VALUE = 1 << 1
 FLAG_TIMESTAMP = 1 << 2
@@ -52,8 +52,8 @@ FLAG_OFFSET_DELTAS = 1 << 4
 FLAGS_KNOWN = (1 << 5) - 1
 
 BATCH_BYTES_MAX = 64 << 20
-"""No batch may be longer, wherever it comes from; topics set a lower limit."""
+"""Maximum bytes of any batch; topics set a lower limit."""
 DECOMPRESSED_BYTES_MAX = 512 << 20
-"""What a batch may grow to: a compressed bomb is refused before anything is allocated."""
+"""Maximum decompressed bytes of a batch, checked before anything is allocated."""
 RECORDS_MAX = 4 << 20
 """Records in one batch."""

@@ -1,8 +1,8 @@
-"""The body of rows, Kafka's record batch v2 byte for byte: varints, keys, values, headers.
+"""The body of rows, Kafka's record batch v2 byte for byte: varints, keys, values, headers. Pure.
 
-One row at a time, in plain Python: for a few records (control batches, tools, tests) and as the
-reference that ``transcode`` is held to. Paths that carry data use ``transcode`` and ``arrow``.
-Every length is checked against what is left before it is used. Pure, any thread.
+Plain Python, one row at a time: for a few records (control batches, tools, tests), and as the
+reference for ``transcode``. Data paths use ``transcode`` and ``arrow``. Every length is checked
+against the remaining bytes. Any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UINT64 = (1 << 64) - 1
 
 
 class Row(NamedTuple):
-    """A record with what its batch says about it; ``timestamp_ms`` -1 is none."""
+    """A record with its batch's facts; ``timestamp_ms`` -1 is none."""
 
     offset: int
     timestamp_ms: int
@@ -32,11 +32,10 @@ class Row(NamedTuple):
 
 
 def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
-    """The rows of the batch at the start of ``buffer``, a control batch's too.
+    """Decode the rows of the batch at the start of ``buffer``, control batches included.
 
-    The CRC is the caller's. Raises CorruptMessageError for whatever is wrong and
-    UnsupportedCompressionTypeError for an unknown codec. A header key that is not UTF-8 is read
-    with replacement characters, as Java does.
+    The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
+    an unknown codec. An invalid UTF-8 header key gets replacement characters, as in Java.
     """
     body = rows_body(buffer, header)
     rows: list[Row] = []
@@ -57,7 +56,7 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
 def rows_body(
     buffer: Buffer, header: BatchHeader, limit: int = fmt.DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """The decompressed body of a batch of rows, at most ``limit`` bytes where it is compressed."""
+    """Return the decompressed body of a batch of rows, at most ``limit`` bytes."""
     if header.magic != fmt.MAGIC_ROWS or len(buffer) < header.size_bytes:
         raise CorruptMessageError("not a whole batch of rows")
     body = memoryview(buffer)[fmt.HEADER_BYTES : header.size_bytes]
@@ -74,11 +73,9 @@ def encode_rows(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """One whole batch; the first row's offset and time are its base. Offsets must ascend.
-
-    ``attributes`` carries all bits but the codec's. Raises InvalidRecordError without rows or where
-    offsets do not ascend.
-    """
+    """Encode one batch; the first row's offset and time are its base. Offsets must ascend.
+    ``attributes`` has all bits but the codec's. Raises InvalidRecordError without rows or with
+    descending offsets."""
     if not rows:
         raise InvalidRecordError("a batch takes at least one record")
     base_offset, base_timestamp = rows[0].offset, rows[0].timestamp_ms
@@ -111,7 +108,7 @@ def encode_rows(
 
 
 def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
-    """``header`` with the length and the CRC that ``body`` gives it, and the body."""
+    """Return ``header``, with the length and CRC of ``body``, and the body."""
     size = fmt.HEADER_BYTES + len(body)
     out = bytearray(size)
     fields = header._replace(length=size - fmt.LENGTH_PREFIX_BYTES, magic=fmt.MAGIC_ROWS, crc=0)
@@ -126,7 +123,7 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
     end = position + length
     if length < 0 or end > len(body):
         raise CorruptMessageError(f"a record of {length} bytes leaves its batch")
-    position += 1  # attributes, of which none is defined
+    position += 1  # attributes: none is defined
     timestamp_delta, position = read_varint(body, position)
     offset_delta, position = read_varint(body, position)
     if not 0 <= offset_delta <= header.last_offset_delta:
@@ -154,7 +151,8 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
 
 
 def read_varint(body: memoryview, position: int) -> tuple[int, int]:
-    """The zigzag varint at ``position`` and where it ends; IndexError if the body ends first."""
+    """Decode the zigzag varint at ``position``; return it and its end. Raises IndexError at the
+    body's end."""
     byte = body[position]
     raw = byte & 0x7F
     for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
@@ -210,5 +208,5 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def _signed(value: int) -> int:
-    """As a signed integer of 64 bits, which is how times and their differences wrap."""
+    """Wrap to a signed 64-bit integer, as Kafka's times and their differences wrap."""
     return (value + (1 << 63) & _UINT64) - (1 << 63)

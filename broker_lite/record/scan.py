@@ -1,11 +1,11 @@
-"""Where the records of a body of rows begin, found without walking from one to the next.
+"""The positions of the records in a body of rows, found with array operations. Pure.
 
-Kafka fills a record's attributes, the byte after its length, with zero. So every record begins just
-before a zero byte: take these, read the varint before each as a length, and keep those
-from which one comes to the end of the body in as many steps as the batch has records. Those that
-lead nowhere, or that nothing leads to, are dropped at once; what is left is followed by doubling.
-A body with other attributes, or with millions of zeros, is walked record by record: slower.
-Called by ``transcode``; pure, any thread.
+Kafka writes zero as a record's attributes, the byte after its length. So each record begins just
+before a zero byte. The scan reads the varint before every zero byte as a length and keeps the chain
+that reaches the body's end in as many steps as the batch has records. Candidates that lead nowhere,
+or that no candidate leads to, are dropped first; pointer doubling follows the rest. A body with
+other attributes, or with millions of zeros, is walked record by record, which is slower.
+``transcode`` calls it; any thread.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from broker_lite.errors import CorruptMessageError
 from broker_lite.record.varints import Bytes, Positions
 
 _CONTENT_BYTES_MIN: Final = 6
-"""Attributes, timestamp, offset, no key, no value, no headers: one byte each."""
+"""Minimum bytes of a record: attributes, timestamp, offset, no key, no value, no headers."""
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
 _ZEROS_MAX: Final = 4 << 20
-"""Beyond it the positions alone would take more memory than the body: a bomb of zeros."""
+"""Maximum candidates: beyond it their positions would take more memory than the body."""
 _PIECE_BYTES: Final = 128 << 10
 _LOW_32: Final = (1 << 32) - 1
 
 
 def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
-    """Position of the attributes of each of ``count`` records, and each record's end.
-
-    Raises CorruptMessageError unless so many records fill the body exactly.
-    """
+    """Return the attributes position and the end of each of ``count`` records. Raises
+    CorruptMessageError unless so many records fill the body exactly."""
     if count * (_CONTENT_BYTES_MIN + 1) > len(body):
         raise CorruptMessageError(f"{count} records do not fit in {len(body)} bytes")
     if len(body) - int(np.count_nonzero(body)) > _ZEROS_MAX:
@@ -47,9 +45,9 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 
 
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Start, end and attributes position of whatever looks like a record, by start."""
+    """Return start, end and attributes position of every candidate record, by start."""
     zeros = _zeros(body)
-    # The varint read back so far, its first byte still to be judged; one byte each at first.
+    # The varint as read backwards so far; its first byte is checked next. One byte each at first.
     raw: npt.NDArray[Any] = body.take(zeros - 1)
     keys = []
     for width in range(1, _LENGTH_BYTES_MAX + 1):
@@ -68,26 +66,24 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
 
 
 def _zeros(body: Bytes) -> Positions:
-    """Positions of zero bytes after a byte that may end a length, which is 1 to 127.
-
-    Found in pieces that stay in the cache; of a run of zeros at most the first is one.
-    """
+    """Return the positions of zero bytes after a possible last length byte (1 to 127). The body
+    is searched in cache-sized pieces; of a run of zeros at most the first counts."""
     found = [np.empty(0, np.int64)]
     for start in range(1, len(body), _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
         zero = piece == 0
-        # One less wraps 0 to 255, so one comparison does for both ends of the range.
+        # Subtracting one wraps 0 to 255, so one comparison checks both ends of the range.
         zero &= body[start - 1 : start - 1 + len(piece)] - 1 < 127
         found.append(np.flatnonzero(zero) + start)
     return np.concatenate(found)
 
 
 def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Drop candidates that lead nowhere or that nothing leads to; the rest in order."""
+    """Drop candidates that lead nowhere or that no candidate leads to; return the rest in order."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
-    # One mark per position, cleared after use: fresh memory would cost more than the sieve.
+    # One mark per position, cleared after use: new memory would cost more than the sieve.
     marks = np.zeros(size + 1, np.bool_)
     for _ in range(_SIEVES):
         before = len(starts)
@@ -107,7 +103,7 @@ def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Po
 
 
 def _attributes(body: Bytes, starts: Positions) -> Positions:
-    """Where the length that begins at each start ends."""
+    """Return the end of the length that begins at each start."""
     after = starts + 1
     active = np.flatnonzero(body.take(starts) > 127)
     while active.size:
@@ -118,7 +114,7 @@ def _attributes(body: Bytes, starts: Positions) -> Positions:
 
 
 def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positions | None:
-    """The candidates that one passes from the first byte to the last, in ``count`` steps."""
+    """Return the candidates on the chain from the first byte to the last, in ``count`` steps."""
     total = len(starts)
     if not total or starts[0] != 0:
         return None
@@ -137,7 +133,7 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
 
 
 def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
-    """Record by record, for bodies with attributes that Kafka does not define."""
+    """Walk record by record, for bodies with attributes that Kafka does not define."""
     attributes, ends = np.empty(count, np.int64), np.empty(count, np.int64)
     data, size, position = body.data, len(body), 0
     for index in range(count):

@@ -1,9 +1,8 @@
-"""Rows to columns and back, in arrays: no Python runs per record.
+"""Rows to columns and back, in arrays; no Python runs per record.
 
-Only when a client that knows rows alone fetches columns, or columns are wanted of rows. Rows that
-come out are those that Kafka's own writer would have written, byte for byte; offsets, times,
-producer fields, transactional bit and leader epoch are kept. Called by clients on any thread, and
-by brokers in their transcoding threads.
+Used when a client that knows only rows fetches columns, or when columns are needed of rows. The
+rows equal those of Kafka's own writer byte for byte. Offsets, times, producer fields, transactional
+bit and leader epoch are kept. Clients call it on any thread, brokers in their transcoding threads.
 """
 
 from __future__ import annotations
@@ -29,17 +28,16 @@ from broker_lite.record.varints import Bytes, Positions
 _NOTHING: Final = binary(np.zeros(2, np.int32), b"")[0]
 _NO_HEADERS: Final = binary(np.array([0, 1], np.int32), b"\x00")[0]
 JOINED_BYTES: Final = 4 << 20
-"""Of bodies that are read as one: enough that what each call costs is spread over many records."""
+"""Bytes of bodies that are decoded together, so that fixed costs spread over many records."""
 _LEVELS_MAX: Final = 64
-"""Headers of a record that are read level by level; records with more are read one by one."""
+"""Headers of a record that are decoded level by level; records with more are decoded one by one."""
 
 
 def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
-    """The batch of rows at the start of ``buffer`` as columns; a control batch has none.
+    """Decode the batch of rows at the start of ``buffer`` as columns; a control batch has none.
 
-    The CRC is the caller's. Raises CorruptMessageError for whatever is wrong and
-    UnsupportedCompressionTypeError for an unknown codec. A header key that is not UTF-8 is read
-    with replacement characters, as Java does.
+    The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
+    an unknown codec. An invalid UTF-8 header key gets replacement characters, as in Java.
     """
     if header.is_control or header.record_count == 0:
         return NO_ROWS
@@ -55,8 +53,8 @@ def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
 
 
 def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
-    """The newest time of the records of a batch of rows, milliseconds, as they say it, whatever
-    the header says. Raises as ``rows_to_columns``."""
+    """Return the latest timestamp (ms) of the records of a batch of rows, whatever its header
+    says. Raises as ``rows_to_columns``."""
     body = np.frombuffer(rows_body(buffer, header, limit), np.uint8)
     attributes, _ = find_records(body, header.record_count)
     deltas, _ = varints.decode(body, attributes + 1)
@@ -64,13 +62,13 @@ def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
 
 
 def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, BatchHeader, int]:
-    """The first of these batches of rows as one: its columns, a header for it, how many they are.
+    """Decode the first of these batches of rows together: return columns, a header for them, and
+    their number.
 
-    Small batches cost as much as large ones, whatever they hold; where a body ends the next begins,
-    so many are read like one. They must follow each other in the log, hold records and be of one
-    leader epoch, with times of their records' own; the CRCs are the caller's. As many are taken as
-    JOINED_BYTES hold, uncompressed, at least one. Raises as ``rows_to_columns``: then one of them
-    is wrong, and which is found by reading them one by one.
+    A small batch costs as much as a large one, so many bodies are decoded as one. The batches must
+    be consecutive, hold records, have one leader epoch and create times; the caller checks the
+    CRCs. The join takes as many batches as JOINED_BYTES hold uncompressed, at least one. Raises as
+    ``rows_to_columns``; decode the batches one by one to find the invalid one.
     """
     bodies: list[memoryview] = []
     size = 0
@@ -112,12 +110,12 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
 
 
 def _repeated(values: list[int], counts: Positions) -> Positions:
-    """For each record what its batch has."""
+    """Return each batch's value for each of its records."""
     return np.repeat(np.array(values, np.int64), counts)
 
 
 class _Body(NamedTuple):
-    """What a body says, record by record: differences to what its batch's header says."""
+    """The fields of a body by record, as differences to the batch's header."""
 
     ends: Positions
     timestamps: Positions
@@ -128,7 +126,7 @@ class _Body(NamedTuple):
 
 
 def _read_body(memory: memoryview, count: int) -> _Body:
-    """An uncompressed body that ``count`` records fill."""
+    """Decode an uncompressed body of ``count`` records."""
     body = np.frombuffer(memory, np.uint8)
     at, ends = find_records(body, count)
     timestamps, at = varints.decode(body, at + 1)
@@ -149,7 +147,7 @@ def _read_body(memory: memoryview, count: int) -> _Body:
 
 
 def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
-    """Length (-1 is null) and start of a length-prefixed field, and where it ends."""
+    """Decode a length-prefixed field: its length (-1: null), start and end."""
     lengths, starts = varints.decode(body, at)
     if lengths.min() < -1 or (lengths > ends - starts).any():
         raise CorruptMessageError("a field leaves its record")
@@ -166,18 +164,18 @@ def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32
     last = int(deltas[-1])
     if last > header.last_offset_delta or deltas[0] < 0 or (deltas[1:] <= deltas[:-1]).any():
         raise CorruptMessageError("the offsets of a batch's records do not ascend within it")
-    # Ascending from 0 or more to count - 1 leaves room for no gap.
+    # Ascending from 0 to count - 1 leaves no gap.
     return None if last == len(deltas) - 1 else deltas.astype(np.int32)
 
 
 def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array | None:
-    """Slices of the body, in ascending order, as one array; None where all are null."""
+    """Return slices of the body, in ascending order, as one array; None if all are null."""
     count = len(starts)
     nulls = lengths < 0
     null_count = int(np.count_nonzero(nulls))
     if null_count == count:
         return None
-    # The body itself as an array of slice, gap, slice, gap …; Arrow copies every other one.
+    # The body as an array of slice, gap, slice, gap …; Arrow copies every second one.
     edges = np.empty((count, 2), np.int32)
     edges[:, 0] = starts
     edges[:, 1] = starts + np.maximum(lengths, 0)
@@ -196,7 +194,7 @@ def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array 
 def _read_headers(
     body: Bytes, data: pa.Buffer, at: Positions, ends: Positions, counts: Positions
 ) -> pa.Array:
-    """All records' first headers at once, then their second, and so on."""
+    """Decode all records' first headers at once, then their second ones, and so on."""
     if counts.min() < 0 or (2 * counts > ends - at).any():
         raise CorruptMessageError("a record's count of headers is out of bounds")
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
@@ -230,7 +228,7 @@ def _read_headers(
 def _read_many_headers(
     record: memoryview, position: int, names: Positions, contents: Positions
 ) -> int:
-    """The headers of one record from ``position`` on, one by one; where they end."""
+    """Decode the headers of one record from ``position`` one by one; return their end."""
     try:
         for slot in range(names.shape[1]):
             for parts in (names, contents):
@@ -264,17 +262,18 @@ def _headers_array(
 
 
 def _replaced(keys: pa.Array) -> pa.Array:
-    """Keys that are not UTF-8, with replacement characters; one by one, for none should come."""
+    """Return keys that are not UTF-8 with replacement characters; one by one, since they are
+    rare."""
     texts = [key.decode("utf-8", "replace").encode() for key in keys.to_pylist()]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     return binary(offsets, b"".join(texts)).cast(pa.string())
 
 
 def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_NONE) -> bytearray:
-    """The batch of columns at the start of ``buffer`` as a batch of rows, compressed by ``codec``.
+    """Encode the batch of columns at the start of ``buffer`` as rows, compressed by ``codec``.
 
-    Everything that the header says stays but the codec, the length and the CRC. The CRC is the
-    caller's. Raises CorruptMessageError for whatever is wrong.
+    The header keeps everything but codec, length and CRC. The caller checks the CRC. Raises
+    CorruptMessageError.
     """
     body = encode_body(decode(buffer, header), header.base_timestamp)
     attributes = header.attributes & ~fmt.CODEC_MASK | codec
@@ -283,7 +282,7 @@ def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_
 
 
 def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
-    """The body of rows, uncompressed: what follows the header of a batch of magic 2."""
+    """Encode the uncompressed body of rows: what follows the header of a batch of magic 2."""
     count = columns.row_count
     timestamp = columns.timestamp
     if timestamp is None:
@@ -319,7 +318,7 @@ def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
 
 
 def _lengths(array: pa.Array | None, count: int) -> Positions:
-    """Bytes of each entry; -1 where it is null."""
+    """Return the bytes of each entry; -1 for null."""
     if array is None:
         return np.full(count, -1, np.int64)
     return lengths_of(array, -1)
@@ -329,7 +328,7 @@ _ATTRIBUTES: Final = (np.zeros((1, 1), np.uint8), np.ones(1, np.int64))
 
 
 def _pack(fields: list[tuple[Bytes, Positions]], count: int) -> pa.Array:
-    """Fields of varying widths side by side, one entry per record."""
+    """Join fields of varying widths into one entry per record."""
     columns = sum(matrix.shape[1] for matrix, _ in fields)
     joined = np.empty((count, columns), np.uint8)
     used: npt.NDArray[np.bool_] | None = None
@@ -355,7 +354,7 @@ def _binary_array(lengths: Positions, content: Bytes) -> pa.Array:
 
 
 def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | int]:
-    """The count of headers and the headers of each record, and how many bytes they take."""
+    """Return header count and headers of each record, and their bytes."""
     if headers is None:
         return _NO_HEADERS, 1
     counts = lengths_of(headers, 0)
@@ -371,7 +370,7 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
             values,
         ]
     )
-    # A record's headers follow each other, so its entries are one slice of them all.
+    # A record's headers are adjacent, so its entries are one slice of all headers.
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     _, offsets, content = entries.buffers()
     edges = np.frombuffer(offsets, np.int32, len(items) + 1)[firsts]
@@ -382,7 +381,7 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
 
 
 def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
-    """Entry by entry, the parts one after the other; null counts as empty."""
+    """Join the parts entry by entry; null counts as empty."""
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(
@@ -391,7 +390,7 @@ def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
 
 
 def _join(parts: list[pa.Array | pa.Scalar]) -> memoryview:
-    """All entries' parts in a row."""
+    """Join all entries' parts."""
     joined = _join_entries(parts)
     _, offsets, content = joined.buffers()
     size = int(np.frombuffer(offsets, np.int32, len(joined) + 1)[-1])

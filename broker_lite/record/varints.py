@@ -1,8 +1,8 @@
-"""Kafka's zigzag varints in arrays: many at once, none in a loop.
+"""Kafka's zigzag varints in arrays, without a loop. Pure.
 
-Decoding takes positions within a body and never reads outside it: beyond the end the last byte is
-read again, and the positions that come back lie past the end, which callers check. Encoding gives
-a matrix of bytes with a width per row. Called by ``scan`` and ``transcode``; pure, any thread.
+Decoding takes positions within a body and never reads outside of it: past the end the last byte is
+read again, and the returned positions lie past the end, which callers check. Encoding returns a
+matrix of bytes with a width per row. ``scan`` and ``transcode`` call it; any thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ _ONE_BYTE: Final = np.array([(raw >> 1) ^ -(raw & 1) for raw in range(128)], np.
 
 
 def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """The varints that begin ``at`` these positions, and where each ends (exclusive).
-
-    Raises CorruptMessageError for one longer than 64 bits.
-    """
+    """Decode the varints at these positions; return values and ends (exclusive). Raises
+    CorruptMessageError for one longer than 64 bits."""
     first = body.take(at, mode="clip")
     after = at + 1
     more = first > 127
@@ -52,7 +50,7 @@ def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
 
 
 def encode(values: Positions) -> tuple[Bytes, Positions]:
-    """A matrix with a row of bytes for each value, and how many of each row count."""
+    """Return a matrix with a row of bytes for each value, and the used bytes of each row."""
     raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
     widths = np.ones(len(values), np.int64)
     columns = [raw & np.uint64(0x7F)]

@@ -1,8 +1,8 @@
-"""Which APIs there are, in which versions, and the headers before every message.
+"""The APIs of the protocol, their versions, and the headers before every message.
 
-``VERSIONS`` is what the broker serves and advertises; ``PROTOCOL.md`` explains it, and a test holds
-each row to the message tables. Request headers are v1, with tagged fields (v2) in flexible
-versions; response headers are v0, in flexible versions v1, but for ApiVersions always v0.
+``VERSIONS`` is what the broker serves and advertises; ``PROTOCOL.md`` explains it, and a test
+compares each row with Kafka's message tables. Request headers are v1, in flexible versions v2 with
+tagged fields. Response headers are v0, in flexible versions v1, but always v0 for ApiVersions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_lite.wire.primitives import I32, Reader, Writer
 
 
 class ApiKey(IntEnum):
-    """The APIs that a broker of ours answers; from 10000 up they are our own."""
+    """The APIs that a logbus broker answers; keys from 10000 up are logbus's own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -98,11 +98,11 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.OFFSETS_FOR_BYTES: (0, 0),
     ApiKey.RECORD_TIMES: (0, 0),
 }
-"""First and last version of each API that is served."""
+"""First and last served version of each API."""
 
 ADVERTISED: Mapping[int, tuple[int, int]] = {**VERSIONS, ApiKey.PRODUCE: (0, 13)}
-"""What ApiVersions answers. Produce 0-2 are named, though refused, since librdkafka takes a broker
-without them for one that knows no compression."""
+"""The versions that ApiVersions lists. Produce 0-2 are listed, though refused: without them
+librdkafka assumes a broker without compression."""
 
 FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.PRODUCE: 9,
@@ -147,27 +147,28 @@ FLEXIBLE_FROM: Mapping[int, int] = {
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Whether that version has compact lengths and tagged fields; False for an unknown API."""
+    """Return whether that version has compact lengths and tagged fields; False for an unknown
+    API."""
     return version >= FLEXIBLE_FROM.get(key, 1 << 15)
 
 
 def is_served(key: int, version: int) -> bool:
-    """Whether the broker answers that API in that version."""
+    """Return whether the broker answers that API in that version."""
     first, last = VERSIONS.get(key, (0, -1))
     return first <= version <= last
 
 
 REQUEST_BYTES_MAX = 2 << 20
-"""The longest request of any API but Produce and SyncGroup: reading one twice as long, full of the
-smallest items, would keep the broker's loop for seconds. Room for 50,000 partitions with long
-names."""
+"""Maximum bytes of a request other than Produce and SyncGroup. Decoding twice as many, full of
+the smallest items, would block the broker's loop for seconds. The limit allows 50,000 partitions
+with long names."""
 SYNC_BYTES_MAX = 16 << 20
-"""The longest SyncGroup: its leader says for each of its members what that is to do."""
+"""Maximum bytes of a SyncGroup, which carries the assignment of every member."""
 PARTITIONS_MAX = 50_000
-"""Partitions that one Produce may name, and members that one SyncGroup may, for the same reason."""
+"""Maximum partitions of a Produce and members of a SyncGroup, for the same reason."""
 
 BY_TOPIC_ID = 13
-"""Produce and Fetch name topics by their ids from this version on."""
+"""From this version on Produce and Fetch name topics by id."""
 
 
 _REQUEST_BEGINS = struct.Struct(">hhi")
@@ -184,8 +185,8 @@ class RequestHeader(NamedTuple):
 
 
 def parse_header(frame: memoryview) -> RequestHeader:
-    """A request's header. Its tagged fields are skipped where the version is served; of an
-    API or version that is not, only the fixed part is certain. Raises ProtocolError."""
+    """Decode a request's header. Tagged fields are skipped in served versions; in others only
+    the fixed part is certain. Raises ProtocolError."""
     reader = Reader(frame)
     key, version, correlation_id = reader.unpack(_REQUEST_BEGINS)
     client_id = reader.classic_nullable_string()
@@ -195,7 +196,7 @@ def parse_header(frame: memoryview) -> RequestHeader:
 
 
 def why_too_long(key: int, size: int) -> str:
-    """What is wrong with a request of so many bytes; empty where its API may be so long."""
+    """Return why a request of this size is too long for its API; "" if it is not."""
     most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
     if size <= most or key == ApiKey.PRODUCE:
         return ""
@@ -205,7 +206,7 @@ def why_too_long(key: int, size: int) -> str:
 def write_request_header(
     writer: Writer, key: int, version: int, correlation_id: int, client_id: str | None
 ) -> None:
-    """The header of a request of ours; the four bytes of the frame's length are not included."""
+    """Write the header of a request, without the frame's length."""
     writer.i16(key)
     writer.i16(version)
     writer.i32(correlation_id)
@@ -215,14 +216,14 @@ def write_request_header(
 
 
 def response_header_bytes(key: int, version: int, correlation_id: int) -> bytes:
-    """A response's header; the four bytes of the frame's length are not included."""
+    """Return a response's header, without the frame's length."""
     if is_flexible(key, version) and key != ApiKey.API_VERSIONS:
         return I32.pack(correlation_id) + b"\x00"
     return I32.pack(correlation_id)
 
 
 def read_response_header(frame: memoryview, key: int, version: int) -> tuple[int, Reader]:
-    """Correlation id of a response, and a reader that stands at its body."""
+    """Return the correlation id of a response, and a reader at its body."""
     reader = Reader(frame)
     correlation_id = reader.i32()
     if is_flexible(key, version) and key != ApiKey.API_VERSIONS:
@@ -231,7 +232,8 @@ def read_response_header(frame: memoryview, key: int, version: int) -> tuple[int
 
 
 def correlation_id_of(frame: memoryview) -> int:
-    """Which request a response answers; raises ProtocolError for a frame that is too short."""
+    """Return the correlation id of a response. Raises ProtocolError for a frame that is too
+    short."""
     if len(frame) < 4:
         raise ProtocolError(f"a response of {len(frame)} bytes has no correlation id")
     return int(I32.unpack_from(frame, 0)[0])
@@ -242,7 +244,7 @@ ResponseT = TypeVar("ResponseT", covariant=True)
 
 
 class Call(Protocol[ResponseT]):
-    """A request of the client: the classes of ``wire.calls`` are these."""
+    """A request of the client: the interface of the classes in ``wire.calls``."""
 
     API_KEY: ClassVar[int]
     VERSION: ClassVar[int]
@@ -252,11 +254,11 @@ class Call(Protocol[ResponseT]):
 
     @staticmethod
     def decode(reader: Reader) -> ResponseT:
-        """Read the response's body; raises ProtocolError."""
+        """Decode the response's body. Raises ProtocolError."""
 
 
 def encode_call(call: Call[Any], correlation_id: int, client_id: str | None) -> bytearray:
-    """A whole frame, its length included, ready to send."""
+    """Return a whole frame with its length, ready to send."""
     writer = Writer()
     writer.i32(0)
     write_request_header(writer, call.API_KEY, call.VERSION, correlation_id, client_id)
@@ -266,7 +268,7 @@ def encode_call(call: Call[Any], correlation_id: int, client_id: str | None) -> 
 
 
 def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview) -> ResponseT:
-    """The answer to ``call``; the correlation id was matched by the connection."""
+    """Decode the response to ``call``; the connection has matched the correlation id."""
     _, reader = read_response_header(frame, call.API_KEY, call.VERSION)
     return call.decode(reader)
 
@@ -274,8 +276,8 @@ def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview
 def read_topics(
     reader: Reader, version: int, flexible: bool, item: Callable[[Reader, int], T]
 ) -> list[tuple[str, str, list[T]]]:
-    """Name, id and partitions of each topic of a Produce or a Fetch; one of the first two is none.
-    ``item`` reads a partition."""
+    """Decode the topics of a Produce or a Fetch: name, id (one of them is empty) and partitions,
+    each read by ``item``."""
     topics = []
     for _ in range(reader.count() if flexible else reader.classic_count()):
         name, topic_id = "", NULL_TOPIC_ID

@@ -1,8 +1,9 @@
-"""What Kafka's consumers tell each other through their coordinator, as bytes: which topics a member
-subscribed to, and which partitions it was given. Versions 0-3 of ConsumerProtocolSubscription and
-ConsumerProtocolAssignment, and the user data of Kafka's sticky assignors. Pure.
+"""The messages that group members exchange through their coordinator: subscriptions and
+assignments. Pure.
 
-Later versions only add fields behind those of earlier ones, so every reader reads what it knows.
+Versions 0-3 of ConsumerProtocolSubscription and ConsumerProtocolAssignment, and the user data of
+Kafka's sticky assignors. Later versions only append fields, so every reader decodes the fields that
+it knows.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ NO_GENERATION = -1
 
 
 class Subscription(NamedTuple):
-    """A member's metadata. ``owned`` and ``generation``: what it has while it joins, and since
-    when (KIP-429, KIP-792); ``user_data`` is its assignor's own."""
+    """A member's subscription. ``owned`` are the partitions that it has during the join, since
+    ``generation`` (KIP-429, KIP-792); ``user_data`` belongs to its assignor."""
 
     topics: tuple[str, ...]
     user_data: bytes = b""
@@ -33,7 +34,7 @@ class Subscription(NamedTuple):
 
 
 def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX) -> bytes:
-    """A member's metadata in one of its versions; what that has no field for is left out."""
+    """Encode a subscription; fields that the version lacks are left out."""
     writer = Writer()
     writer.i16(version)
     writer.i32(len(member.topics))
@@ -51,10 +52,10 @@ def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX)
 
 
 def decode_member(data: Buffer) -> Subscription:
-    """A member's metadata of any version; raises ProtocolError.
+    """Decode a subscription of any version. Raises ProtocolError.
 
-    Several clients (@platformatic/kafka, older ones in Go) say a later version and end where
-    version 0 does: they own nothing. Kafka lets them in, and their own members read each other.
+    Several clients (@platformatic/kafka, older ones in Go) declare a later version and end where
+    version 0 does; they own nothing. Kafka accepts them.
     """
     reader = Reader(data)
     version = reader.i16()
@@ -74,7 +75,7 @@ def decode_member(data: Buffer) -> Subscription:
 
 
 def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """The user data of the ``sticky`` assignor (KIP-54, with the generation of KIP-341)."""
+    """Encode the user data of the ``sticky`` assignor (KIP-54, with the generation of KIP-341)."""
     writer = Writer()
     _put_partitions(writer, owned)
     writer.i32(generation)
@@ -82,7 +83,7 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
-    """Partitions and their generation, -1 in the older form; nothing where it cannot be read."""
+    """Decode partitions and their generation, -1 in the older form; nothing if undecodable."""
     if not len(data):
         return (), NO_GENERATION
     reader = Reader(data)
@@ -94,12 +95,12 @@ def decode_sticky(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
 
 
 def encode_subscription(topics: Sequence[str]) -> bytes:
-    """The metadata of a member of which nothing but its topics is known, in version 0."""
+    """Encode a version 0 subscription of these topics."""
     return encode_member(Subscription(tuple(topics)), _VERSION)
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What a member was given."""
+    """Encode a member's assignment."""
     writer = Writer()
     writer.i16(_VERSION)
     _put_partitions(writer, partitions)
@@ -108,8 +109,8 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
-    """The partitions; none of a member without an assignment yet. Raises ProtocolError for bytes
-    of other kinds of groups."""
+    """Decode the assigned partitions; none for a member without an assignment. Raises
+    ProtocolError for other kinds of groups."""
     if not len(data):
         return ()
     reader = Reader(data)

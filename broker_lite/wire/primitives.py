@@ -1,10 +1,10 @@
 """The protocol's primitive types over a buffer: big-endian integers, varints, strings, arrays.
 
-``Reader`` believes nothing: every length and count is checked against the bytes that are left
-before anything is made of it, and whatever is wrong raises ProtocolError. ``Writer`` appends to one
-bytearray. Strings, arrays and bytes come in two spellings: compact (flexible versions: an unsigned
-varint of the length plus one, 0 for null) and classic (a signed length, -1 for null); the classic
-ones say so in their names. Used by both sides, on any thread; an object is used by one at a time.
+``Reader`` checks every length and count against the remaining bytes before it allocates; a
+violation raises ProtocolError. ``Writer`` appends to one bytearray. Strings, arrays and bytes have
+two encodings: compact in flexible versions (an unsigned varint of the length plus one, 0 for null)
+and classic (a signed length, -1 for null); methods of the classic one have it in their names. Any
+thread; one thread at a time uses an object.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ I64 = struct.Struct(">q")
 NULL_UUID = bytes(16)
 CLASSIC_STRING_MAX = 0x7FFF
 TAGS_MAX = 16
-"""Tagged fields in one section. Kafka's own structs have five at most; a long request that is full
-of the smallest ones would keep the decoder busy for minutes."""
+"""Maximum tagged fields of a section. Kafka's structs have at most five; a long request full of
+the smallest ones would keep the decoder busy for minutes."""
 
 T = TypeVar("T")
 
 
 @lru_cache(maxsize=8192)
 def uuid_text(raw: bytes) -> str:
-    """Sixteen bytes as a topic id's 22 characters; the last few thousand are remembered."""
+    """Return sixteen bytes as a topic id of 22 characters; the last few thousand are cached."""
     return topic_id_text(raw)
 
 
 @lru_cache(maxsize=8192)
 def uuid_bytes(text: str) -> bytes:
-    """A topic id's 22 characters as sixteen bytes; raises ProtocolError for any other text."""
+    """Return a topic id's sixteen bytes. Raises ProtocolError for any other text."""
     try:
         raw = NULL_UUID if text == NULL_TOPIC_ID else topic_id_bytes(text)
     except ValueError:
@@ -61,11 +61,11 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that have not been read."""
+        """Return the number of unread bytes."""
         return self.end - self.position
 
     def _advance(self, size: int) -> int:
-        """Move over ``size`` bytes that must be there; the position before them."""
+        """Advance over ``size`` bytes and return the position before them."""
         position = self.position
         if size < 0 or size > self.end - position:
             raise ProtocolError(f"a field of {size} bytes; {self.end - position} are left")
@@ -89,7 +89,7 @@ class Reader:
         return self.buffer[self._advance(1)] != 0
 
     def uvarint(self) -> int:
-        """An unsigned varint of at most 32 bits."""
+        """Read an unsigned varint of at most 32 bits."""
         buffer, position, end = self.buffer, self.position, self.end
         value = shift = 0
         while position < end:
@@ -107,11 +107,11 @@ class Reader:
         raise ProtocolError("a varint is cut: no bytes are left")
 
     def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
-        """Several fixed fields at once."""
+        """Read several fixed fields at once."""
         return fields.unpack_from(self.buffer, self._advance(fields.size))
 
     def uuid(self) -> str:
-        """A topic or directory id as its 22 characters."""
+        """Read a topic or directory id as 22 characters."""
         position = self._advance(16)
         return uuid_text(bytes(self.buffer[position : position + 16]))
 
@@ -140,7 +140,7 @@ class Reader:
         return None if size == -1 else self._text(size)
 
     def view(self) -> memoryview | None:
-        """Bytes as a slice of the frame, not a copy."""
+        """Read bytes as a slice of the frame, without a copy."""
         size = self.uvarint()
         if size == 0:
             return None
@@ -155,7 +155,7 @@ class Reader:
         return self.buffer[position : self.position]
 
     def count(self) -> int:
-        """How many items follow: -1 for null; never more than the bytes that are left."""
+        """Read the number of items: -1 for null; never more than the remaining bytes."""
         return self._checked_count(self.uvarint() - 1)
 
     def classic_count(self) -> int:
@@ -167,7 +167,7 @@ class Reader:
         return count
 
     def array(self, item: Callable[[Reader], T]) -> tuple[T, ...]:
-        """Items of a compact array that may not be null."""
+        """Read the items of a compact array that may not be null."""
         count = self.count()
         if count < 0:
             raise ProtocolError("an array that may not be null is null")
@@ -199,7 +199,7 @@ class Reader:
         return value
 
     def tags(self) -> dict[int, memoryview]:
-        """Tagged fields by their numbers."""
+        """Read tagged fields by number."""
         found = {}
         for _ in range(self._tag_count()):
             number = self.uvarint()
@@ -210,7 +210,7 @@ class Reader:
 
 
 class Writer:
-    """Appends to ``buffer``. Lengths are computed, never given."""
+    """Appends to ``buffer`` and computes all lengths."""
 
     __slots__ = ("buffer",)
 
@@ -233,7 +233,7 @@ class Writer:
         self.buffer.append(1 if value else 0)
 
     def pack(self, fields: struct.Struct, *values: Any) -> None:
-        """Several fixed fields at once."""
+        """Write several fixed fields at once."""
         self.buffer += fields.pack(*values)
 
     def uvarint(self, value: int) -> None:
@@ -270,7 +270,7 @@ class Writer:
             self.classic_string(value)
 
     def array(self, items: Iterable[T], item: Callable[[T], None]) -> None:
-        """A compact array; ``item`` writes one."""
+        """Write a compact array; ``item`` writes one item."""
         listed = list(items)
         self.uvarint(len(listed) + 1)
         for each in listed:
@@ -283,12 +283,13 @@ class Writer:
             self.array(items, item)
 
     def tag_end(self) -> None:
-        """An empty section of tagged fields, which ends every struct of a flexible version."""
+        """Write an empty section of tagged fields, which ends every struct of a flexible
+        version."""
         self.buffer.append(0)
 
 
 def uvarint_bytes(value: int) -> bytes:
-    """One unsigned varint."""
+    """Return one unsigned varint."""
     if value <= 0x7F:
         return bytes((value,))
     out = bytearray()
@@ -300,7 +301,7 @@ def uvarint_bytes(value: int) -> bytes:
 
 
 def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
-    """A nullable string in either spelling; a classic one is cut where it would not fit."""
+    """Write a nullable string in either encoding; a classic one is truncated to its maximum."""
     if text is None:
         out += b"\x00" if flexible else b"\xff\xff"
         return
@@ -312,7 +313,7 @@ def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
 
 
 def put_tag(writer: Writer, number: int, value: bytes) -> None:
-    """A section of tagged fields that holds this one."""
+    """Write a section of tagged fields with this one field."""
     writer.uvarint(1)
     writer.uvarint(number)
     writer.uvarint(len(value))
@@ -320,7 +321,7 @@ def put_tag(writer: Writer, number: int, value: bytes) -> None:
 
 
 def put_count(writer: Writer, count: int, flexible: bool) -> None:
-    """The length of an array or of bytes, in either spelling."""
+    """Write the length of an array or of bytes in either encoding."""
     if flexible:
         writer.uvarint(count + 1)
     else:

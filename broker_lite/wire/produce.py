@@ -1,9 +1,9 @@
-"""Produce, versions 3 to 13, by hand over memoryviews: requests and responses, both ways.
+"""Produce, versions 3 to 13: requests and responses, both ways, over memoryviews.
 
-Record bytes are slices of the frame when decoded, and parts of their own when encoded; they are
-never copied or looked into here. Topics go by name up to version 12 and by id from 13; the other
-one of ``name`` and ``topic_id`` is then empty. The client always uses version 13. Broker: loop
-thread; client: whichever thread owns the connection.
+Decoded records are slices of the frame; encoded ones are separate buffers. They are never copied or
+inspected here. Topics have names up to version 12 and ids from 13; the other field is empty. The
+client always uses version 13. In the broker: loop thread; in the client: the thread that owns the
+connection.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _LEADER = struct.Struct(">ii")
 _CURRENT_LEADER = struct.Struct(">BBBiiB")
-"""One tagged field, number 0, of 9 bytes: leader id, leader epoch, no tags of its own."""
+"""One tagged field, number 0, of 9 bytes: leader id, leader epoch, no nested tags."""
 
 
 class ProducePartition(NamedTuple):
-    """Records for one partition: one slice when decoded, one or more buffers to encode."""
+    """Records of one partition: one slice when decoded, one or more buffers to encode."""
 
     partition: int
     records: memoryview | None
@@ -63,7 +63,7 @@ class ProduceTopic(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """``acks``: -1 all in-sync replicas, 1 the leader, 0 no answer at all."""
+    """``acks``: -1 all in-sync replicas, 1 the leader, 0 no answer."""
 
     transactional_id: str | None
     acks: int
@@ -72,14 +72,14 @@ class ProduceRequest(NamedTuple):
 
 
 class RecordError(NamedTuple):
-    """Which record made the broker refuse its batch."""
+    """A record for which the broker refused its batch."""
 
     batch_index: int
     message: str | None
 
 
 class ProducedPartition(NamedTuple):
-    """What became of one partition's records. ``error_message`` is seen from version 8."""
+    """The result of one partition's records. Clients see ``error_message`` from version 8."""
 
     partition: int
     error_code: int = 0
@@ -94,7 +94,7 @@ class ProducedPartition(NamedTuple):
 
 _NO_ERROR = ProducedPartition(0)[5:]
 _NO_ERROR_BYTES = b"\x01\x00\x00"
-"""No record's error, no message, no tagged field, of flexible versions."""
+"""No record error, no message, no tagged field; flexible versions."""
 
 
 class ProducedTopic(NamedTuple):
@@ -113,7 +113,7 @@ class ProduceResponse(NamedTuple):
 
 
 def decode_request(frame: memoryview, version: int, at: int) -> ProduceRequest:
-    """The request whose body begins at ``at``. Raises ProtocolError."""
+    """Decode the request whose body begins at ``at``. Raises ProtocolError."""
     reader = Reader(frame, at)
     if version < FLEXIBLE:
         return _decode_classic_request(reader)
@@ -154,7 +154,8 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 
 
 def _take_room(room: int, count: int) -> int:
-    """What is left of ``room`` after a topic of ``count`` partitions; topics count as one more."""
+    """Return the remaining allowance after a topic of ``count`` partitions; the topic counts as
+    one."""
     room -= 1 + max(count, 0)
     if room < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")
@@ -162,7 +163,7 @@ def _take_room(room: int, count: int) -> int:
 
 
 def encode_response(response: ProduceResponse, version: int, correlation_id: int) -> bytes:
-    """A whole frame, its length included."""
+    """Return a whole frame with its length."""
     flexible = version >= FLEXIBLE
     out = bytearray(4)
     out += response_header_bytes(ApiKey.PRODUCE, version, correlation_id)
@@ -211,14 +212,14 @@ def _put_partition(out: bytearray, row: ProducedPartition, version: int) -> None
 
 
 class PartitionRecords(NamedTuple):
-    """What a client sends to one partition: one batch, in one buffer or in several."""
+    """The batch that a client sends to one partition, in one or several buffers."""
 
     partition: int
     records: Buffer | Sequence[Buffer]
 
 
 class TopicRecords(NamedTuple):
-    """``name`` counts up to version 12, ``topic_id`` from 13."""
+    """``name`` is used up to version 12, ``topic_id`` from 13."""
 
     name: str
     topic_id: str
@@ -235,7 +236,7 @@ def encode_request(
     transactional_id: str | None = None,
     version: int = CLIENT_VERSION,
 ) -> list[Buffer]:
-    """A whole frame as buffers for one ``sendmsg``; record buffers are among them, uncopied."""
+    """Return a whole frame as buffers for one ``sendmsg``, with the record buffers uncopied."""
     flexible = version >= FLEXIBLE
     writer = Writer()
     writer.i32(0)
@@ -268,7 +269,8 @@ def encode_request(
 
 
 def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> ProduceResponse:
-    """The answer in ``frame``, which begins with the response's header. Raises ProtocolError."""
+    """Decode the response in ``frame``, which begins with the response's header. Raises
+    ProtocolError."""
     flexible = version >= FLEXIBLE
     _, reader = read_response_header(frame, ApiKey.PRODUCE, version)
     topics = [
