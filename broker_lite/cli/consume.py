@@ -31,11 +31,11 @@ it."""
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
 @click.option("-s", "--start", help="earliest, latest, N, +N, -N, @TIME, @-1h. Default: earliest.")
-@click.option("--end", help="Stop at this moment, in the same words.")
-@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the end as it is now.")
+@click.option("--end", help="Stop there; same forms as --start.")
+@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present end.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("-t", "--timeout", type=float, help="Stop with 124 after so many silent seconds.")
-@click.option("-g", "--group", help="As a member of this group, from where it is; commits to it.")
+@click.option("-g", "--group", help="Join this group and commit to it; -s moves its offsets.")
 @click.option(
     "-i",
     "--instance",
@@ -43,7 +43,7 @@ it."""
     help="A name in the group that stays: a restart is not noticed.",
 )
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
-@click.option("-f", "--format", "template", help="As kcat: %t %p %o %k %v %T %h and \\n \\t.")
+@click.option("-f", "--format", "template", help="As in kcat: %t %p %o %k %v %T %h and \\n \\t.")
 @click.option(
     "-o",
     "--output",

@@ -22,12 +22,12 @@ FORMS = ("table", "json", "jsonl")
 
 
 @click.command()
-@click.option("--from", "source", required=True, metavar="HOST:PORT", help="Copied: its brokers.")
-@click.option("--to", "target", metavar="HOST:PORT", help="Copied to. Default: as -b.")
+@click.option("--from", "source", required=True, metavar="HOST:PORT", help="Brokers of the source.")
+@click.option("--to", "target", metavar="HOST:PORT", help="Brokers of the target. Default: -b.")
 @click.option("--topics", default=".*", help="Only topics that match this pattern as a whole.")
 @click.option("--groups", default=".*", help="Only offsets of groups that match as a whole.")
-@click.option("-r", "--replication-factor", type=int, default=-1, help="Of the copies.")
-@click.option("--once", is_flag=True, help="End where the source ends now, instead of going on.")
+@click.option("-r", "--replication-factor", type=int, default=-1, help="Replicas of each copy.")
+@click.option("--once", is_flag=True, help="Stop at the present end of the source.")
 @click.option(
     "--session-timeout-ms",
     default=6000,

@@ -34,15 +34,15 @@ POLL_SECONDS = 0.2
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("-P", "--partition", "partitions", multiple=True, type=int, help="Only this one.")
-@click.option("--replicas", metavar="ID,ID…", help="To these brokers, preferred leaders in turn.")
-@click.option("-r", "--replication-factor", type=int, help="To more or fewer replicas.")
-@click.option("--off", type=int, metavar="ID", help="Off this broker; of all topics if none named.")
+@click.option("--replicas", metavar="ID,ID…", help="Brokers to use; they take turns as leaders.")
+@click.option("-r", "--replication-factor", type=int, help="New number of replicas.")
+@click.option("--off", type=int, metavar="ID", help="Move all replicas off this broker.")
 @click.option(
     "--plan",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='To what a file says: {"partitions": [{"topic", "partition", "replicas"}]}.',
 )
-@click.option("--cancel", is_flag=True, help="Take back what is on its way.")
+@click.option("--cancel", is_flag=True, help="Cancel the moves in progress.")
 @click.option(
     "--wait", "seconds", type=click.FloatRange(min=0), help="Wait so many seconds for the end."
 )
