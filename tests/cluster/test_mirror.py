@@ -338,7 +338,7 @@ def test_kafka_query_checkpoint_is_converted_for_the_copy(
     # One that read this cluster through Kafka's connector stays where it was.
     assert json.loads(carry("same").output)["offsets"][0]["logbus"] == 60
     beyond = carry("beyond", at=1000)
-    assert beyond.exit_code == 1 and "say --from its source" in beyond.output
+    assert beyond.exit_code == 1 and "name its source with --from" in beyond.output
     nowhere = carry("nowhere", topic=f"{copied}-x")
     assert nowhere.exit_code == 1 and "copy the topic first" in nowhere.output
     assert {each.name for each in tmp_path.iterdir()} == {"old", "new", "same"}

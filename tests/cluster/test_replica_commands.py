@@ -140,7 +140,7 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     assert 2 not in [row["leader"] for row in hurt]
     [lost] = [row for row in shell.partitions("alone") if row["state"] != "ok"]
     assert (lost["state"], lost["leader"]) == ("no leader", None)
-    assert "broker 2 is down, and nobody else has all records" in lost["why"]
+    assert "broker 2 is down, and no other replica has all records" in lost["why"]
     [finding] = [row for row in shell.rows("doctor", code=5) if row["check"] == "replicas"]
     assert finding["state"] == "critical" and "no leader" in finding["found"]
     done = shell.run("broker", "retire", "2", code=1)
