@@ -42,8 +42,15 @@ class Words(NamedTuple):
         _tell_of_others(facts)
         if importlib.util.find_spec("uvloop") is None:
             _tell_of_slow_loop()
-        if 0 < self.brokers_before < len(facts["brokers"]):
+        count = len(facts["brokers"])
+        if 0 < self.brokers_before < count:
             _tell_of_few_replicas(facts)
+        elif self.brokers_before > count:
+            output.say(
+                f"this folder has data of {self.brokers_before} brokers, and {count} of them run: "
+                "partitions whose replicas are on the others may have no leader or refuse writes. "
+                f"Start all: logbus down; logbus up --brokers {self.brokers_before}"
+            )
         announce(facts, self.form, ending)
 
 

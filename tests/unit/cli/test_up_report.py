@@ -51,6 +51,15 @@ def test_up_report_omits_fields_that_only_down_needs(
         assert said.err == ""
 
 
+def test_up_report_warns_of_fewer_brokers_than_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Words("json", 9092, 3).say(facts(tmp_path, 9092), ENDING)
+    said = capsys.readouterr().err
+    assert "data of 3 brokers, and 1 of them run" in said
+    assert "logbus up --brokers 3" in said
+
+
 def test_up_report_warns_of_unexpected_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
