@@ -495,7 +495,7 @@ def moves_are_not_followed_up(patch: Patch) -> None:
 @plant
 def strays_stay(patch: Patch) -> None:
     """Logs of what was moved away or deleted while a broker was down stay where they are."""
-    patch.setattr(ReplicaManager, "_set_strays_aside", lambda self, snapshot: None)
+    patch.setattr(ReplicaManager, "_set_aside_strays", lambda self, snapshot: None)
 
 
 @plant
