@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ def children(parent: int) -> list[int]:
     """Return the pids of a process's children."""
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended.
+            found += map(int, (task / "children").read_text().split())
     return found
 
 

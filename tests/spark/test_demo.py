@@ -105,7 +105,7 @@ def test_interrupted_demo_leaves_no_process_and_no_file(
     with subprocess.Popen(**started) as running:
         try:
             said = ""
-            while "lines in" not in said and not (number == signal.SIGTERM and "Starting" in said):
+            while "] sent" not in said and not (number == signal.SIGTERM and "Starting" in said):
                 line = running.stdout.readline()
                 assert line, said
                 said += line
