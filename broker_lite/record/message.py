@@ -29,10 +29,10 @@ _U16: Final = struct.Struct("<H")
 _SMALL_BODY_BYTES: Final = 4096
 _SMALL_METADATA_BYTES: Final = 768
 _METADATA_BYTES_MAX: Final = 16 << 10
-"""Ours take under 700 bytes; other writers may add a little metadata of their own."""
+"""Maximum bytes of a message's metadata. logbus writes under 700; other writers may add some."""
 _ORDERED_MAX: Final = 64
-"""Offsets whose order is checked, of a field: 2 us. The order of 160 costs a quarter of the append
-of a batch of 16 KB, and numpy, which a broker does without, is no faster there."""
+"""Fields with more offsets are not checked for their order: it would cost too much of a small
+batch's append, and brokers do without numpy. Readers check the rest (FORMAT.md)."""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}

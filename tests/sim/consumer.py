@@ -19,7 +19,7 @@ from sim.history import Commit, History
 from sim.workload import Client
 
 from broker_lite.client.consuming.fetching import FetchEngine
-from broker_lite.client.consuming.intake import AssignedParts, Intake
+from broker_lite.client.consuming.intake import ConcatenatedSlices, Intake
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.received import Slice
@@ -154,7 +154,7 @@ class Consumer(Client):
         before = dict(self.positions)
         try:
             while intake.advance(self._out_of_range):
-                parts = AssignedParts()
+                parts = ConcatenatedSlices()
                 intake.take_rows(parts, None)
                 for where, rows in parts.slices:
                     self._check(where, rows)

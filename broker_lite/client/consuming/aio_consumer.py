@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from broker_lite.client.consuming.fetching import FetchEngine
-from broker_lite.client.consuming.intake import JOINED_ROWS, AssignedParts, Intake, arrow_rows
+from broker_lite.client.consuming.intake import JOINED_ROWS, ConcatenatedSlices, Intake, arrow_rows
 from broker_lite.client.consuming.partition_discovery import PartitionDiscovery, Reset
 from broker_lite.client.consuming.starting import (
     reset_offsets,
@@ -156,7 +156,7 @@ class AsyncConsumer:
     ) -> pa.RecordBatch:
         """Return the next rows as Arrow; see ``Consumer.poll_arrow``."""
         self._intake.settle()
-        parts = AssignedParts()
+        parts = ConcatenatedSlices()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
         try:
             while parts.row_count < limit and await self._fill(

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.consuming.fetching import FetchEngine
-from broker_lite.client.consuming.intake import JOINED_ROWS, AssignedParts, Intake, arrow_rows
+from broker_lite.client.consuming.intake import JOINED_ROWS, ConcatenatedSlices, Intake, arrow_rows
 from broker_lite.client.consuming.partition_discovery import PartitionDiscovery, Reset
 from broker_lite.client.consuming.starting import (
     Starts,
@@ -216,7 +216,7 @@ class Consumer:
         larger batch.
         """
         self._intake.settle()
-        parts = AssignedParts()
+        parts = ConcatenatedSlices()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
         try:
             while parts.row_count < limit and self._fill(

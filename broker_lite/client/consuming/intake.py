@@ -68,7 +68,7 @@ JOINED_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
-class AssignedParts:
+class ConcatenatedSlices:
     """The slices that one ``poll_arrow`` concatenates."""
 
     slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
@@ -379,7 +379,7 @@ class Intake:
         self.at += len(found)
         return found
 
-    def take_rows(self, parts: AssignedParts, count: int | None) -> bool:
+    def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
         """Add up to ``count`` rows of the open slice to ``parts``.
 
         Return False, and take no rows, if the concatenation would exceed JOINED_BYTES.

@@ -26,7 +26,7 @@ def bad(batches: list[bytes], walker: BatchWalker) -> tuple[list[int], BadBatch]
 
 
 def row_batches(batches: list[bytes]) -> list[int]:
-    """Base offsets of the batches that have rows, whoever may see those."""
+    """Base offsets of the batches that have rows, visible to readers or not."""
     headers = [read_header(each) for each in batches]
     return [h.base_offset for h in headers if h.record_count and not h.is_control]
 

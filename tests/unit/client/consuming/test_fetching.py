@@ -14,7 +14,7 @@ from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import (
     JOINED_BYTES,
     ROW_SCHEMA,
-    AssignedParts,
+    ConcatenatedSlices,
     Intake,
     arrow_rows,
 )
@@ -507,7 +507,7 @@ def test_arrow_rows_and_records_may_be_mixed() -> None:
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
     assert bench.advance()
     bench.intake.take_records(1)
-    parts = AssignedParts()
+    parts = ConcatenatedSlices()
     assert bench.intake.take_rows(parts, 2)
     assert bench.advance()
     assert bench.intake.take_rows(parts, None)
@@ -527,7 +527,7 @@ def test_rows_beyond_the_bound_stay_and_what_is_given_back_comes_again() -> None
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
     bench.intake.settle()
     assert bench.advance()
-    parts = AssignedParts(size_bytes=JOINED_BYTES)
+    parts = ConcatenatedSlices(size_bytes=JOINED_BYTES)
     assert bench.intake.take_rows(parts, 2), "the first rows are taken whatever their size"
     parts.size_bytes = JOINED_BYTES
     assert not bench.intake.take_rows(parts, 2)
