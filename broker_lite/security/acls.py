@@ -1,0 +1,227 @@
+"""Kafka's access control lists as values: resources, patterns, operations, entries and filters.
+
+The numbers are those of Kafka's protocol (``AclOperation``, ``ResourceType``, ``PatternType``,
+``AclPermissionType``). An entry grants or denies one operation on the resources of one pattern to
+one principal from one host. ``authorizer`` decides with them. Pure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from enum import IntEnum
+from typing import NamedTuple
+
+from broker_lite.errors import InvalidRequestError
+
+WILDCARD = "*"
+"""As a pattern's literal name: every resource of the kind. As a host: every address."""
+ANYONE = "User:*"
+"""The principal of entries for every user."""
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the one resource of kind CLUSTER, as Kafka's tools send it."""
+TEXT_LENGTH_MAX = 1024
+"""Maximum characters of an entry's principal, host or name."""
+
+
+class ResourceKind(IntEnum):
+    """What an entry protects."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class PatternType(IntEnum):
+    """How a pattern's name selects resources. ANY and MATCH stand in filters only: MATCH selects
+    the patterns that cover a resource of the filter's name."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """What a request does to a resource. ANY stands in filters only; ALL stands in entries."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class Permission(IntEnum):
+    """Whether an entry denies or allows. ANY stands in filters only."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+IMPLIED_BY: dict[Operation, frozenset[Operation]] = {
+    Operation.DESCRIBE: frozenset(
+        {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+"""Operations that another allowed operation implies. A denied operation implies nothing."""
+
+OPERATIONS: dict[ResourceKind, tuple[Operation, ...]] = {
+    ResourceKind.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceKind.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceKind.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceKind.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+}
+"""The operations that exist on each kind of resource (Kafka's ``AclEntry.supportedOperations``)."""
+
+
+class Pattern(NamedTuple):
+    """The resources of ``kind`` whose name is ``name`` (LITERAL; ``*``: all) or begins with it
+    (PREFIXED)."""
+
+    kind: ResourceKind
+    type: PatternType
+    name: str
+
+    def covers(self, kind: ResourceKind, name: str) -> bool:
+        """Return whether the resource of that kind and name belongs to the pattern."""
+        if kind is not self.kind:
+            return False
+        if self.type is PatternType.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (name, WILDCARD)
+
+    def __str__(self) -> str:
+        prefix = "prefix " if self.type is PatternType.PREFIXED else ""
+        return f"{self.kind.name.lower()} {prefix}{self.name!r}"
+
+
+class Entry(NamedTuple):
+    """One principal's permission for one operation from one host (an address, or ``*``)."""
+
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def __str__(self) -> str:
+        host = "" if self.host == WILDCARD else f" from {self.host}"
+        operation = self.operation.name.lower()
+        return f"{self.permission.name.lower()} {self.principal}{host} to {operation}"
+
+
+class Acl(NamedTuple):
+    """An entry and the pattern that it is about: the unit of Kafka's ACL APIs."""
+
+    pattern: Pattern
+    entry: Entry
+
+    def __str__(self) -> str:
+        return f"{self.entry} {self.pattern}"
+
+
+def check_acl(acl: Acl) -> None:
+    """Raise InvalidRequestError, naming field and value, for an ACL that may not be stored."""
+    (kind, pattern_type, name), (principal, host, operation, permission) = acl
+    texts = {"name": name, "principal": principal, "host": host}
+    for field, text in texts.items():
+        if not text or len(text) > TEXT_LENGTH_MAX or not text.isprintable():
+            raise InvalidRequestError(
+                f"the ACL's {field} {text[:80]!r} is empty, longer than {TEXT_LENGTH_MAX} "
+                "characters, or has control characters"
+            )
+    if kind not in OPERATIONS:
+        raise InvalidRequestError(f"resource kind {kind.name} cannot stand in an ACL")
+    if pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidRequestError(
+            f"pattern type {pattern_type.name} cannot stand in an ACL; use LITERAL or PREFIXED"
+        )
+    if kind is ResourceKind.CLUSTER and (pattern_type, name) != (PatternType.LITERAL, CLUSTER_NAME):
+        raise InvalidRequestError(
+            f"the cluster's name is {CLUSTER_NAME!r}, literally; the ACL says {name!r}"
+        )
+    if permission not in (Permission.ALLOW, Permission.DENY):
+        raise InvalidRequestError(f"permission {permission.name} is neither ALLOW nor DENY")
+    if operation is not Operation.ALL and operation not in OPERATIONS[kind]:
+        known = ", ".join(each.name for each in OPERATIONS[kind])
+        raise InvalidRequestError(
+            f"operation {operation.name} does not exist on a {kind.name.lower()}; use ALL, {known}"
+        )
+    kind_of_principal, separator, user = principal.partition(":")
+    if kind_of_principal != "User" or not separator or not user:
+        raise InvalidRequestError(f"principal {principal!r} is not of the form User:name")
+    if host != WILDCARD:
+        check_host(host)
+
+
+def check_host(host: str) -> None:
+    """Raise InvalidRequestError for a host that is no IP address. Kafka compares addresses, so an
+    entry with a host name would never apply."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise InvalidRequestError(
+            f"host {host!r} is no IP address; ACLs compare addresses, not host names"
+        ) from None
+
+
+class AclFilter(NamedTuple):
+    """Selects ACLs; None selects every value, as in Kafka's DescribeAcls and DeleteAcls."""
+
+    kind: ResourceKind = ResourceKind.ANY
+    type: PatternType = PatternType.ANY
+    name: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    def selects(self, acl: Acl) -> bool:
+        """Return whether the filter selects the ACL."""
+        pattern, entry = acl
+        return (
+            self.kind in (ResourceKind.ANY, pattern.kind)
+            and self._selects_name(pattern)
+            and self.principal in (None, entry.principal)
+            and self.host in (None, entry.host)
+            and self.operation in (Operation.ANY, entry.operation)
+            and self.permission in (Permission.ANY, entry.permission)
+        )
+
+    def _selects_name(self, pattern: Pattern) -> bool:
+        if self.type is PatternType.MATCH:
+            return self.name is None or pattern.covers(pattern.kind, self.name)
+        return self.type in (PatternType.ANY, pattern.type) and self.name in (None, pattern.name)

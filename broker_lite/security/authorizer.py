@@ -1,0 +1,186 @@
+"""Decide whether a principal may do an operation: Kafka's rules over a compiled set of ACLs.
+
+An ``AclIndex`` is immutable; a change of one pattern makes a new one (``with_pattern``). Decisions
+follow Kafka's ``StandardAuthorizer``:
+
+1. A super user may do everything.
+2. An entry that denies wins over every entry that allows.
+3. An allowed operation also allows what it implies (``acls.IMPLIED_BY``).
+4. Without any entry about the resource, ``allow_if_none`` decides; otherwise the answer is no.
+
+Pure. ``AclIndex`` keeps the latest decisions, so one instance belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from broker_lite.security.acls import (
+    ANYONE,
+    IMPLIED_BY,
+    WILDCARD,
+    Acl,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceKind,
+)
+
+CACHED_DECISIONS_MAX = 100_000
+
+
+class Decision(NamedTuple):
+    """Whether the operation is allowed, and the ACL that decided (None: no entry applied, or a
+    super user asked)."""
+
+    is_allowed: bool
+    acl: Acl | None = None
+
+
+_NO_ENTRIES: frozenset[Entry] = frozenset()
+
+
+class AclIndex:
+    """All ACLs of a cluster, arranged for lookup by resource.
+
+    ``super_users`` are principals; ``allow_if_none`` is Kafka's
+    ``allow.everyone.if.no.acl.found``.
+    """
+
+    __slots__ = ("_allow_if_none", "_cache", "_entries", "_prefix_lengths", "_super_users")
+
+    def __init__(
+        self,
+        entries: Mapping[Pattern, frozenset[Entry]],
+        *,
+        super_users: frozenset[str] = frozenset(),
+        allow_if_none: bool = False,
+    ) -> None:
+        self._entries = {pattern: rows for pattern, rows in entries.items() if rows}
+        self._super_users = super_users
+        self._allow_if_none = allow_if_none
+        lengths: dict[ResourceKind, set[int]] = {kind: set() for kind in ResourceKind}
+        for pattern in self._entries:
+            if pattern.type is PatternType.PREFIXED:
+                lengths[pattern.kind].add(len(pattern.name))
+        self._prefix_lengths = {kind: sorted(found) for kind, found in lengths.items()}
+        self._cache: dict[tuple[str, str, Operation, ResourceKind, str], Decision] = {}
+
+    def with_pattern(self, pattern: Pattern, entries: Iterable[Entry]) -> AclIndex:
+        """Return an index in which these are all entries of ``pattern``; none removes it."""
+        changed = {**self._entries, pattern: frozenset(entries)}
+        return AclIndex(changed, super_users=self._super_users, allow_if_none=self._allow_if_none)
+
+    def acls(self) -> Iterable[Acl]:
+        """Yield every ACL."""
+        for pattern, entries in self._entries.items():
+            for entry in entries:
+                yield Acl(pattern, entry)
+
+    def entries(self, pattern: Pattern) -> frozenset[Entry]:
+        """Return the entries of one pattern."""
+        return self._entries.get(pattern, _NO_ENTRIES)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    def may(
+        self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
+    ) -> bool:
+        """Return whether the principal may do the operation on the named resource."""
+        return self.decide(principal, host, operation, kind, name).is_allowed
+
+    def decide(
+        self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
+    ) -> Decision:
+        """Return the decision with the ACL that decided it."""
+        key = (principal, host, operation, kind, name)
+        found = self._cache.get(key)
+        if found is None:
+            if len(self._cache) >= CACHED_DECISIONS_MAX:
+                self._cache.clear()
+            found = self._cache[key] = self._decide(*key)
+        return found
+
+    def _decide(
+        self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
+    ) -> Decision:
+        if principal in self._super_users:
+            return Decision(True)
+        allowing = {operation, Operation.ALL} | IMPLIED_BY.get(operation, frozenset())
+        allowed, is_known = None, False
+        for pattern in self._covering(kind, name):
+            is_known = True
+            for entry in self._entries[pattern]:
+                if not _is_about(entry, principal, host):
+                    continue
+                if entry.permission is Permission.DENY:
+                    if entry.operation in (operation, Operation.ALL):
+                        return Decision(False, Acl(pattern, entry))
+                elif allowed is None and entry.operation in allowing:
+                    allowed = Acl(pattern, entry)
+        if allowed is not None:
+            return Decision(True, allowed)
+        return Decision(self._allow_if_none and not is_known)
+
+    def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceKind) -> bool:
+        """Return whether the principal may do the operation on at least one name of the kind that
+        may or may not exist (Kafka's ``authorizeByResourceType``)."""
+        if principal in self._super_users:
+            return True
+        allowing = {operation, Operation.ALL} | IMPLIED_BY.get(operation, frozenset())
+        allowed: list[Pattern] = []
+        denied: list[Pattern] = []
+        for pattern, entries in self._entries.items():
+            if pattern.kind is not kind:
+                continue
+            for entry in entries:
+                if not _is_about(entry, principal, host):
+                    continue
+                if entry.permission is Permission.ALLOW and entry.operation in allowing:
+                    allowed.append(pattern)
+                if entry.permission is Permission.DENY and entry.operation in (
+                    operation,
+                    Operation.ALL,
+                ):
+                    denied.append(pattern)
+        if any(pattern.type is PatternType.LITERAL and pattern.name == WILDCARD
+               for pattern in denied):  # fmt: skip
+            return False
+        if self._allow_if_none and not denied:
+            return True
+        return any(not _is_covered(pattern, denied) for pattern in allowed)
+
+    def _covering(self, kind: ResourceKind, name: str) -> Iterable[Pattern]:
+        """Yield the patterns with entries that the resource belongs to."""
+        entries = self._entries
+        for literal in (name, WILDCARD) if name != WILDCARD else (WILDCARD,):
+            pattern = Pattern(kind, PatternType.LITERAL, literal)
+            if pattern in entries:
+                yield pattern
+        for length in self._prefix_lengths[kind]:
+            if length > len(name):
+                return
+            pattern = Pattern(kind, PatternType.PREFIXED, name[:length])
+            if pattern in entries:
+                yield pattern
+
+
+def _is_about(entry: Entry, principal: str, host: str) -> bool:
+    return entry.principal in (principal, ANYONE) and entry.host in (host, WILDCARD)
+
+
+def _is_covered(allowed: Pattern, denied: Iterable[Pattern]) -> bool:
+    """Return whether a denied pattern covers every name of an allowed one. A literal denial covers
+    only the same literal name."""
+    for pattern in denied:
+        if pattern.type is PatternType.PREFIXED:
+            is_everything = allowed.type is PatternType.LITERAL and allowed.name == WILDCARD
+            if not is_everything and allowed.name.startswith(pattern.name):
+                return True
+        elif allowed == pattern:
+            return True
+    return False

@@ -1,0 +1,178 @@
+"""Decisions over ACLs, against a reference that reads every entry for every question."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from broker_lite.security.acls import (
+    ANYONE,
+    IMPLIED_BY,
+    Acl,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceKind,
+)
+from broker_lite.security.authorizer import AclIndex
+
+SETS = int(os.environ.get("LOGBUS_ACL_SETS", "2000"))
+"""Random sets of ACLs; the release check uses 100,000."""
+ALICE, BOB = "User:alice", "User:bob"
+HOST = "10.0.0.1"
+TOPIC = ResourceKind.TOPIC
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+
+
+def index_of(*acls: Acl, **options: object) -> AclIndex:
+    entries: dict[Pattern, frozenset[Entry]] = {}
+    for pattern, entry in acls:
+        entries[pattern] = entries.get(pattern, frozenset()) | {entry}
+    return AclIndex(entries, **options)  # type: ignore[arg-type]
+
+
+def acl(
+    permission: Permission,
+    operation: Operation,
+    name: str,
+    *,
+    principal: str = ALICE,
+    host: str = "*",
+    type_: PatternType = LITERAL,
+) -> Acl:
+    return Acl(Pattern(TOPIC, type_, name), Entry(principal, host, operation, permission))
+
+
+def reference(
+    acls: set[Acl], principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
+) -> bool:
+    """Kafka's rules in the simplest form."""
+    about = [
+        entry
+        for pattern, entry in acls
+        if pattern.kind is kind
+        and (
+            name.startswith(pattern.name)
+            if pattern.type is PREFIXED
+            else pattern.name in (name, "*")
+        )
+        and entry.principal in (principal, ANYONE)
+        and entry.host in (host, "*")
+    ]
+    for entry in about:
+        if entry.permission is DENY and entry.operation in (operation, Operation.ALL):
+            return False
+    allowing = {operation, Operation.ALL} | IMPLIED_BY.get(operation, frozenset())
+    return any(entry.permission is ALLOW and entry.operation in allowing for entry in about)
+
+
+NAMES = ["a", "ab", "abc", "b", "*", "a*"]
+HOSTS = [HOST, "10.0.0.2", "*"]
+OPERATIONS = [READ, WRITE, DESCRIBE, Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS]
+
+
+def random_acls(rng: random.Random) -> set[Acl]:
+    return {
+        acl(
+            rng.choice([ALLOW, ALLOW, DENY]),
+            rng.choice([*OPERATIONS, Operation.ALL]),
+            rng.choice(NAMES),
+            principal=rng.choice([ALICE, BOB, ANYONE]),
+            host=rng.choice(HOSTS),
+            type_=rng.choice([LITERAL, PREFIXED]),
+        )
+        for _ in range(rng.randrange(6))
+    }
+
+
+def test_decisions_equal_the_reference_and_deletion_keeps_other_acls() -> None:
+    """CVE-2024-27309: one ACL disappeared while another of its resource was deleted."""
+    for seed in range(SETS):
+        rng = random.Random(seed)
+        acls = random_acls(rng)
+        question = (
+            rng.choice([ALICE, BOB]),
+            rng.choice(HOSTS[:2]),
+            rng.choice(OPERATIONS),
+            TOPIC,
+            rng.choice(NAMES),
+        )
+        index = index_of(*acls)
+        assert index.may(*question) == reference(acls, *question), (seed, acls, question)
+        if acls:
+            gone = rng.choice(sorted(acls))
+            rest = [entry for pattern, entry in acls - {gone} if pattern == gone.pattern]
+            index = index.with_pattern(gone.pattern, rest)
+            assert set(index.acls()) == acls - {gone}
+            assert index.may(*question) == reference(acls - {gone}, *question), seed
+
+
+def test_adding_a_denial_never_allows_more() -> None:
+    for seed in range(SETS // 4):
+        rng = random.Random(seed)
+        acls = random_acls(rng)
+        denial = acl(DENY, rng.choice(OPERATIONS), rng.choice(NAMES), principal=ANYONE)
+        question = (ALICE, HOST, rng.choice(OPERATIONS), TOPIC, rng.choice(NAMES))
+        if not index_of(*acls).may(*question):
+            assert not index_of(*acls, denial).may(*question)
+
+
+def test_decision_names_the_deciding_acl() -> None:
+    allow, deny = acl(ALLOW, READ, "a", type_=PREFIXED), acl(DENY, Operation.ALL, "ab")
+    index = index_of(allow, deny)
+    assert index.decide(ALICE, HOST, DESCRIBE, TOPIC, "ax") == (True, allow)
+    assert index.decide(ALICE, HOST, DESCRIBE, TOPIC, "ab") == (False, deny)
+    assert index.decide(BOB, HOST, DESCRIBE, TOPIC, "ax") == (False, None)
+
+
+def test_super_user_is_allowed_despite_a_denial() -> None:
+    index = index_of(acl(DENY, Operation.ALL, "*"), super_users=frozenset({ALICE}))
+    assert index.may(ALICE, HOST, READ, TOPIC, "a")
+    assert index.may_any(ALICE, HOST, READ, TOPIC)
+
+
+def test_allow_if_none_applies_only_to_resources_without_acls() -> None:
+    index = index_of(acl(ALLOW, READ, "a", principal=BOB), allow_if_none=True)
+    assert index.may(ALICE, HOST, READ, TOPIC, "other")
+    assert not index.may(ALICE, HOST, READ, TOPIC, "a")
+
+
+def test_cached_decision_is_not_used_after_a_change() -> None:
+    allow = acl(ALLOW, READ, "a")
+    index = index_of(allow)
+    assert index.may(ALICE, HOST, READ, TOPIC, "a")
+    assert not index.with_pattern(allow.pattern, ()).may(ALICE, HOST, READ, TOPIC, "a")
+
+
+@pytest.mark.parametrize(
+    ("acls", "expected"),
+    [
+        ([], False),
+        ([acl(ALLOW, WRITE, "t")], True),
+        ([acl(ALLOW, WRITE, "t", principal=BOB)], False),
+        ([acl(ALLOW, WRITE, "t"), acl(DENY, WRITE, "t")], False),
+        ([acl(ALLOW, WRITE, "*"), acl(DENY, WRITE, "t")], True),
+        ([acl(ALLOW, WRITE, "t"), acl(DENY, WRITE, "*")], False),
+        ([acl(ALLOW, WRITE, "tab"), acl(DENY, WRITE, "t", type_=PREFIXED)], False),
+        ([acl(ALLOW, WRITE, "t", type_=PREFIXED), acl(DENY, WRITE, "tab", type_=PREFIXED)], True),
+        ([acl(ALLOW, WRITE, "tab", type_=PREFIXED), acl(DENY, WRITE, "t", type_=PREFIXED)], False),
+        ([acl(ALLOW, WRITE, "*"), acl(DENY, WRITE, "t", type_=PREFIXED)], True),
+    ],
+)
+def test_permission_on_any_topic(acls: list[Acl], expected: bool) -> None:
+    """Kafka's ``authorizeByResourceType``, which InitProducerId and Produce rely on."""
+    assert index_of(*acls).may_any(ALICE, HOST, WRITE, TOPIC) is expected
+
+
+def test_cache_of_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_lite.security.authorizer.CACHED_DECISIONS_MAX", 10)
+    index = index_of(acl(ALLOW, READ, "t", type_=PREFIXED))
+    for number in range(1000):
+        assert index.may(ALICE, HOST, READ, TOPIC, f"t{number}")
+    assert len(index._cache) <= 10
