@@ -215,6 +215,31 @@ class InvalidTxnStateError(LogbusError):
     code, name = 48, "INVALID_TXN_STATE"
 
 
+class InvalidProducerIdMappingError(LogbusError):
+    """The coordinator knows no transactional id of this name, or the id has another producer id."""
+
+    code, name = 49, "INVALID_PRODUCER_ID_MAPPING"
+
+
+class InvalidTransactionTimeoutError(LogbusError):
+    """A producer's transaction.timeout.ms is zero, negative or above the broker's
+    transaction.max.timeout.ms."""
+
+    code, name = 50, "INVALID_TRANSACTION_TIMEOUT"
+
+
+class ConcurrentTransactionsError(RetriableError):
+    """The id's previous transaction has not ended yet: some markers are not written."""
+
+    code, name = 51, "CONCURRENT_TRANSACTIONS"
+
+
+class TransactionCoordinatorFencedError(LogbusError):
+    """A message names an older epoch of its state partition than the receiving broker knows."""
+
+    code, name = 52, "TRANSACTION_COORDINATOR_FENCED"
+
+
 class TransactionalIdAuthorizationError(LogbusError):
     code, name = 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
@@ -298,6 +323,19 @@ class InvalidRecordError(LogbusError):
     code, name = 87, "INVALID_RECORD"
 
 
+class UnstableOffsetCommitError(RetriableError):
+    """An unfinished transaction has written an offset of the partition for the group."""
+
+    code, name = 88, "UNSTABLE_OFFSET_COMMIT"
+
+
+class ProducerFencedError(LogbusError):
+    """Another producer with the same transactional id has begun since, or the transaction timed
+    out. This producer cannot continue."""
+
+    code, name = 90, "PRODUCER_FENCED"
+
+
 class InvalidUpdateVersionError(LogbusError):
     code, name = 95, "INVALID_UPDATE_VERSION"
 
@@ -316,6 +354,16 @@ class InconsistentClusterIdError(LogbusError):
     """A data directory, a broker or a client belongs to another cluster."""
 
     code, name = 104, "INCONSISTENT_CLUSTER_ID"
+
+
+class TransactionalIdNotFoundError(LogbusError):
+    code, name = 105, "TRANSACTIONAL_ID_NOT_FOUND"
+
+
+class TransactionAbortableError(LogbusError):
+    """The transaction cannot commit. The producer stays usable once it has aborted it."""
+
+    code, name = 120, "TRANSACTION_ABORTABLE"
 
 
 class ProtocolError(LogbusError):
@@ -447,6 +495,15 @@ _DEFAULT_MESSAGES: dict[str, str] = {
     "CORRUPT_MESSAGE": "the batch has a wrong checksum or structure",
     "REQUEST_TIMED_OUT": "the request timed out; it may have taken effect",
     "NOT_CONTROLLER": "this broker is not the controller; send the request to the controller",
+    "INVALID_PRODUCER_ID_MAPPING": "the transactional id expired or has another producer id; "
+    "create a new producer",
+    "INVALID_TRANSACTION_TIMEOUT": "transaction.timeout.ms is not between 1 and the broker's "
+    "transaction.max.timeout.ms; lower transaction.timeout.ms",
+    "CONCURRENT_TRANSACTIONS": "the previous transaction of this id has not ended yet; try again",
+    "UNSTABLE_OFFSET_COMMIT": "a transaction that has not ended wrote this offset; try again",
+    "PRODUCER_FENCED": "another producer with this transactional id has begun, or the transaction "
+    "timed out; create a new producer, and give each live producer an id of its own",
+    "TRANSACTION_ABORTABLE": "the transaction cannot commit; abort it and begin a new one",
 }
 
 

@@ -1,0 +1,56 @@
+"""Error codes of answers about transactions, in versions older than the code itself.
+
+A client of an older version does not know PRODUCER_FENCED or TRANSACTION_ABORTABLE and would take
+either for an unknown failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker_lite.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    LogbusError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    wire_code,
+)
+
+_PRODUCE, _INIT_PRODUCER_ID, _ADD_PARTITIONS, _ADD_OFFSETS, _END_TXN = 0, 22, 24, 25, 26
+_TXN_OFFSET_COMMIT = 28
+
+_OLDER: Mapping[int, int] = {
+    ProducerFencedError.code: InvalidProducerEpochError.code,
+    TransactionAbortableError.code: InvalidTxnStateError.code,
+}
+"""The code that older versions know, by newer code."""
+
+_KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
+    ProducerFencedError.code: {
+        _INIT_PRODUCER_ID: 4,
+        _ADD_PARTITIONS: 2,
+        _ADD_OFFSETS: 2,
+        _END_TXN: 2,
+    },
+    TransactionAbortableError.code: {
+        _PRODUCE: 11,
+        _INIT_PRODUCER_ID: 5,
+        _ADD_PARTITIONS: 5,
+        _ADD_OFFSETS: 4,
+        _END_TXN: 4,
+        _TXN_OFFSET_COMMIT: 4,
+    },
+}
+"""First version of each API whose clients know the code. Clients of Produce and TxnOffsetCommit
+expect INVALID_PRODUCER_EPOCH in every version: a producer may abort after it, but treats
+PRODUCER_FENCED as fatal."""
+
+
+def code_in_version(error: LogbusError, key: int, version: int) -> int:
+    """Return the code of an error in an answer of API ``key`` in this version."""
+    code = wire_code(error)
+    known_from = _KNOWN_FROM.get(code)
+    if known_from is not None and version < known_from.get(key, 1 << 15):
+        return _OLDER[code]
+    return code

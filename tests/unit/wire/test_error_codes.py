@@ -1,0 +1,60 @@
+"""Older versions of the transaction APIs answer with the codes that their clients know."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.errors import (
+    ConcurrentTransactionsError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    WriteConflictError,
+)
+from broker_lite.wire.error_codes import code_in_version
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "code"),
+    [
+        (22, 3, 47),
+        (22, 4, 90),
+        (24, 1, 47),
+        (24, 2, 90),
+        (25, 1, 47),
+        (26, 1, 47),
+        (26, 2, 90),
+        (0, 13, 47),
+        (28, 5, 47),
+    ],
+)
+def test_versions_that_do_not_know_a_fenced_producer_get_its_epoch_error(
+    key: int, version: int, code: int
+) -> None:
+    assert code_in_version(ProducerFencedError(), key, version) == code
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "code"),
+    [
+        (0, 10, 48),
+        (0, 11, 120),
+        (22, 4, 48),
+        (24, 4, 48),
+        (24, 5, 120),
+        (25, 3, 48),
+        (25, 4, 120),
+        (26, 3, 48),
+        (26, 4, 120),
+        (28, 3, 48),
+        (28, 4, 120),
+    ],
+)
+def test_versions_that_cannot_abort_get_the_error_of_a_wrong_state(
+    key: int, version: int, code: int
+) -> None:
+    assert code_in_version(TransactionAbortableError(), key, version) == code
+
+
+def test_all_other_errors_keep_their_code_of_the_protocol() -> None:
+    assert code_in_version(ConcurrentTransactionsError(), 26, 0) == 51
+    assert code_in_version(WriteConflictError(), 26, 0) == 15
