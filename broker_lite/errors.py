@@ -150,11 +150,33 @@ class RebalanceInProgressError(LogbusError):
     code, name = 27, "REBALANCE_IN_PROGRESS"
 
 
+class TopicAuthorizationError(LogbusError):
+    code, name = 29, "TOPIC_AUTHORIZATION_FAILED"
+
+
+class GroupAuthorizationError(LogbusError):
+    code, name = 30, "GROUP_AUTHORIZATION_FAILED"
+
+
+class ClusterAuthorizationError(LogbusError):
+    code, name = 31, "CLUSTER_AUTHORIZATION_FAILED"
+
+
 class InvalidTimestampError(LogbusError):
     """A record's timestamp is outside the bounds of message.timestamp.before.max.ms or
     message.timestamp.after.max.ms."""
 
     code, name = 32, "INVALID_TIMESTAMP"
+
+
+class UnsupportedSaslMechanismError(LogbusError):
+    code, name = 33, "UNSUPPORTED_SASL_MECHANISM"
+
+
+class IllegalSaslStateError(LogbusError):
+    """A client sent a SASL request out of order, or another request before its login."""
+
+    code, name = 34, "ILLEGAL_SASL_STATE"
 
 
 class UnsupportedVersionError(LogbusError):
@@ -244,10 +266,20 @@ class TransactionalIdAuthorizationError(LogbusError):
     code, name = 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
 
+class SecurityDisabledError(LogbusError):
+    code, name = 54, "SECURITY_DISABLED"
+
+
 class StorageError(RetriableError):
     """A data directory is offline: an fsync failed, the disk is full, or the disk is missing."""
 
     code, name, definite = 56, "KAFKA_STORAGE_ERROR", False
+
+
+class SaslAuthenticationError(LogbusError):
+    """A login failed. Brokers answer every failed login alike; the reason is in the audit log."""
+
+    code, name = 58, "SASL_AUTHENTICATION_FAILED"
 
 
 class UnknownProducerIdError(LogbusError):

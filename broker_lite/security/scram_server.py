@@ -1,0 +1,122 @@
+"""The broker's side of a SCRAM login: the library ``scramp`` behind the rules of this project.
+
+A user has up to two passwords while one is rotated. Both share the salt, so one challenge fits
+both, and the proof is checked against each. Unknown users receive a salt that is stable for a name,
+so the challenge does not tell which users exist. Every failure is the same error. Pure: the caller
+draws the nonce.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from scramp.core import ScramException, ScramServer
+from scramp.core import ScramMechanism as ScrampMechanism
+
+from broker_lite.errors import SaslAuthenticationError
+from broker_lite.security.scram import ITERATIONS, SALT_BYTES, KeyPair, ScramMechanism
+
+MESSAGE_BYTES_MAX = 4096
+"""Maximum bytes of a client's message. ``scramp`` itself has no limit."""
+
+
+class ScramCredential(NamedTuple):
+    """A user's stored keys for one mechanism: newest password first, at most two."""
+
+    salt: bytes
+    iterations: int
+    pairs: tuple[KeyPair, ...]
+
+
+_NO_PAIR = KeyPair(bytes(32), bytes(32))
+"""Stands for the keys of an unknown user; ``finish`` refuses even a proof that fits it."""
+_NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
+
+_Keys = tuple[bytes, bytes, bytes, int]
+"""Salt, stored key, server key and iterations, as ``scramp`` asks for them."""
+CredentialOf = Callable[[str], ScramCredential | None]
+"""Returns the credential of a user for the login's mechanism, None if the user has none."""
+
+
+class ScramLogin:
+    """One login: ``challenge`` answers the client's first message, ``finish`` its proof.
+
+    ``nonce``: fresh random text. ``fake_key``: secret bytes of the cluster, from which the salts of
+    unknown users come. After ``finish``, ``user`` and ``pair`` say who logged in with which keys.
+    """
+
+    def __init__(
+        self, mechanism: ScramMechanism, credential_of: CredentialOf, nonce: str, fake_key: bytes
+    ) -> None:
+        self._mechanism = mechanism
+        self._credential_of = credential_of
+        self._nonce = nonce
+        self._fake_key = fake_key
+        self._servers: list[ScramServer] = []
+        self._credential = _NO_CREDENTIAL
+        self.user = ""
+        self.pair: KeyPair | None = None
+
+    def challenge(self, client_first: bytes) -> bytes:
+        """Return nonce, salt and iterations. Raises SaslAuthenticationError."""
+        text = _text(client_first)
+        try:
+            challenge = self._begin(text, self._look_up)
+            for pair in self._credential.pairs[1:]:
+                self._begin(text, partial(self._answer, pair))
+        except ScramException as error:
+            raise SaslAuthenticationError(f"SCRAM: {error}") from None
+        return challenge.encode()
+
+    def _begin(self, client_first: str, keys_of: Callable[[str], _Keys]) -> str:
+        mechanism = ScrampMechanism(self._mechanism.value)
+        server = mechanism.make_server(keys_of, s_nonce=self._nonce)
+        server.set_client_first(client_first)
+        self._servers.append(server)
+        challenge: str = server.get_server_first()
+        return challenge
+
+    def _look_up(self, user: str) -> _Keys:
+        self.user = user
+        self._credential = self._credential_of(user) or self._fake_credential(user)
+        return self._answer(self._credential.pairs[0], user)
+
+    def _answer(self, pair: KeyPair, _user: str) -> _Keys:
+        return self._credential.salt, *pair, self._credential.iterations
+
+    def _fake_credential(self, user: str) -> ScramCredential:
+        message = f"{self._mechanism}:{user}".encode()
+        salt = hmac.digest(self._fake_key, message, hashlib.sha256)[:SALT_BYTES]
+        return _NO_CREDENTIAL._replace(salt=salt)
+
+    def finish(self, client_final: bytes) -> bytes:
+        """Return the server's proof. Raises SaslAuthenticationError for a wrong password, an
+        unknown user or a broken message."""
+        text = _text(client_final)
+        reason = "no challenge was sent"
+        for pair, server in zip(self._credential.pairs, self._servers, strict=False):
+            try:
+                server.set_client_final(text)
+                proof: str = server.get_server_final()
+            except ScramException as error:
+                reason = str(error)
+                continue
+            if pair is not _NO_PAIR:
+                self.pair = pair
+                return proof.encode()
+        raise SaslAuthenticationError(f"SCRAM: {reason}")
+
+
+def _text(message: bytes) -> str:
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise SaslAuthenticationError(
+            f"SCRAM: a message of {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are taken"
+        )
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise SaslAuthenticationError("SCRAM: the message is not UTF-8") from None
