@@ -18,7 +18,8 @@ KEY_TYPE_GROUP = 0
 KEY_TYPE_TRANSACTION = 1
 
 TAG_COMMIT_TOPIC_ID = 10000
-"""In a topic of an OffsetCommit request: which topic of that name the offsets belong to."""
+"""In a topic of an OffsetCommit or TxnOffsetCommit request: the id of the topic that the offsets
+belong to."""
 TAG_FETCH_ORIGIN = 10000
 """In an OffsetFetch request: tell me; in a partition of the answer: topic id and commit time."""
 _ORIGIN_ASKED = b"\x01"
@@ -42,7 +43,7 @@ class FindCoordinatorResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest:
-    """Which broker keeps the offsets of these groups."""
+    """Which broker coordinates these groups, or these transactional ids."""
 
     API_KEY: ClassVar[int] = ApiKey.FIND_COORDINATOR
     VERSION: ClassVar[int] = 4
@@ -119,31 +120,42 @@ class OffsetCommitRequest:
     group_instance_id: str | None = None
 
     def encode(self, writer: Writer) -> None:
-        def put_partition(row: OffsetToCommit) -> None:
-            writer.i32(row.partition_index)
-            writer.i64(row.committed_offset)
-            writer.i32(row.committed_leader_epoch)
-            writer.nullable_string(row.committed_metadata)
-            writer.tag_end()
-
-        def put_topic(row: OffsetCommitTopic) -> None:
-            writer.string(row.name)
-            writer.array(row.partitions, put_partition)
-            if row.topic_id == NULL_TOPIC_ID:
-                writer.tag_end()
-            else:
-                put_tag(writer, TAG_COMMIT_TOPIC_ID, uuid_bytes(row.topic_id))
-
         writer.string(self.group_id)
         writer.i32(self.generation_id_or_member_epoch)
         writer.string(self.member_id)
         writer.nullable_string(self.group_instance_id)
-        writer.array(self.topics, put_topic)
+        put_committed_topics(writer, self.topics)
         writer.tag_end()
 
     @staticmethod
     def decode(reader: Reader) -> OffsetCommitResponse:
-        return reader.ended(OffsetCommitResponse(reader.i32(), reader.array(_committed_topic)))
+        return reader.ended(OffsetCommitResponse(reader.i32(), take_committed_topics(reader)))
+
+
+def put_committed_topics(writer: Writer, topics: tuple[OffsetCommitTopic, ...]) -> None:
+    """Write the topics of an OffsetCommit or a TxnOffsetCommit."""
+
+    def put_partition(row: OffsetToCommit) -> None:
+        writer.i32(row.partition_index)
+        writer.i64(row.committed_offset)
+        writer.i32(row.committed_leader_epoch)
+        writer.nullable_string(row.committed_metadata)
+        writer.tag_end()
+
+    def put_topic(row: OffsetCommitTopic) -> None:
+        writer.string(row.name)
+        writer.array(row.partitions, put_partition)
+        if row.topic_id == NULL_TOPIC_ID:
+            writer.tag_end()
+        else:
+            put_tag(writer, TAG_COMMIT_TOPIC_ID, uuid_bytes(row.topic_id))
+
+    writer.array(topics, put_topic)
+
+
+def take_committed_topics(reader: Reader) -> tuple[CommittedTopic, ...]:
+    """Read the topics of an answer to OffsetCommit or TxnOffsetCommit."""
+    return reader.array(_committed_topic)
 
 
 def _committed_topic(reader: Reader) -> CommittedTopic:

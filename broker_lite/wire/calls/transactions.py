@@ -1,0 +1,193 @@
+"""Client side of AddPartitionsToTxn v3, AddOffsetsToTxn v4, EndTxn v5 and TxnOffsetCommit v5.
+
+The versions are those of transaction version 2, in which EndTxn returns the next producer epoch and
+the brokers add partitions and groups to a transaction by themselves. For clusters on version 1 a
+subclass of a request has the version before. Field names are Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from broker_lite.model import NO_EPOCH, NO_PRODUCER
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.groups import (
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+    put_committed_topics,
+    take_committed_topics,
+)
+from broker_lite.wire.primitives import Reader, Writer
+
+
+class TxnTopic(NamedTuple):
+    """Partitions of one topic that a transaction writes to."""
+
+    name: str
+    partitions: tuple[int, ...]
+
+
+class AddedPartition(NamedTuple):
+    partition_index: int
+    partition_error_code: int
+
+
+class AddedTopic(NamedTuple):
+    name: str
+    results_by_partition: tuple[AddedPartition, ...]
+
+
+class AddPartitionsToTxnResponse(NamedTuple):
+    throttle_time_ms: int
+    results_by_topic_v3_and_below: tuple[AddedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsToTxnRequest:
+    """Add partitions before the first batch to them. Only for transaction version 1."""
+
+    API_KEY: ClassVar[int] = ApiKey.ADD_PARTITIONS_TO_TXN
+    VERSION: ClassVar[int] = 3
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    topics: tuple[TxnTopic, ...]
+
+    def encode(self, writer: Writer) -> None:
+        def put_topic(row: TxnTopic) -> None:
+            writer.string(row.name)
+            writer.array(row.partitions, writer.i32)
+            writer.tag_end()
+
+        writer.string(self.transactional_id)
+        writer.i64(self.producer_id)
+        writer.i16(self.producer_epoch)
+        writer.array(self.topics, put_topic)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> AddPartitionsToTxnResponse:
+        return reader.ended(AddPartitionsToTxnResponse(reader.i32(), reader.array(_added_topic)))
+
+
+def _added_topic(reader: Reader) -> AddedTopic:
+    return reader.ended(AddedTopic(reader.string(), reader.array(_added_partition)))
+
+
+def _added_partition(reader: Reader) -> AddedPartition:
+    return reader.ended(AddedPartition(reader.i32(), reader.i16()))
+
+
+class AddOffsetsToTxnResponse(NamedTuple):
+    throttle_time_ms: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddOffsetsToTxnRequest:
+    """Add a group before its first TxnOffsetCommit. Only for transaction version 1."""
+
+    API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
+    VERSION: ClassVar[int] = 4
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group_id: str
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.transactional_id)
+        writer.i64(self.producer_id)
+        writer.i16(self.producer_epoch)
+        writer.string(self.group_id)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> AddOffsetsToTxnResponse:
+        return reader.ended(AddOffsetsToTxnResponse(reader.i32(), reader.i16()))
+
+
+class EndTxnResponse(NamedTuple):
+    """``producer_id`` and ``producer_epoch`` are those of the next transaction; -1 in version 4."""
+
+    throttle_time_ms: int
+    error_code: int
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnRequest:
+    """Commit or abort a transaction. Version 5 makes it one of transaction version 2."""
+
+    API_KEY: ClassVar[int] = ApiKey.END_TXN
+    VERSION: ClassVar[int] = 5
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.transactional_id)
+        writer.i64(self.producer_id)
+        writer.i16(self.producer_epoch)
+        writer.boolean(self.committed)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> EndTxnResponse:
+        return reader.ended(EndTxnResponse(reader.i32(), reader.i16(), reader.i64(), reader.i16()))
+
+
+class EndOldTxnRequest(EndTxnRequest):
+    """End a transaction of version 1: the producer keeps its epoch."""
+
+    __slots__ = ()
+    VERSION: ClassVar[int] = 4
+
+    @staticmethod
+    def decode(reader: Reader) -> EndTxnResponse:
+        return reader.ended(EndTxnResponse(reader.i32(), reader.i16()))
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommitRequest:
+    """Commit a group's offsets at the end of a transaction. ``generation_id``, ``member_id`` and
+    ``group_instance_id`` are those of the consumer (KIP-447)."""
+
+    API_KEY: ClassVar[int] = ApiKey.TXN_OFFSET_COMMIT
+    VERSION: ClassVar[int] = 5
+
+    transactional_id: str
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    topics: tuple[OffsetCommitTopic, ...]
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.transactional_id)
+        writer.string(self.group_id)
+        writer.i64(self.producer_id)
+        writer.i16(self.producer_epoch)
+        writer.i32(self.generation_id)
+        writer.string(self.member_id)
+        writer.nullable_string(self.group_instance_id)
+        put_committed_topics(writer, self.topics)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> OffsetCommitResponse:
+        return reader.ended(OffsetCommitResponse(reader.i32(), take_committed_topics(reader)))
+
+
+class OldTxnOffsetCommitRequest(TxnOffsetCommitRequest):
+    """Commit offsets in a transaction of version 1, after AddOffsetsToTxn."""
+
+    __slots__ = ()
+    VERSION: ClassVar[int] = 4
