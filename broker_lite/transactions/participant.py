@@ -1,0 +1,116 @@
+"""The producers whose transactions may write here: to one led replica, or to one claimed group.
+
+The participant asks the transaction coordinator about a producer before its first write in a
+transaction (KIP-890). A *token* guards the answer: a marker, a higher epoch or lost leadership
+voids it, so that a late answer never admits a write to the next transaction (ABA). The shell makes
+one ``Participant`` for each leader epoch of a replica, or claim of a group. It tests a write, and
+ends a producer, when the append or the marker enters the same queue. Pure; loop thread.
+
+| state of a producer and epoch | event | next state |
+|---|---|---|
+| unknown | first write | asking, with a new token: ask the coordinator |
+| asking | yes, under the same token | verified: the write continues |
+| asking | any other answer | unknown: the write is refused |
+| asking, verified | marker, higher epoch, lost leadership or claim | unknown: the token is void |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker_lite.errors import InvalidProducerEpochError
+
+NO_NUMBER = -1
+"""The transaction number of a sender that does not know one."""
+
+
+class Verification(NamedTuple):
+    """A question to the coordinator. ``is_new`` is false if an earlier write already asked."""
+
+    producer_id: int
+    epoch: int
+    token: int
+    is_new: bool = True
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    token: int
+    number: int | None = None
+    """Number of the verified transaction; None while the coordinator is asked."""
+
+
+class Participant:
+    """The verified producers of one replica or group."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._last_token = 0
+
+    def __len__(self) -> int:
+        """Return the number of producers that are verified or being verified."""
+        return len(self._producers)
+
+    def admit(self, producer_id: int, epoch: int) -> Verification | None:
+        """Return None if the producer is verified, so that its write continues.
+
+        Otherwise the write waits for the verification that is returned; send it to the coordinator
+        if it is new. Raise InvalidProducerEpochError if the producer has written with a higher
+        epoch.
+        """
+        known = self._producers.get(producer_id)
+        if known is not None and epoch < known.epoch:
+            raise InvalidProducerEpochError(
+                f"producer {producer_id} wrote with epoch {known.epoch}; epoch {epoch} is fenced: "
+                "create a new producer"
+            )
+        if known is None or epoch > known.epoch:
+            self._last_token += 1
+            self._producers[producer_id] = _Producer(epoch, self._last_token)
+            return Verification(producer_id, epoch, self._last_token)
+        if known.number is not None:
+            return None
+        return Verification(producer_id, epoch, known.token, is_new=False)
+
+    def verify(self, asked: Verification, number: int = NO_NUMBER) -> bool:
+        """Apply the coordinator's yes. Return whether the token still holds, so that the write may
+        continue. ``number`` is the transaction's."""
+        known = self._holder(asked)
+        if known is not None:
+            known.number = number
+        return known is not None
+
+    def refuse(self, asked: Verification) -> None:
+        """Apply any other answer, or none in time. The next write asks again."""
+        known = self._holder(asked)
+        if known is not None and known.number is None:
+            del self._producers[asked.producer_id]
+
+    def holds(self, asked: Verification) -> bool:
+        """Return whether a write that waited for this verification may enter the queue now."""
+        known = self._holder(asked)
+        return known is not None and known.number is not None
+
+    def end(self, producer_id: int, epoch: int, number: int = NO_NUMBER) -> bool:
+        """Apply a marker, or the end of a group's part, that enters the queue.
+
+        Return False if it belongs to an earlier transaction than the verified one: answer it with
+        success, and write nothing.
+        """
+        known = self._producers.get(producer_id)
+        if known is None or epoch < known.epoch:
+            return True
+        if NO_NUMBER < number < (NO_NUMBER if known.number is None else known.number):
+            return False
+        del self._producers[producer_id]
+        return True
+
+    def clear(self) -> None:
+        """Void all tokens: this broker no longer leads the replica, or lost the claim."""
+        self._producers.clear()
+
+    def _holder(self, asked: Verification) -> _Producer | None:
+        known = self._producers.get(asked.producer_id)
+        return known if known is not None and known.token == asked.token else None

@@ -1,0 +1,109 @@
+"""A participant admits a write only under a verification of the same transaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.errors import InvalidProducerEpochError
+from broker_lite.transactions.participant import Participant, Verification
+
+PID, EPOCH = 7, 3
+
+
+def asked(participant: Participant, epoch: int = EPOCH) -> Verification:
+    found = participant.admit(PID, epoch)
+    assert found is not None
+    return found
+
+
+def test_first_write_asks_and_later_writes_wait_for_the_same_answer() -> None:
+    participant = Participant()
+    first = asked(participant)
+    second = asked(participant)
+    assert first.is_new and not second.is_new and first.token == second.token
+    assert not participant.holds(second)
+    assert participant.verify(first, number=1)
+    assert participant.holds(first) and participant.holds(second)
+    assert participant.admit(PID, EPOCH) is None
+
+
+def test_refused_verification_leaves_the_producer_unknown() -> None:
+    participant = Participant()
+    first = asked(participant)
+    participant.refuse(first)
+    assert len(participant) == 0
+    assert not participant.holds(first)
+    again = asked(participant)
+    assert again.is_new and again.token != first.token
+    assert not participant.verify(first)
+
+
+def test_marker_between_question_and_answer_voids_the_answer() -> None:
+    participant = Participant()
+    late = asked(participant)
+    assert participant.end(PID, EPOCH + 1)
+    assert not participant.verify(late)
+    assert not participant.holds(late)
+    new = asked(participant, EPOCH + 1)
+    assert not participant.verify(late), "the old answer must not verify the next transaction"
+    assert participant.verify(new)
+
+
+def test_late_refusal_does_not_end_a_verified_producer() -> None:
+    participant = Participant()
+    first = asked(participant)
+    assert participant.verify(first)
+    participant.refuse(first)
+    assert participant.holds(first)
+
+
+def test_write_that_waited_through_a_marker_is_not_admitted_under_the_same_epoch() -> None:
+    participant = Participant()
+    first = asked(participant)
+    assert participant.verify(first, number=1)
+    assert participant.end(PID, EPOCH, number=1)
+    assert not participant.holds(first)
+    again = asked(participant)
+    assert participant.verify(again, number=2)
+    assert not participant.holds(first) and participant.holds(again)
+
+
+def test_higher_epoch_voids_the_token_and_lower_epoch_is_refused() -> None:
+    participant = Participant()
+    first = asked(participant)
+    second = asked(participant, EPOCH + 1)
+    assert not participant.verify(first)
+    assert participant.verify(second)
+    with pytest.raises(InvalidProducerEpochError, match="wrote with epoch 4; epoch 3 is fenced"):
+        participant.admit(PID, EPOCH)
+
+
+def test_marker_of_an_earlier_transaction_ends_nothing() -> None:
+    participant = Participant()
+    assert participant.verify(asked(participant), number=5)
+    assert not participant.end(PID, EPOCH, number=4)
+    assert participant.admit(PID, EPOCH) is None
+    assert participant.end(PID, EPOCH, number=5)
+    assert asked(participant).is_new
+
+
+def test_marker_without_a_number_ends_the_producer() -> None:
+    participant = Participant()
+    assert participant.verify(asked(participant), number=5)
+    assert participant.end(PID, EPOCH)
+    assert len(participant) == 0
+
+
+def test_marker_of_a_lower_epoch_leaves_the_producer_verified() -> None:
+    participant = Participant()
+    assert participant.verify(asked(participant), number=5)
+    assert participant.end(PID, EPOCH - 1), "the log judges its epoch"
+    assert participant.admit(PID, EPOCH) is None
+
+
+def test_lost_leadership_voids_every_token() -> None:
+    participant = Participant()
+    waiting = asked(participant)
+    participant.clear()
+    assert not participant.verify(waiting)
+    assert asked(participant).token != waiting.token
