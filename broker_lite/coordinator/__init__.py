@@ -1,1 +1,3 @@
-"""A Kafka consumer group as a pure state machine: its members and their commits. See README.md."""
+"""State machines of coordinators: a Kafka consumer group, and an internal topic's keyed state.
+
+Both are pure. See README.md."""

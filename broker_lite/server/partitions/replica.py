@@ -80,6 +80,8 @@ class ReplicaOwner(Protocol):
 
     def again_later(self, attempt: Callable[[], None]) -> None: ...
 
+    def role_changed(self, replica: Replica) -> None: ...
+
 
 class Replica:
     """One partition replica on this broker: its log, its role, and the fetches that wait on it."""
@@ -212,6 +214,9 @@ class Replica:
             self.leadership_changed()
         elif self.has_followers and role.log_end_offset != end:
             self.end_waiters.wake()
+        if isinstance(event, EpochStarted):
+            # The high watermark may equal the epoch's start already, and then never moves.
+            self.waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
         """Apply a follower's fetch, carry out its acknowledgements, and return the verdict on
@@ -467,6 +472,7 @@ class Replica:
         self.waiters.wake()
         self.end_waiters.wake()
         self.start_waiters.wake()
+        self._owner.role_changed(self)
 
 
 def as_storage_error(error: BaseException | None) -> LogbusError:

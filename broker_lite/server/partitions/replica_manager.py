@@ -135,6 +135,7 @@ class ReplicaManager:
         self._by_name: dict[tuple[str, int], Replica] = {}
         self._creating: dict[PartitionKey, Waiters] = {}
         self._deleting: set[PartitionKey] = set()
+        self._role_callbacks: dict[str, Callable[[Replica], None]] = {}
         self._produces = PendingProduces(loop, clock, metrics)
         self._ticks = Ticks(loop, clock, config.replica_lag_ms)
         self._full_disk = FullDisk(loop, cluster=cluster, disk=disk, logs=logs)
@@ -254,6 +255,18 @@ class ReplicaManager:
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
         """Complete the produce request of ``token`` with its result."""
         self._produces.complete(token, appended, error)
+
+    def on_role_change(self, topic: str, callback: Callable[[Replica], None]) -> None:
+        """Call ``callback`` after every change of role or epoch of a local replica of the topic,
+        and possibly without one. The replicas that exist are reported at once."""
+        self._role_callbacks[topic] = callback
+        for replica in self.replicas:
+            self.role_changed(replica)
+
+    def role_changed(self, replica: Replica) -> None:
+        callback = self._role_callbacks.get(replica.topic)
+        if callback is not None:
+            callback(replica)
 
     # Metadata.
 

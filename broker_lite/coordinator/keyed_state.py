@@ -1,0 +1,378 @@
+"""Keys and values in one partition of an internal topic, as their leader keeps them. Pure.
+
+The shell reports events: an upsert, the end of a loop turn, the outcome of a batch, a high
+watermark. ``KeyedState`` returns the batches to append and the upserts that are settled. An upsert
+is settled when the high watermark passes its batch, or when the log definitely refused the batch.
+Until then its key is pending.
+
+A full copy takes the place of compaction. It writes ``begin``, the values of all keys in slices,
+and ``end``; then the records before ``begin`` are superfluous. A slice omits pending keys: a slice
+behind an append under way would repeat a value that the append replaces, or that the log refuses.
+
+A record of a key holds a byte of flags and the value; a deletion has no value. ``begin`` and
+``end`` have no key. The values stay bytes, and no clock decides.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from broker_lite.errors import CorruptMessageError, LogbusError, MessageTooLargeError
+from broker_lite.record import transcode
+from broker_lite.record.batch import BatchHeader
+from broker_lite.record.records import Row, encode_rows
+
+BATCH_BYTES = 64 << 10
+"""Bytes of keys and values after which a batch of upserts or a slice of a copy ends. The loop
+encodes one in 2 ms."""
+VALUE_BYTES_MAX = 32 << 20
+"""Maximum bytes of a key and its value."""
+COPY_BYTES_MIN = 16 << 20
+"""Bytes of appended batches below which no copy is due."""
+COPY_RATIO = 4
+"""A copy is due after this many times the bytes of all live keys and values."""
+_MARK = struct.Struct(">BQI")
+"""Kind, number of the copy, and count of copied keys (0 in ``begin``)."""
+_BEGIN, _END = 1, 2
+
+
+class AppendState(NamedTuple):
+    """Append the batch with acks=all; report ``appended`` or ``refused`` with its number."""
+
+    number: int
+    batch: bytearray
+
+
+class UpsertsSettled(NamedTuple):
+    """The upserts of ``tokens`` are committed, or refused with ``error``."""
+
+    tokens: Sequence[int]
+    error: LogbusError | None = None
+
+
+class DeleteBefore(NamedTuple):
+    """Delete the records before ``offset``: a committed copy follows them."""
+
+    offset: int
+
+
+Effect = UpsertsSettled | DeleteBefore
+
+
+class _Upsert(NamedTuple):
+    token: int
+    key: bytes
+    value: bytes | None
+    flags: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch under way. ``next_offset`` is known once the log has it; ``kind`` is set for the
+    batches of a copy."""
+
+    number: int
+    upserts: list[_Upsert] = field(default_factory=list)
+    copied: list[bytes] = field(default_factory=list)
+    kind: int = 0
+    base_offset: int = -1
+    next_offset: int = -1
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A copy under way. ``left`` holds the keys that a slice must still write, from the commit of
+    ``begin`` on."""
+
+    number: int
+    begin_offset: int = -1
+    left: dict[bytes, None] | None = None
+    count: int = 0
+    is_writing: bool = False
+    """Whether a batch of the copy is under way; they follow one another."""
+
+
+class KeyedState:
+    """The state of one partition in one leader epoch.
+
+    ``values`` holds the committed value of every live key, and ``flags`` the flags of those that
+    have any. Callers only read both.
+    """
+
+    def __init__(
+        self,
+        values: dict[bytes, bytes] | None = None,
+        flags: dict[bytes, int] | None = None,
+        *,
+        log_bytes: int = 0,
+        last_copy: int = 0,
+    ) -> None:
+        self.values = values if values is not None else {}
+        self.flags = flags if flags is not None else {}
+        self.live_bytes = sum(map(len, self.values)) + sum(map(len, self.values.values()))
+        self._dirty_bytes = max(0, log_bytes - self.live_bytes)
+        """Bytes of upserts since the last copy began."""
+        self._turn: list[_Upsert] = []
+        self._pending: dict[bytes, int] = {}
+        """Number of upserts under way, by key."""
+        self._batches: deque[_Batch] = deque()
+        self._last_number = 0
+        self._last_copy = last_copy
+        self._copy: _Copy | None = None
+        self._is_copy_refused = False
+        """Whether the log refused a batch of the copy; the next commit allows another attempt."""
+
+    @property
+    def is_copy_due(self) -> bool:
+        """Whether the next turn may begin or continue a copy."""
+        if self._is_copy_refused:
+            return False
+        copy = self._copy
+        if copy is None:
+            return self._dirty_bytes > max(COPY_BYTES_MIN, COPY_RATIO * self.live_bytes)
+        return copy.left is not None and not copy.is_writing
+
+    def put(self, token: int, key: bytes, value: bytes | None, flags: int = 0) -> None:
+        """Add an upsert to this turn's batch; value None deletes the key.
+
+        Raise MessageTooLargeError above VALUE_BYTES_MAX.
+        """
+        size = len(key) + len(value or b"")
+        if size > VALUE_BYTES_MAX:
+            raise MessageTooLargeError(
+                f"the state of key {key[:100]!r} has {size} bytes; at most {VALUE_BYTES_MAX} fit"
+            )
+        self._turn.append(_Upsert(token, key, value, flags))
+        self._pending[key] = self._pending.get(key, 0) + 1
+
+    def turn(self, now_ms: int) -> list[AppendState]:
+        """Return the batches to append at the end of a loop turn: upserts, then one of the copy."""
+        writes = []
+        upserts, self._turn = self._turn, []
+        for part in _split(upserts):
+            rows = [(one.key, _content(one.value, one.flags)) for one in part]
+            write = self._write(_Batch(0, upserts=part), rows, now_ms)
+            self._dirty_bytes += len(write.batch)
+            writes.append(write)
+        copying = self._continue_copy(now_ms)
+        return writes if copying is None else [*writes, copying]
+
+    def _write(
+        self, batch: _Batch, rows: Iterable[tuple[bytes | None, bytes | None]], now_ms: int
+    ) -> AppendState:
+        batch.number = self._last_number = self._last_number + 1
+        self._batches.append(batch)
+        encoded = [Row(offset, now_ms, key, value) for offset, (key, value) in enumerate(rows)]
+        return AppendState(batch.number, encode_rows(encoded))
+
+    # Outcomes.
+
+    def appended(self, number: int, base_offset: int, next_offset: int) -> None:
+        """Note that the log has the batch; the high watermark decides the rest."""
+        batch = next(one for one in self._batches if one.number == number)
+        batch.base_offset, batch.next_offset = base_offset, next_offset
+
+    def refused(self, number: int, error: LogbusError) -> list[Effect]:
+        """Roll back a batch of which no part is in the log."""
+        batch = next(one for one in self._batches if one.number == number)
+        self._batches.remove(batch)
+        for upsert in batch.upserts:
+            self._settle(upsert.key)
+        copy = self._copy
+        if batch.kind or batch.copied:
+            assert copy is not None
+            copy.is_writing = False
+            self._is_copy_refused = True
+            if batch.kind == _BEGIN:
+                self._copy = None
+            elif copy.left is not None:
+                copy.left.update((key, None) for key in batch.copied if key in self.values)
+                copy.count -= len(batch.copied)
+        if not batch.upserts:
+            return []
+        return [UpsertsSettled([upsert.token for upsert in batch.upserts], error)]
+
+    def advanced(self, high_watermark: int) -> list[Effect]:
+        """Commit the batches below the high watermark, in order."""
+        effects: list[Effect] = []
+        batches = self._batches
+        while batches and 0 <= batches[0].next_offset <= high_watermark:
+            batch = batches.popleft()
+            self._is_copy_refused = False
+            for upsert in batch.upserts:
+                self._commit(upsert)
+            if batch.upserts:
+                effects.append(UpsertsSettled([upsert.token for upsert in batch.upserts]))
+            else:
+                effects += self._copied(batch)
+        return effects
+
+    def _commit(self, upsert: _Upsert) -> None:
+        _, key, value, flags = upsert
+        before = self.values.get(key)
+        if before is not None:
+            self.live_bytes -= len(key) + len(before)
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value
+            self.live_bytes += len(key) + len(value)
+        if value is not None and flags:
+            self.flags[key] = flags
+        else:
+            self.flags.pop(key, None)
+        self._settle(key)
+        if self._copy is not None and self._copy.left is not None:
+            self._copy.left.pop(key, None)  # The log holds this value behind ``begin``.
+
+    def _settle(self, key: bytes) -> None:
+        left = self._pending[key] - 1
+        if left:
+            self._pending[key] = left
+        else:
+            del self._pending[key]
+
+    # The copy.
+
+    def _continue_copy(self, now_ms: int) -> AppendState | None:
+        """Return the copy's next batch, unless none is due or all keys left are pending."""
+        if not self.is_copy_due:
+            return None
+        copy = self._copy
+        if copy is None:
+            self._last_copy += 1
+            copy = self._copy = _Copy(self._last_copy, is_writing=True)
+            return self._write(_Batch(0, kind=_BEGIN), [_mark(_BEGIN, copy.number, 0)], now_ms)
+        assert copy.left is not None
+        if not copy.left:
+            copy.is_writing = True
+            mark = _mark(_END, copy.number, copy.count)
+            return self._write(_Batch(0, kind=_END), [mark], now_ms)
+        keys = self._next_slice(copy.left)
+        if not keys:
+            return None
+        copy.is_writing = True
+        copy.count += len(keys)
+        rows = [(key, _content(self.values[key], self.flags.get(key, 0))) for key in keys]
+        return self._write(_Batch(0, copied=keys), rows, now_ms)
+
+    def _next_slice(self, left: dict[bytes, None]) -> list[bytes]:
+        keys = []
+        size = 0
+        for key in left:
+            if size >= BATCH_BYTES:
+                break
+            if key not in self._pending:
+                keys.append(key)
+                size += len(key) + len(self.values[key])
+        for key in keys:
+            del left[key]
+        return keys
+
+    def _copied(self, batch: _Batch) -> list[Effect]:
+        """Note a committed batch of the copy; after ``end`` the records before ``begin`` go."""
+        copy = self._copy
+        assert copy is not None
+        copy.is_writing = False
+        if batch.kind == _BEGIN:
+            # All batches before ``begin`` are settled, so every key has its value of that time.
+            copy.begin_offset, copy.left = batch.base_offset, dict.fromkeys(self.values)
+            self._dirty_bytes = 0
+        elif batch.kind == _END:
+            self._copy = None
+            return [DeleteBefore(copy.begin_offset)]
+        return []
+
+
+class Replay:
+    """The values of a log, read from its start in order; ``state`` ends the load."""
+
+    def __init__(self, log_start_offset: int) -> None:
+        self._start = log_start_offset
+        self._contents: dict[bytes, bytes] = {}
+        self._bytes = 0
+        self._rows = 0
+        self._begun: tuple[int, int, int] | None = None
+        """Number, offset and preceding row count of the last ``begin``."""
+        self._last_copy = 0
+        self.delete_before: int | None = None
+        """Offset of the last complete copy, if records precede it: its leader died before it had
+        deleted them."""
+
+    def batches(self, batches: Sequence[tuple[memoryview, BatchHeader]]) -> None:
+        """Apply consecutive batches of one leader epoch. Raise CorruptMessageError."""
+        at = 0
+        while at < len(batches):
+            columns, whole, count = transcode.join_rows(batches[at:])
+            at += count
+            self._bytes += whole.size_bytes
+            nulls: list[Any] = [None] * columns.row_count
+            keys = nulls if columns.key is None else columns.key.to_pylist()
+            values = nulls if columns.value is None else columns.value.to_pylist()
+            if None in keys or None in values:
+                for offset, (key, value) in enumerate(zip(keys, values), whole.base_offset):
+                    self._row(offset, key, value)
+            else:
+                self._contents.update(zip(keys, values))
+                self._rows += len(keys)
+
+    def _row(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        self._rows += 1
+        if key is None:
+            self._mark(offset, value or b"")
+        elif value is None:
+            self._contents.pop(key, None)
+        else:
+            self._contents[key] = value
+
+    def _mark(self, offset: int, value: bytes) -> None:
+        if len(value) != _MARK.size:
+            raise CorruptMessageError(f"offset {offset}: a mark of {len(value)} bytes is unknown")
+        kind, number, count = _MARK.unpack(value)
+        self._last_copy = max(self._last_copy, number)
+        if kind == _BEGIN:
+            self._begun = number, offset, self._rows
+        elif self._begun is not None and self._begun[0] == number:
+            _, began, rows = self._begun
+            if self._rows - 1 - rows < count:
+                raise CorruptMessageError(
+                    f"offset {offset}: a copy of {count} keys began at offset {began}, and"
+                    f" {self._rows - 1 - rows} records follow it"
+                )
+            self.delete_before = began if began > self._start else None
+
+    def state(self) -> KeyedState:
+        """Return the loaded state."""
+        contents = self._contents
+        return KeyedState(
+            {key: content[1:] for key, content in contents.items()},
+            {key: content[0] for key, content in contents.items() if content[0]},
+            log_bytes=self._bytes,
+            last_copy=self._last_copy,
+        )
+
+
+def _split(upserts: list[_Upsert]) -> Iterable[list[_Upsert]]:
+    """Yield the upserts in order, in batches of about BATCH_BYTES."""
+    part: list[_Upsert] = []
+    size = 0
+    for upsert in upserts:
+        if part and size >= BATCH_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(upsert)
+        size += len(upsert.key) + len(upsert.value or b"")
+    if part:
+        yield part
+
+
+def _content(value: bytes | None, flags: int) -> bytes | None:
+    return None if value is None else bytes((flags,)) + value
+
+
+def _mark(kind: int, number: int, count: int) -> tuple[None, bytes]:
+    return None, _MARK.pack(kind, number, count)

@@ -1,0 +1,323 @@
+"""One internal topic as keyed state: its led partitions load, append and copy. Loop thread.
+
+``coordinator.keyed_state`` decides; this module reads and appends. A leader loads its partition on
+a read thread, once the high watermark has reached the start of its epoch. The appends of one loop
+turn are one batch. An append ends when the high watermark passes it, when the log refuses it, or
+when this broker loses the leadership. The acks=all rule holds, but a reply never decides: after
+NOT_ENOUGH_REPLICAS_AFTER_APPEND or a timeout the batch could still be committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import groupby
+from typing import Protocol
+
+from broker_lite.coordinator.keyed_state import (
+    AppendState,
+    DeleteBefore,
+    Effect,
+    KeyedState,
+    Replay,
+    UpsertsSettled,
+)
+from broker_lite.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    CorruptMessageError,
+    LogbusError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    OffsetNotAvailableError,
+)
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import read_header
+from broker_lite.record.crc32c import crc32c
+from broker_lite.record.walker import BadBatch, BatchWalker, WalkPolicy
+from broker_lite.replication.events import ACKS_LEADER, Appended
+from broker_lite.replication.leader import Leader
+from broker_lite.server.clock import Clock
+from broker_lite.server.partitions.disk import AppendBatch
+from broker_lite.server.partitions.replica import Replica
+from broker_lite.server.partitions.replica_manager import ReplicaManager
+from broker_lite.storage.log import Log
+
+logger = logging.getLogger("logbus.state")
+
+READ_BYTES = 4 << 20
+"""Bytes of a read during a load."""
+RETRY_S = 1.0
+"""Seconds before a failed load is retried."""
+
+
+class StateOwner(Protocol):
+    """The owner of the keys. Both methods are called on the loop."""
+
+    def loaded(
+        self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
+    ) -> None:
+        """Take over a partition that this broker leads in ``epoch``. ``values`` holds all live
+        keys and follows every commit; ``flags`` holds the flags of those appended with any."""
+
+    def lost(self, partition: int) -> None:
+        """Drop a loaded partition; its appends under way fail with NotCoordinatorError."""
+
+
+class StateLog:
+    """The partitions of ``topic`` that this broker leads. ``snapshot`` returns the metadata."""
+
+    def __init__(
+        self,
+        topic: str,
+        owner: StateOwner,
+        *,
+        replicas: ReplicaManager,
+        snapshot: Callable[[], MetadataSnapshot],
+        clock: Clock,
+    ) -> None:
+        self.topic = topic
+        self.owner = owner
+        self.replicas = replicas
+        self.clock = clock
+        self._snapshot = snapshot
+        self._led: dict[int, _LedPartition] = {}
+        replicas.on_role_change(topic, self._role_changed)
+
+    def partition_of(self, key: bytes) -> int:
+        """Return the partition of a key. Raise CoordinatorNotAvailableError before the topic
+        exists."""
+        view = self._snapshot().topics.get(self.topic)
+        if view is None:
+            raise CoordinatorNotAvailableError(f"topic {self.topic!r} does not exist yet; retry")
+        return crc32c(key) % len(view.partitions)
+
+    def led(self, partition: int) -> int | None:
+        """Return the leader epoch of a loaded partition; None if another broker leads it.
+
+        Raise CoordinatorLoadInProgressError during the load.
+        """
+        led = self._led.get(partition)
+        if led is None:
+            return None
+        if led.state is None:
+            raise CoordinatorLoadInProgressError(f"{led.replica} is loading; retry")
+        return led.epoch
+
+    def append(
+        self, partition: int, key: bytes, value: bytes | None, flags: int = 0
+    ) -> asyncio.Future[None]:
+        """Set the key's value (None: delete the key) and return a future that ends when the append
+        is committed.
+
+        The future raises only if the append is refused for certain, or NotCoordinatorError if this
+        broker loses the leadership: the next leader then knows the outcome. ``flags`` is a byte
+        that ``loaded`` reports.
+        """
+        future = asyncio.get_running_loop().create_future()
+        led = self._led.get(partition)
+        if led is None or led.state is None:
+            future.set_exception(_not_coordinator(self.topic, partition))
+            return future
+        led.append(future, key, value, flags)
+        return future
+
+    def _role_changed(self, replica: Replica) -> None:
+        partition, role = replica.partition, replica.role.role
+        led = self._led.get(partition)
+        if led is not None and (led.role is not role or led.replica is not replica):
+            if led.replica is not replica and not isinstance(role, Leader):
+                return
+            del self._led[partition]
+            was_loaded = led.state is not None
+            led.close()
+            if was_loaded:
+                self.owner.lost(partition)
+            led = None
+        if led is None and isinstance(role, Leader):
+            self._led[partition] = _LedPartition(self, replica, role)
+
+
+class _LedPartition:
+    """One partition in one leader epoch of this broker."""
+
+    def __init__(self, owner: StateLog, replica: Replica, role: Leader) -> None:
+        self.replica = replica
+        self.role = role
+        self.epoch = role.state.leader_epoch
+        self.state: KeyedState | None = None
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._token = 0
+        self._futures: dict[int, asyncio.Future[None]] = {}
+        self._is_turn_due = False
+        self._moved = asyncio.Event()
+        self._deletion: asyncio.Task[None] | None = None
+        replica.waiters.add(self._advanced)
+        self._load: asyncio.Task[None] = self._loop.create_task(self._load_all())
+
+    @property
+    def _is_current(self) -> bool:
+        return self.replica.role.role is self.role
+
+    def close(self) -> None:
+        """Stop, and fail every append under way."""
+        self.replica.waiters.discard(self._advanced)
+        self._load.cancel()
+        if self._deletion is not None:
+            self._deletion.cancel()
+        futures, self._futures = self._futures, {}
+        for future in futures.values():
+            if not future.done():
+                future.set_exception(_not_coordinator(self.replica.topic, self.replica.partition))
+
+    # Loading.
+
+    async def _load_all(self) -> None:
+        replica, owner = self.replica, self._owner
+        high_watermark = await self._committed_end()
+        began_ms = owner.clock.monotonic_ms()
+        while True:
+            try:
+                replay = await owner.replicas.disk.run_read(
+                    lambda: _replay(replica.log, high_watermark)
+                )
+                break
+            except Exception as error:
+                is_known = isinstance(error, LogbusError)
+                logger.error(
+                    "%s: cannot load the state; retrying: %s", replica, error, exc_info=not is_known
+                )
+                if isinstance(error, CorruptMessageError):
+                    replica.report_corruption(replica.log.log_start_offset, error)
+                await asyncio.sleep(RETRY_S)
+        state = self.state = replay.state()
+        logger.info(
+            "%s: %d keys loaded in %d ms",
+            replica,
+            len(state.values),
+            owner.clock.monotonic_ms() - began_ms,
+        )
+        if replay.delete_before is not None:
+            self._delete_before(replay.delete_before)
+        owner.owner.loaded(replica.partition, self.epoch, state.values, state.flags)
+
+    async def _committed_end(self) -> int:
+        """Wait until all records of former leaders are committed, and return their end."""
+        while True:
+            self._moved.clear()
+            try:
+                return self.replica.role.latest_offset()
+            except OffsetNotAvailableError:
+                await self._moved.wait()
+
+    # Appending.
+
+    def append(
+        self, future: asyncio.Future[None], key: bytes, value: bytes | None, flags: int
+    ) -> None:
+        assert self.state is not None
+        self._token += 1
+        try:
+            self.state.put(self._token, key, value, flags)
+        except LogbusError as error:
+            future.set_exception(error)
+            return
+        self._futures[self._token] = future
+        self._end_turn_soon()
+
+    def _end_turn_soon(self) -> None:
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_turn_due = False
+        if self.state is None or not self._is_current:
+            return
+        for write in self.state.turn(self._owner.clock.now_ms()):
+            self._write(write)
+
+    def _write(self, write: AppendState) -> None:
+        done = partial(self._written, write.number)
+        if not self.role.is_enough:
+            # acks=1 below reports the offsets at once; acks=all needs this check as well.
+            count = len(self.role.isr.replicas)
+            done(None, NotEnoughReplicasError(f"{self.replica}: {count} replicas are in sync"))
+            return
+        batch = AppendBatch(memoryview(write.batch), read_header(write.batch), fmt.BATCH_BYTES_MAX)
+        self._owner.replicas.append(self.replica, ACKS_LEADER, batch, sys.maxsize, done)
+
+    def _written(self, number: int, appended: Appended | None, error: LogbusError | None) -> None:
+        """Note the log's answer. Without the leadership the outcome is unknown; ``close`` follows
+        then."""
+        if self.state is None or not self._is_current:
+            return
+        if appended is not None:
+            self.state.appended(number, appended.base_offset, appended.next_offset)
+            self._advanced()
+        elif error is not None:
+            self._carry_out(self.state.refused(number, error))
+
+    def _advanced(self) -> None:
+        """React to the high watermark, or to the start of the epoch."""
+        self._moved.set()
+        if self.state is not None and self._is_current:
+            self._carry_out(self.state.advanced(self.replica.high_watermark))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case UpsertsSettled(tokens, error):
+                    for token in tokens:
+                        self._settle(self._futures.pop(token), error)
+                case DeleteBefore(offset):
+                    self._delete_before(offset)
+        if self.state is not None and self.state.is_copy_due:
+            self._end_turn_soon()
+
+    def _settle(self, future: asyncio.Future[None], error: LogbusError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def _delete_before(self, offset: int) -> None:
+        self._deletion = self._loop.create_task(self._delete(offset))
+
+    async def _delete(self, offset: int) -> None:
+        replica = self.replica
+        with contextlib.suppress(LogbusError):
+            # Without it the next copy, or the next load, deletes the records.
+            await self._owner.replicas.delete_records(replica.topic, replica.partition, offset)
+            logger.info("%s: the state was copied; the log starts at offset %d", replica, offset)
+
+
+def _replay(log: Log, end_offset: int) -> Replay:
+    """Read all records below ``end_offset``. Runs on a read thread."""
+    offset = log.log_start_offset
+    replay = Replay(offset)
+    walker = BatchWalker(WalkPolicy(checks_crc=True), offset)
+    while walker.offset < end_offset:
+        found = log.read(walker.offset, READ_BYTES, end_offset)
+        walker.position = found.position
+        try:
+            batches = list(walker.walk(found.read()))
+        except BadBatch as bad:
+            raise CorruptMessageError(f"{log.key}: {bad}") from None
+        if not batches:
+            raise CorruptMessageError(f"{log.key}: nothing can be read at offset {walker.offset}")
+        for _, same in groupby(batches, lambda batch: batch.header.leader_epoch):
+            replay.batches([(batch.buffer, batch.header) for batch in same])
+    return replay
+
+
+def _not_coordinator(topic: str, partition: int) -> NotCoordinatorError:
+    return NotCoordinatorError(f"this broker does not lead {topic}-{partition}; find it again")

@@ -1,0 +1,280 @@
+"""Keyed state against a dictionary: random appends, outcomes, copies and loads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from broker_lite.coordinator import keyed_state
+from broker_lite.coordinator.keyed_state import (
+    AppendState,
+    DeleteBefore,
+    KeyedState,
+    Replay,
+    UpsertsSettled,
+)
+from broker_lite.errors import CorruptMessageError, MessageTooLargeError, NotEnoughReplicasError
+from broker_lite.record.batch import BatchHeader, read_header, stamp
+from broker_lite.record.records import decode_rows
+
+REFUSED = NotEnoughReplicasError("refused")
+
+
+@dataclass
+class Stored:
+    """A batch of the log, stamped with its offset."""
+
+    header: BatchHeader
+    buffer: memoryview
+
+
+class Log:
+    """A log of batches with a high watermark, and the state that its leader keeps."""
+
+    def __init__(self) -> None:
+        self.batches: list[Stored] = []
+        self.start = self.end = self.high_watermark = 0
+        self.queue: list[AppendState] = []
+        """Batches that the log has not answered, in order."""
+        self.state = KeyedState()
+        self.token = 0
+        self.settled: dict[int, bool] = {}
+        self.puts: dict[int, tuple[bytes, bytes | None]] = {}
+        self.model: dict[bytes, bytes] = {}
+        """The values of the appends that were reported as committed, in their order."""
+
+    def put(self, key: bytes, value: bytes | None, flags: int = 0) -> int:
+        self.token += 1
+        self.puts[self.token] = key, value
+        self.state.put(self.token, key, value, flags)
+        return self.token
+
+    def turn(self) -> list[AppendState]:
+        writes = self.state.turn(0)
+        self.queue += writes
+        return writes
+
+    def take(self) -> None:
+        """Append the oldest queued batch."""
+        write = self.queue.pop(0)
+        base = self.end
+        header = stamp(write.batch, read_header(write.batch), base, 3)
+        self.batches.append(Stored(header, memoryview(write.batch)))
+        self.end = header.next_offset
+        self.state.appended(write.number, base, self.end)
+
+    def refuse(self) -> None:
+        self._note(self.state.refused(self.queue.pop(0).number, REFUSED))
+
+    def commit(self, offset: int | None = None) -> None:
+        self.high_watermark = self.end if offset is None else offset
+        self._note(self.state.advanced(self.high_watermark))
+
+    def _note(self, effects: list[keyed_state.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case UpsertsSettled(tokens, error):
+                    for token in tokens:
+                        assert token not in self.settled
+                        self.settled[token] = error is None
+                        if error is None:
+                            key, value = self.puts[token]
+                            self.model.pop(key, None)
+                            self.model |= {} if value is None else {key: value}
+                case DeleteBefore(offset):
+                    self.start = max(self.start, offset)
+
+    def run(self) -> None:
+        """Append and commit until nothing is left to do."""
+        while self.turn() or self.queue:
+            while self.queue:
+                self.take()
+            self.commit()
+
+    def load(self, end: int | None = None) -> Replay:
+        end = self.high_watermark if end is None else end
+        replay = Replay(self.start)
+        replay.batches(
+            [
+                (one.buffer, one.header)
+                for one in self.batches
+                if self.start <= one.header.base_offset < end
+            ]
+        )
+        return replay
+
+
+@pytest.fixture
+def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 500)
+    monkeypatch.setattr(keyed_state, "BATCH_BYTES", 20)
+
+
+@pytest.mark.usefixtures("small_copies")
+@pytest.mark.parametrize("seed", range(12))
+def test_a_load_gives_the_committed_state_at_every_step(seed: int) -> None:
+    rng = random.Random(seed)
+    log = Log()
+    keys = [b"k%d" % number for number in range(rng.choice((2, 6, 20)))]
+    lost = 0
+    for _ in range(200):
+        step = rng.random()
+        if step < 0.4:
+            key = rng.choice(keys)
+            value = None if rng.random() < 0.2 else rng.randbytes(rng.randrange(8))
+            flags = rng.choice((0, 0, 1))
+            log.put(key, value, flags)
+        elif step < 0.6:
+            log.turn()
+        elif step < 0.8 and log.queue:
+            if rng.random() < 0.15:
+                log.refuse()
+            else:
+                log.take()
+        elif log.batches:
+            ends = [one.header.next_offset for one in log.batches]
+            ahead = [end for end in ends if end >= log.high_watermark]
+            log.commit(rng.choice(ahead))
+        loaded = log.load().state()
+        assert loaded.values == log.state.values == log.model
+        assert loaded.flags == log.state.flags
+        if rng.random() < 0.01:
+            # Another leader loads: what the log holds is committed, what was queued is lost.
+            log.queue.clear()
+            log.commit()
+            log.state, lost = log.load().state(), log.token
+    log.run()
+    assert set(range(lost + 1, log.token + 1)) <= set(log.settled)
+    assert log.load().state().values == log.state.values == log.model
+    assert log.state.live_bytes == sum(len(k) + len(v) for k, v in log.state.values.items())
+
+
+@pytest.mark.usefixtures("small_copies")
+def test_every_committed_put_is_the_value_of_its_key() -> None:
+    log = Log()
+    for number in range(200):
+        log.put(b"k%d" % (number % 7), b"%d" % number)
+        log.run()
+    assert log.load().state().values == {b"k%d" % (n % 7): b"%d" % n for n in range(193, 200)}
+    assert log.start > 0
+
+
+@pytest.mark.usefixtures("small_copies")
+def test_a_slice_omits_a_key_whose_append_is_under_way() -> None:
+    log = begun_copy([(b"a", b"1"), (b"b", b"1")])
+    log.put(b"a", b"2")
+    upsert, a_slice = log.turn()
+    assert b"2" in bytes(upsert.batch)
+    assert b"a" not in [key for key, _ in rows_of(a_slice)]
+    log.take()
+    log.take()
+    log.commit()
+    assert rows_of(log.turn()[0])[0][0] is None, "`end` follows: the log holds a=2 behind `begin`"
+
+
+@pytest.mark.usefixtures("small_copies")
+def test_a_refused_append_leaves_its_key_to_a_later_slice() -> None:
+    log = begun_copy([(b"a", b"1"), (b"b", b"1")])
+    log.put(b"a", b"2")
+    log.turn()
+    log.refuse()
+    log.take()
+    log.commit()
+    (later,) = log.turn()
+    assert rows_of(later) == [(b"a", b"\x001")]
+
+
+@pytest.mark.usefixtures("small_copies")
+def test_records_are_deleted_only_after_the_end_of_a_copy_is_committed() -> None:
+    log = begun_copy([(b"a", b"1"), (b"b", b"1")])
+    for _ in range(4):
+        log.turn()
+        while log.queue:
+            log.take()
+            assert log.start == 0
+        before = log.high_watermark
+        log.commit()
+        if log.start:
+            assert before < log.end
+            break
+    assert log.start > 0
+    assert log.load().state().values == {b"a": b"1", b"b": b"1"}
+
+
+@pytest.mark.usefixtures("small_copies")
+def test_a_refused_slice_is_written_again_after_the_next_commit() -> None:
+    log = begun_copy([(b"a", b"1"), (b"b", b"1")])
+    (a_slice,) = log.turn()
+    log.refuse()
+    assert log.turn() == []
+    log.put(b"c", b"1")
+    log.turn()
+    log.take()
+    log.commit()
+    assert rows_of(log.turn()[0]) == rows_of(a_slice)
+
+
+@pytest.mark.usefixtures("small_copies")
+def test_a_load_ends_the_copy_of_a_leader_that_died_before_the_deletion() -> None:
+    log = begun_copy([(b"a", b"1")])
+    log.run()
+    begun, log.start = log.start, 0
+    assert begun > 0
+    assert log.load().delete_before == begun
+    assert log.load(log.batches[-1].header.base_offset).delete_before is None
+
+
+def test_a_load_refuses_a_copy_with_missing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 500)
+    log = begun_copy([(b"a", b"1"), (b"b", b"1")])
+    log.run()
+    del log.batches[-2]  # The copy's only slice, before `end`.
+    with pytest.raises(CorruptMessageError, match="a copy of 2 keys began at offset"):
+        log.load()
+
+
+def test_appends_of_a_turn_are_one_batch() -> None:
+    log = Log()
+    for number in range(100):
+        log.put(b"%d" % number, b"v")
+    (write,) = log.turn()
+    assert read_header(write.batch).record_count == 100
+
+
+def test_an_unknown_outcome_stays_pending() -> None:
+    log = Log()
+    token = log.put(b"a", b"1")
+    log.turn()
+    log.take()
+    assert log.state.advanced(0) == []
+    assert log.state.values == {}
+    log.commit()
+    assert log.settled == {token: True}
+
+
+def test_a_value_above_the_limit_is_refused() -> None:
+    with pytest.raises(MessageTooLargeError, match="at most"):
+        KeyedState().put(1, b"k", bytes(keyed_state.VALUE_BYTES_MAX))
+
+
+def begun_copy(rows: list[tuple[bytes, bytes]]) -> Log:
+    """A log whose copy has begun; its next turn writes the first slice."""
+    log = Log()
+    for key, value in rows:
+        log.put(key, value)
+    for _ in range(200):
+        writes = log.turn()
+        while log.queue:
+            log.take()
+        log.commit()
+        if any(key is None for write in writes for key, _ in rows_of(write)):
+            return log
+        log.put(b"filler", bytes(15))
+        log.put(b"filler", None)
+    raise AssertionError("no copy began")
+
+
+def rows_of(write: AppendState) -> list[tuple[bytes | None, bytes | None]]:
+    return [(row.key, row.value) for row in decode_rows(write.batch, read_header(write.batch))]
