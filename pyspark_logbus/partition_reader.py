@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.consuming.fetcher import FetchedBatch, read_range
-from broker_lite.client.consuming.first_answers import RangeStart, fetch_first_answers
-from broker_lite.client.received import offsets_of, timestamps_of
+from broker_lite.client.fetch.first_answers import RangeStart, fetch_first_answers
+from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
+from broker_lite.client.received import LogTruncatedError, offsets_of, timestamps_of
 from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.errors import (
     CorruptMessageError,
@@ -150,7 +150,14 @@ def _first_answers(
 ) -> dict[TopicPartition, FetchedPartition]:
     return fetch_first_answers(
         [
-            RangeStart(_name(item), item.topic_id, item.leader_epoch, item.leader, item.start)
+            RangeStart(
+                _name(item),
+                item.topic_id,
+                item.leader_epoch,
+                item.leader,
+                item.start,
+                item.start_epoch,
+            )
             for item in group
             if item.leader is not None
         ],
@@ -176,20 +183,24 @@ def _fetch(
 ) -> Iterator[FetchedBatch]:
     where = _name(item)
     start = item.start
-    on_corrupt = "fail" if plan.fail_on_data_loss else "skip"
     while start < item.end:
         try:
-            if start == item.start and 0 <= item.start_epoch < item.leader_epoch:
-                _check_continuity(where, item, plan)
             answer, first = first, None
-            for rows in _range(where, item, start, plan, on_corrupt=on_corrupt, first=answer):
+            for rows in _range(where, item, start, plan, answer):
                 if 0 <= item.end_epoch < rows.header.leader_epoch:
-                    reason = _rewritten(rows, f"offset {start}", item.end_epoch)
+                    reason = (
+                        f"the log was truncated and written anew: offset {start} has leader epoch "
+                        f"{rows.header.leader_epoch}, at most {item.end_epoch} when the range was "
+                        "planned"
+                    )
                     _lose(where, start, item.end, reason, plan)
                     item = item._replace(end_epoch=-1)
                 yield rows
                 start = min(item.end, rows.header.next_offset)
             return
+        except LogTruncatedError as error:
+            _lose(where, min(error.offset, start), start, error.message, plan)
+            item = item._replace(start_epoch=-1)
         except OffsetOutOfRangeError as error:
             start = _clip(where, item._replace(start=start), plan, error)
         except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
@@ -201,42 +212,12 @@ def _fetch(
             ) from error
 
 
-def _check_continuity(where: TopicPartition, item: OffsetRange, plan: ReadPlan) -> None:
-    """Check after a leader change that the record before the range is still the same.
-
-    A log that lost its tail and grew again beyond the checkpoint looks intact otherwise. An earlier
-    batch has read that record; if it has expired or is corrupt now, this range loses nothing, and
-    there is nothing to compare.
-    """
-    if item.start == 0:
-        return
-    before = item._replace(end=item.start)
-    rewritten: FetchedBatch | None = None
-    with contextlib.suppress(OffsetOutOfRangeError, CorruptMessageError):
-        for rows in _range(where, before, item.start - 1, plan, on_corrupt="fail"):
-            if rows.header.leader_epoch > item.start_epoch:
-                rewritten = rows
-    if rewritten is not None:
-        reason = _rewritten(rewritten, "the record before", item.start_epoch)
-        _lose(where, max(0, rewritten.header.base_offset), item.start, reason, plan)
-
-
-def _rewritten(rows: FetchedBatch, what: str, epoch: int) -> str:
-    """Return why rows are not the planned ones: the log was truncated and has grown again."""
-    return (
-        f"the log was cut and written anew: {what} has leader epoch {rows.header.leader_epoch}, "
-        f"at most {epoch} when its end was known"
-    )
-
-
 def _range(
     where: TopicPartition,
     item: OffsetRange,
     start: int,
     plan: ReadPlan,
-    *,
-    on_corrupt: str,
-    first: FetchedPartition | None = None,
+    first: FetchedPartition | None,
 ) -> Iterator[FetchedBatch]:
     return read_range(
         where,
@@ -248,13 +229,14 @@ def _range(
         leader=item.leader,
         fetch_bytes=plan.fetch_bytes,
         isolation=plan.isolation,
-        on_corrupt=on_corrupt,
+        on_corrupt="fail" if plan.fail_on_data_loss else "skip",
         timeout_ms=plan.poll_timeout_ms,
         request_timeout_ms=plan.request_timeout_ms,
         pool=shared_pool(plan.client_id),
         local_reads=plan.local_reads,
         reads_once=plan.reads_once,
         first_answer=first,
+        start_epoch=item.start_epoch if start == item.start else -1,
         on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
     )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broker_lite.client.consuming.aio_consumer import AsyncConsumer
     from broker_lite.client.consuming.consumer import Consumer
     from broker_lite.client.consuming.ends import EndOffsetsWatch
-    from broker_lite.client.consuming.fetcher import FetchedBatch, read_range
+    from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
     from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
     from broker_lite.client.producing.aio_producer import AsyncProducer
     from broker_lite.client.producing.futures import (
@@ -37,14 +37,14 @@ _HOMES = {
     "ClusterView": "operations.cluster",
     "Consumer": "consuming.consumer",
     "EndOffsetsWatch": "consuming.ends",
-    "FetchedBatch": "consuming.fetcher",
+    "FetchedBatch": "fetch.range_reader",
     "PartitionMetadata": "operations.cluster",
     "Producer": "producing.producer",
     "Record": "received",
     "RecordFuture": "producing.futures",
     "RecordMetadata": "producing.futures",
     "TopicMetadata": "operations.cluster",
-    "read_range": "consuming.fetcher",
+    "read_range": "fetch.range_reader",
 }
 
 __all__ = [

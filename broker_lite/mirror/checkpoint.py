@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.consuming.fetcher import read_range
+from broker_lite.client.fetch.range_reader import read_range
 from broker_lite.client.received import records
 from broker_lite.errors import LogbusError
 from broker_lite.mirror import planning, positions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker_lite.client.consuming.lineage import Lineage
+from broker_lite.client.fetch.lineage import Lineage
 from broker_lite.client.received import Walked
 from broker_lite.mirror.offset_map import OffsetMap, Run
 from broker_lite.mirror.rewrite import RewrittenBatch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_lite.client.consuming.fetcher import read_range
+from broker_lite.client.fetch.range_reader import read_range
 from broker_lite.errors import OffsetOutOfRangeError
 from broker_lite.mirror import positions
 from broker_lite.mirror.copies import Copy

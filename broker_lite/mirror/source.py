@@ -13,9 +13,9 @@ from typing import NamedTuple
 from broker_lite import __version__
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
-from broker_lite.client.operations.fetches import answers_of, topics_of
 from broker_lite.client.received import Walked, walk
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
@@ -37,7 +37,6 @@ from broker_lite.model import (
     OffsetAndEpoch,
     TopicPartition,
 )
-from broker_lite.record.format import BODY_VERSION
 from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.api import BY_TOPIC_ID, ApiKey
 from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
@@ -50,7 +49,6 @@ from broker_lite.wire.calls.groups import (
 from broker_lite.wire.calls.offsets import ListOffsetsRequest
 from broker_lite.wire.fetch import (
     CLIENT_VERSION,
-    FLAG_CHECKS_CRC,
     READ_COMMITTED,
     FetchedPartition,
     FetchPartition,
@@ -267,11 +265,4 @@ def _request(
         )
         for where in group
     ]
-    return FetchRequest(
-        topics_of(rows),
-        wait_ms,
-        max_bytes=FETCH_BYTES,
-        isolation_level=READ_COMMITTED,
-        columns_body_version=BODY_VERSION,
-        flags=FLAG_CHECKS_CRC,
-    )
+    return fetch_request(rows, wait_ms, READ_COMMITTED, max_bytes=FETCH_BYTES)

@@ -14,7 +14,6 @@ from patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.client import read_range
-from broker_lite.client.consuming import fetcher
 from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.in_place import disk_parts, local_files, partitions
 from broker_lite.client.in_place.disk_parts import ALIGNED_BYTES, DIRECT
@@ -91,7 +90,6 @@ def reading(
             super().__init__(stored, *rest, **more)
             found.opened.append(stored)
 
-    monkeypatch.setattr(fetcher, "LocalRange", Seen)
     monkeypatch.setattr(partitions, "LocalRange", Seen)
     return found
 
@@ -146,7 +144,7 @@ def test_broker_with_local_reads_disabled_sends_records(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or does not believe that the reader is on its machine, as any other's is not."""
-    monkeypatch.setattr(fetcher, "machine_id", lambda: bytes(16))
+    monkeypatch.setattr(partitions, "machine_id", lambda: bytes(16))
     assert reading.read() == list(range(ROWS))
     assert reading.opened == []
 

@@ -18,7 +18,6 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from broker_lite.bus import Bus, connect
 from broker_lite.cli.main import run
 from broker_lite.client import read_range
-from broker_lite.client.consuming import fetcher
 from broker_lite.client.in_place import partitions
 from broker_lite.client.in_place.local_files import LocalRange
 from broker_lite.client.received import records
@@ -119,7 +118,6 @@ def planted(origin: Bus, monkeypatch: pytest.MonkeyPatch) -> Planted:
             found.opened.append(stored)
 
     monkeypatch.setattr(FetchExchange, "answer", scripted)
-    monkeypatch.setattr(fetcher, "LocalRange", Seen)
     monkeypatch.setattr(partitions, "LocalRange", Seen)
     return found
 

@@ -9,8 +9,8 @@ import socket
 import pytest
 from spark_planning import DEADLINE_S, batch, fill, step, values_of
 
-from broker_lite.client.consuming import fetcher
-from broker_lite.client.consuming.first_answers import RangeStart, fetch_first_answers
+from broker_lite.client.fetch import range_reader
+from broker_lite.client.fetch.first_answers import RangeStart, fetch_first_answers
 from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.errors import DataLossError, InvalidConfigError, LogbusError
 from broker_lite.model import Endpoint, TopicPartition
@@ -161,8 +161,9 @@ def test_many_small_partitions_are_fetched_in_few_tasks(bus, make_topic, monkeyp
     tasks = reader.partitions()
     assert len(tasks) == TASKS_MIN
     asked = []
-    ask = fetcher._Session._ask
-    monkeypatch.setattr(fetcher._Session, "_ask", lambda *given: asked.append(1) or ask(*given))
+    session = range_reader._RangeSession
+    ask = session._ask
+    monkeypatch.setattr(session, "_ask", lambda *given: asked.append(1) or ask(*given))
     found = [row for task in tasks for part in reader.read(task) for row in part.to_pylist()]
     assert not asked
     # The order of each partition's rows stays.
@@ -200,7 +201,7 @@ def test_oversized_first_batch_is_fetched_again(bus, planner, make_topic):
     fill(bus, topic, 3)
     damaged = answer._replace(records=memoryview(bytes(len(answer.records))))
     for first_offset, given in ((0, answer), (0, damaged), (5, answer)):
-        rows = fetcher.read_range(
+        rows = range_reader.read_range(
             where, item.topic_id, item.leader_epoch, first_offset, 8,
             bootstrap=bus.bootstrap_servers, leader=item.leader, first_answer=given,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 from sim.plants import PLANTS, Patch, Plant, plant
 
 from broker_lite.client import received
-from broker_lite.client.consuming.lineage import Lineage
+from broker_lite.client.fetch.lineage import Lineage
 from broker_lite.model import NO_BROKER, OffsetAndEpoch
 from broker_lite.replication import controller
 from broker_lite.replication.effects import Effect

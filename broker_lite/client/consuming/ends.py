@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import (
     Cluster,
@@ -22,20 +23,11 @@ from broker_lite.client.operations.cluster import (
     backoff_ms,
     unknown_topic,
 )
-from broker_lite.client.operations.fetches import answers_of, topics_of
 from broker_lite.client.transport.blocking import Reactor, monotonic_ms
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, error_for
 from broker_lite.model import LATEST_TIMESTAMP, Endpoint, ListedOffset, TopicPartition
-from broker_lite.record.format import BODY_VERSION
-from broker_lite.wire.fetch import (
-    FLAG_CHECKS_CRC,
-    FLAG_ENDS_ONLY,
-    READ_COMMITTED,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-)
+from broker_lite.wire.fetch import READ_COMMITTED, FetchPartition, FetchResponse
 
 POLL_WAIT_MS = 10_000
 POLL_PAUSE_MS = 4
@@ -256,13 +248,7 @@ class EndOffsetsWatch:
             for where, (leader, topic_id, epoch) in self._plan.items()
             if leader == endpoint and where in self._ends
         ]
-        request = FetchRequest(
-            topics_of(rows),
-            POLL_WAIT_MS,
-            isolation_level=self._isolation_level,
-            columns_body_version=BODY_VERSION,
-            flags=FLAG_CHECKS_CRC | FLAG_ENDS_ONLY,
-        )
+        request = fetch_request(rows, POLL_WAIT_MS, self._isolation_level, ends_only=True)
         timeout_ms = POLL_WAIT_MS + self._request_timeout_ms
         self._reactor.request(
             Send(endpoint, FetchExchange(request), timeout_ms, f"ends-{lane}"),

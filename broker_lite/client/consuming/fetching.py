@@ -19,7 +19,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from broker_lite.client.consuming.source import PartitionSource
-from broker_lite.client.in_place.partitions import AHEAD_BYTES, InPlace
+from broker_lite.client.fetch.fetches import answers_of, fetch_request
+from broker_lite.client.fetch.position import REPAIR_MS
+from broker_lite.client.in_place.partitions import AHEAD_BYTES, LOCAL_BYTES_MIN, InPlace
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import (
     Cluster,
@@ -27,12 +29,6 @@ from broker_lite.client.operations.cluster import (
     backoff_ms,
     made_again,
     unknown_topic,
-)
-from broker_lite.client.operations.fetches import (
-    LOCAL_BYTES_MIN,
-    REPAIR_MS,
-    answers_of,
-    topics_of,
 )
 from broker_lite.client.received import LogTruncatedError, Walked, walk
 from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
@@ -44,16 +40,8 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, OffsetAndEpoch, TopicPartition
-from broker_lite.record.format import BODY_VERSION
 from broker_lite.record.walker import LogBatch
-from broker_lite.wire.fetch import (
-    FLAG_CHECKS_CRC,
-    FLAG_DOUBTS,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-)
+from broker_lite.wire.fetch import FetchedPartition, FetchPartition, FetchResponse
 
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes that look for new partitions."""
@@ -293,19 +281,15 @@ class FetchEngine:
         self._due_ms[leader, lane] = self._shell.now_ms() + wait_ms + LATE_MS
         if self._late_timer is None:
             self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
-        machine, file_bytes = b"", 0
-        if not is_tail and not doubts and config.partition_fetch_bytes >= LOCAL_BYTES_MIN:
-            machine, file_bytes = self._in_place.asks(leader, lane, wheres)
-        request = FetchRequest(
-            topics_of(rows),
+        may_read_files = not (is_tail or doubts) and config.partition_fetch_bytes >= LOCAL_BYTES_MIN
+        request = fetch_request(
+            rows,
             wait_ms,
+            self._isolation_level,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
-            isolation_level=self._isolation_level,
-            columns_body_version=BODY_VERSION,
-            flags=FLAG_DOUBTS if doubts else FLAG_CHECKS_CRC,
-            machine=machine,
-            file_bytes=file_bytes,
+            has_doubts=doubts,
+            files=self._in_place.asks(leader, lane, wheres) if may_read_files else (b"", 0),
         )
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
         self._shell.request(

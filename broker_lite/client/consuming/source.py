@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from broker_lite.client.consuming.lineage import Lineage
+from broker_lite.client.fetch.lineage import Lineage
 from broker_lite.model import NO_EPOCH
 from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.fetch import FetchedPartition

@@ -1,8 +1,8 @@
-"""The partitions that a consumer reads from the files of a broker on this machine.
+"""The partitions that a reader reads from the files of a broker on this machine.
 
-``FetchEngine`` asks this module whether a fetch may be answered with file positions. It then reads
-the named ranges batch by batch on its shell's thread. If a file is unreadable or corrupt, the
-engine fetches from the broker and disables local reads of that partition.
+``FetchEngine`` and ``read_range`` ask this module whether a fetch may be answered with file
+positions. They then read the named ranges batch by batch on their own thread. If a file is
+unreadable or corrupt, they fetch from the broker and read no more files of that partition.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ AHEAD_BYTES = 4 << 20
 for the other. Recently read bytes are still in the processor's cache when they are verified."""
 OPEN_MAX = 64
 """Maximum open files of a consumer; further partitions are fetched over the network."""
+LOCAL_BYTES_MIN = 256 << 10
+"""Minimum partition fetch size for local reads."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of a requested range in a fetch of many partitions."""
 
 
 class InPlace:
     """Open ranges by partition. ``is_here(endpoint, lane)`` returns whether that connection's
-    broker is on this machine."""
+    broker is on this machine. ``reads_once`` keeps the reads out of the page cache."""
 
-    def __init__(self, is_here: Callable[[Endpoint, str], bool]) -> None:
+    def __init__(
+        self, is_here: Callable[[Endpoint, str], bool], *, reads_once: bool = False
+    ) -> None:
         self._is_here = is_here
+        self._reads_once = reads_once
         self._open: dict[TopicPartition, LocalRange] = {}
         self._refused: set[TopicPartition] = set()
         self._was_read: set[TopicPartition] = set()
@@ -67,7 +72,7 @@ class InPlace:
         """Open the range that a leader named; ``walker`` starts at the reader's offset."""
         self.close(where)
         try:
-            self._open[where] = LocalRange(stored, walker, where)
+            self._open[where] = LocalRange(stored, walker, where, reads_once=self._reads_once)
         except OSError:
             self._refused.add(where)
 

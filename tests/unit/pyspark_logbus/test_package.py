@@ -214,7 +214,7 @@ def test_executors_do_not_import_pandas():
         "import pyarrow as pa, numpy as np\n"
         "from broker_lite.record import arrow\n"
         "from broker_lite.record.batch import read_header\n"
-        "from broker_lite.client.consuming.fetcher import FetchedBatch\n"
+        "from broker_lite.client.fetch.range_reader import FetchedBatch\n"
         "from broker_lite.record.arrays import binary\n"
         "from broker_lite.record.arrow import Columns, TIMESTAMP_TYPE, HEADERS_TYPE\n"
         "from pyspark_logbus import partition_reader as reader, partition_writer as writer\n"

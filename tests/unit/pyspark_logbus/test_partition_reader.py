@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from broker_lite.client.consuming.fetcher import FetchedBatch
+from broker_lite.client.fetch.range_reader import FetchedBatch
 from broker_lite.errors import DataLossError, InvalidRecordError
 from broker_lite.record import arrow
 from broker_lite.record import format as fmt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_lite.client.operations.fetches import answers_of, topics_of
+from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.errors import (
     LogbusError,
     NetworkError,
@@ -12,6 +12,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import TopicPartition
 from broker_lite.wire.fetch import (
+    READ_COMMITTED,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -29,8 +30,9 @@ def row(partition: int, error_code: int = 0) -> FetchedPartition:
 def test_partitions_are_asked_for_by_topic_in_their_order() -> None:
     rows = [("U", FetchPartition(0, 5, 1)), ("T", FetchPartition(1, 6, 1))]
     rows.append(("U", FetchPartition(2, 7, 1)))
-    assert [topic.topic_id for topic in topics_of(rows)] == ["U", "T"]
-    assert [p.fetch_offset for p in topics_of(rows)[0].partitions] == [5, 7]
+    topics = fetch_request(rows, 0, READ_COMMITTED).topics
+    assert [topic.topic_id for topic in topics] == ["U", "T"]
+    assert [p.fetch_offset for p in topics[0].partitions] == [5, 7]
 
 
 def test_each_partition_gets_its_row_its_error_or_that_it_was_left_out() -> None:

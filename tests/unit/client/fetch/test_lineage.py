@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_lite.client.arrays import binary_of
-from broker_lite.client.consuming.lineage import Lineage
+from broker_lite.client.fetch.lineage import Lineage
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns

@@ -1,0 +1,91 @@
+"""One fetch of many partitions from one leader: the request and its answers. Pure.
+
+The fetch engine, ``read_range``, ``EndOffsetsWatch`` and the mirror use it; each finds leaders by
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from broker_lite.errors import LogbusError, NetworkError, error_for
+from broker_lite.model import TopicPartition
+from broker_lite.record.format import BODY_VERSION
+from broker_lite.wire.fetch import (
+    BYTES_UNLIMITED,
+    FLAG_CHECKS_CRC,
+    FLAG_DOUBTS,
+    FLAG_ENDS_ONLY,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+
+
+def fetch_request(
+    rows: Iterable[tuple[str, FetchPartition]],
+    wait_ms: int,
+    isolation_level: int,
+    *,
+    min_bytes: int = 1,
+    max_bytes: int = BYTES_UNLIMITED,
+    has_doubts: bool = False,
+    ends_only: bool = False,
+    files: tuple[bytes, int] = (b"", 0),
+) -> FetchRequest:
+    """Return the fetch of these partitions, each with its topic id.
+
+    ``has_doubts``: a batch was corrupt; the leader checks CRCs before it answers. ``ends_only``:
+    the leader answers without records. ``files`` is this machine's id and the bytes of a partition
+    that may be read from files of a leader on it.
+    """
+    flags = FLAG_DOUBTS if has_doubts else FLAG_CHECKS_CRC
+    if ends_only:
+        flags |= FLAG_ENDS_ONLY
+    machine, file_bytes = files
+    return FetchRequest(
+        _topics_of(rows),
+        wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        columns_body_version=BODY_VERSION,
+        flags=flags,
+        machine=machine,
+        file_bytes=file_bytes,
+    )
+
+
+def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
+    """Return the partitions of a request by topic id, both in the order of first appearance."""
+    by_id: dict[str, list[FetchPartition]] = {}
+    for topic_id, row in rows:
+        by_id.setdefault(topic_id, []).append(row)
+    return [FetchTopic("", topic_id, found) for topic_id, found in by_id.items()]
+
+
+def answers_of(
+    answer: FetchResponse | LogbusError, topic_ids: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, FetchedPartition | LogbusError]:
+    """Return each partition's rows or error.
+
+    ``topic_ids`` names the requested partitions. A partition missing in the answer gets
+    NetworkError.
+    """
+    if isinstance(answer, LogbusError):
+        return dict.fromkeys(topic_ids, answer)
+    if answer.error_code:
+        return dict.fromkeys(topic_ids, error_for(answer.error_code))
+    rows = {
+        (topic.topic_id, row.partition): row for topic in answer.topics for row in topic.partitions
+    }
+    found: dict[TopicPartition, FetchedPartition | LogbusError] = {}
+    for tp, topic_id in topic_ids.items():
+        row = rows.get((topic_id, tp.partition))
+        if row is None:
+            found[tp] = NetworkError(f"the leader's answer to a fetch leaves out {tp}")
+        else:
+            found[tp] = error_for(row.error_code) if row.error_code else row
+    return found

@@ -1,0 +1,212 @@
+"""``FetchPosition``: the state of one partition between two fetches. Pure.
+
+``request`` builds the partition's row of a fetch, ``take`` judges the leader's answer. Consumers
+(``fetch_engine``), Spark's tasks (``range_reader``) and mirrors drive one position per partition.
+They send the requests, find leaders, wait, and read segment files. At most one fetch of a position
+is in flight.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker_lite.client.fetch.lineage import Lineage
+from broker_lite.client.received import LogTruncatedError, Walked, walk
+from broker_lite.errors import CorruptMessageError, LogbusError, OffsetOutOfRangeError
+from broker_lite.model import NO_EPOCH, OffsetAndEpoch, TopicPartition
+from broker_lite.record.walker import BatchWalker, WalkPolicy
+from broker_lite.wire.fetch import FetchedPartition, FetchPartition, StoredRange
+
+REPAIR_MS = 10_000
+"""Milliseconds allowed for the repair of a corrupt batch that other replicas hold."""
+LOGBUS_LOG = WalkPolicy()
+"""Walk policy for logbus's own logs: batches are contiguous and leader epochs do not fall."""
+KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
+"""Walk policy for Kafka's logs: compaction leaves gaps, and old batch formats have no leader
+epoch."""
+
+
+class Stored(NamedTuple):
+    """Read these batches from the leader's segment file, with ``walker``."""
+
+    stored: StoredRange
+    walker: BatchWalker
+
+
+class Retry(NamedTuple):
+    """Fetch the offset again: after a pause for the ``attempt``-th error in a row, counted from 0;
+    at once if ``error`` is None."""
+
+    error: LogbusError | None
+    attempt: int = 0
+
+
+class Corrupt(NamedTuple):
+    """The batch at the offset is corrupt. ``awaits_repair`` says whether to fetch it again."""
+
+    error: CorruptMessageError
+
+
+class Failed(NamedTuple):
+    """No later fetch of the offset succeeds. ``error`` names the partition and the offset."""
+
+    error: LogbusError
+
+
+Judged = Walked | Stored | Retry | Corrupt | Failed
+
+
+class FetchPosition:
+    """The next offset of one partition, with the state that its fetches need.
+
+    ``leader_epoch`` is the one of the last request. ``failures`` counts errors in a row.
+    ``repair_until_ms`` is the deadline for the repair of a corrupt batch, 0 if none is corrupt;
+    until then, the leader checks CRCs before it answers.
+    """
+
+    __slots__ = (
+        "at_boundary",
+        "failures",
+        "leader_epoch",
+        "lineage",
+        "offset",
+        "policy",
+        "repair_until_ms",
+        "topic_id",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        topic_id: str,
+        offset: int = 0,
+        *,
+        last_epoch: int = NO_EPOCH,
+        policy: WalkPolicy = LOGBUS_LOG,
+    ) -> None:
+        self.tp = tp
+        self.topic_id = topic_id
+        self.policy = policy
+        self.leader_epoch = NO_EPOCH
+        self.lineage = Lineage()
+        self.seek(offset, last_epoch)
+
+    def seek(self, offset: int, last_epoch: int = NO_EPOCH, repair_until_ms: float = 0.0) -> None:
+        """Read from ``offset``. ``last_epoch`` is the leader epoch of the record before it, if
+        known."""
+        self.offset = offset
+        self.at_boundary = False
+        self.lineage.begin(offset, last_epoch)
+        self.failures = 0
+        self.repair_until_ms = repair_until_ms
+
+    def request(self, leader_epoch: int, max_bytes: int) -> tuple[str, FetchPartition]:
+        """Return the topic id and the partition's row of a fetch from the leader of
+        ``leader_epoch``."""
+        self.leader_epoch = leader_epoch
+        row = FetchPartition(
+            self.tp.partition,
+            self.offset,
+            max_bytes,
+            current_leader_epoch=leader_epoch,
+            last_fetched_epoch=self.lineage.last_epoch,
+        )
+        return self.topic_id, row
+
+    def take(self, answer: FetchedPartition | LogbusError) -> Judged:
+        """Judge the answer to the last request, and move behind its batches.
+
+        A ``Walked`` without batches means that the leader has no records at the offset yet.
+        """
+        if isinstance(answer, LogbusError):
+            return self._refused(answer)
+        if answer.diverging is not None:
+            return self._diverged(answer.diverging)
+        if answer.stored is not None:
+            self._succeed()
+            return Stored(answer.stored, self._walker(answer))
+        walked = walk(answer.records, self._walker(answer), self.tp)
+        if walked.batches:
+            self.advance(walked)
+        elif walked.damage is not None:
+            return Corrupt(walked.damage)
+        else:
+            self._succeed()
+        return walked
+
+    def advance(self, walked: Walked) -> None:
+        """Move behind batches of an answer or of a segment file."""
+        self.lineage.read(walked.batches, self.offset, walked.leader_epoch)
+        self.offset = walked.next_offset
+        self.at_boundary = not self.policy.allows_gaps
+        self._succeed()
+
+    def skip_to(self, offset: int) -> None:
+        """Skip a corrupt batch; ``offset`` is the next batch's first."""
+        self.offset = offset
+        self.at_boundary = not self.policy.allows_gaps
+        self.lineage.forget()
+        self._succeed()
+
+    def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
+        """Return whether to fetch a corrupt batch again: other replicas hold it, and one of them
+        may repair it or lead within REPAIR_MS."""
+        # The recorded leader epoch may be stale. Clear it; the leader verifies the next fetch.
+        self.lineage.forget()
+        if not has_copies:
+            return False
+        self.failures += 1
+        if not self.repair_until_ms:
+            self.repair_until_ms = now_ms + REPAIR_MS
+        return now_ms < self.repair_until_ms
+
+    def located(self, error: LogbusError) -> LogbusError:
+        """Return the error with topic, partition and offset in its message."""
+        if f"topic {self.tp.topic!r}" in error.message:
+            return error
+        return type(error)(
+            f"topic {self.tp.topic!r} partition {self.tp.partition} offset {self.offset}: "
+            f"{error.message}"
+        )
+
+    def _succeed(self) -> None:
+        self.failures, self.repair_until_ms = 0, 0.0
+
+    def _walker(self, answer: FetchedPartition) -> BatchWalker:
+        """Return a walker over an answer.
+
+        It rejects batches of an earlier leader epoch than the last batch read here. A committed
+        leader epoch is not used for that: the leader validates it.
+        """
+        policy = self.policy._replace(
+            leader_epoch=self.leader_epoch, aborted=answer.aborted_transactions or ()
+        )
+        return BatchWalker(
+            policy,
+            self.offset,
+            epoch=max(self.lineage.last_epoch, 0) if self.at_boundary else 0,
+            at_boundary=self.at_boundary,
+        )
+
+    def _refused(self, error: LogbusError) -> Judged:
+        if isinstance(error, CorruptMessageError):
+            return Corrupt(error)
+        if isinstance(error, OffsetOutOfRangeError) or not error.retriable:
+            return Failed(self.located(error))
+        self.failures += 1
+        return Retry(error, self.failures - 1)
+
+    def _diverged(self, told: OffsetAndEpoch) -> Judged:
+        """Judge the end of the last epoch that the leader's log has in common with the records
+        read here."""
+        at = self.lineage.cut(told, self.offset, self.leader_epoch)
+        if at is None:
+            self.lineage.forget()
+            return Retry(None)
+        message = (
+            f"topic {self.tp.topic!r} partition {self.tp.partition} offset {self.offset}: the log "
+            f"was truncated and lost its records from offset {at.offset} on, as after an unclean "
+            "election"
+        )
+        return Failed(LogTruncatedError(message, *at))

@@ -1,0 +1,463 @@
+"""Read a fixed offset range of one partition, for Spark's executors.
+
+The same range always yields the same rows in the same order. The reader follows leader changes,
+rejects a recreated topic, and raises an error for deleted or truncated records. The calling thread
+reads the first answer. A longer range starts a thread that fetches ahead into a bounded queue while
+the caller decodes. Connections come from the process's pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NamedTuple
+
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.fetch.fetches import answers_of, fetch_request
+from broker_lite.client.fetch.position import (
+    REPAIR_MS,
+    Corrupt,
+    Failed,
+    FetchPosition,
+    Retry,
+    Stored,
+)
+from broker_lite.client.in_place.partitions import LOCAL_BYTES_MIN, InPlace
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.bounds import check_offsets
+from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.received import (
+    Item,
+    LogTruncatedError,
+    Skipped,
+    Slice,
+    Walked,
+    damaged,
+    decode_all,
+)
+from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms, shared_pool
+from broker_lite.client.transport.steps import FetchExchange
+from broker_lite.errors import (
+    InvalidConfigError,
+    LogbusError,
+    NoBrokersError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    UnknownTopicIdError,
+)
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_EPOCH,
+    Endpoint,
+    TopicPartition,
+)
+from broker_lite.record.walker import LogBatch
+from broker_lite.wire.fetch import FetchedPartition, FetchRequest
+
+FETCH_BYTES = 8 << 20
+DEPTH = 2
+TIMEOUT_MS = 120_000
+REQUEST_TIMEOUT_MS = 30_000
+WAIT_MS = 500
+"""Milliseconds that the leader may wait for records. The range ends below the high watermark, so
+the wait occurs only while a new leader catches up."""
+
+FetchedBatch = Slice
+OnSkipped = Callable[[TopicPartition, int, int], None]
+
+
+def read_range(
+    where: TopicPartition,
+    topic_id: str,
+    leader_epoch: int,
+    start: int,
+    end: int,
+    *,
+    bootstrap: str,
+    leader: Endpoint | None = None,
+    fetch_bytes: int = FETCH_BYTES,
+    depth: int = DEPTH,
+    isolation: str = "read_committed",
+    on_corrupt: str = "fail",
+    timeout_ms: float = TIMEOUT_MS,
+    request_timeout_ms: float = REQUEST_TIMEOUT_MS,
+    pool: Pool | None = None,
+    on_skipped: OnSkipped | None = None,
+    local_reads: bool = True,
+    reads_once: bool = False,
+    first_answer: FetchedPartition | None = None,
+    start_epoch: int = NO_EPOCH,
+) -> Iterator[FetchedBatch]:
+    """Yield the rows with ``start <= offset < end`` of one partition, batch by batch.
+
+    ``leader`` saves a metadata request. The reader buffers at most ``depth + 1`` answers of
+    ``fetch_bytes`` each. ``on_corrupt="skip"`` skips a corrupt batch and calls
+    ``on_skipped(partition, first offset, next offset)``.
+
+    With ``local_reads``, the calling thread reads the segment files of a leader on this machine,
+    and fetches over the network if that fails. ``reads_once`` keeps these file reads out of the
+    page cache. ``first_answer`` is an answer to a fetch from ``start`` (see
+    ``fetch_first_answers``) and saves the first fetch.
+
+    ``start_epoch`` is the leader epoch when ``start`` was the log's end, if known. With it, the
+    leader detects that the log was truncated below ``start`` and has grown again.
+
+    Raises OffsetOutOfRangeError (names the log's start and end), its subclass LogTruncatedError
+    (the log lost records below the next offset), UnknownTopicIdError (the topic was deleted or
+    recreated), CorruptMessageError, or the last error after ``timeout_ms`` of retries. A request
+    without an answer is retried after ``request_timeout_ms``.
+    """
+    if on_corrupt not in ("fail", "skip"):
+        raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
+    check_offsets({where: start})
+    check_offsets({where: end})
+    options = _RangeOptions(
+        bootstrap,
+        shared_pool() if pool is None else pool,
+        fetch_bytes,
+        requests.isolation_code(isolation),
+        on_corrupt == "skip",
+        timeout_ms,
+        request_timeout_ms,
+        local_reads and fetch_bytes >= LOCAL_BYTES_MIN,
+        reads_once,
+    )
+    position = FetchPosition(where, topic_id, start, last_epoch=start_epoch)
+    session = _RangeSession(position, options, leader, leader_epoch)
+    session.first_answer = first_answer
+    return _rows(session, start, end, depth, on_skipped)
+
+
+def _rows(
+    session: _RangeSession, start: int, end: int, depth: int, on_skipped: OnSkipped | None
+) -> Iterator[FetchedBatch]:
+    while True:
+        corrupt_at = end
+        with contextlib.closing(_batches(session, end, depth)) as batches:
+            for item in decode_all(batches, session.tp, start, end):
+                if isinstance(item, Slice):
+                    yield item
+                    continue
+                first = max(start, item.first_offset)
+                if item.damage is not None:
+                    if session.may_be_whole_elsewhere(first):
+                        corrupt_at = first
+                        break
+                    if not session.skips_corrupt:
+                        raise item.damage
+                if on_skipped is not None:
+                    on_skipped(session.tp, first, min(item.next_offset, end))
+        if corrupt_at >= end:
+            return
+        session = session.again(corrupt_at)
+
+
+def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Item], None, None]:
+    position = session.position
+    if position.offset >= end:
+        return
+    try:
+        items = session.fetch()
+    except BaseException:
+        session.close()
+        raise
+    is_closed = False
+    try:
+        while position.offset >= end or depth < 1 or session.reads_files:
+            yield _below(items, end)
+            # Release the batches before the next fetch, so that it reuses their memory.
+            items.clear()
+            if position.offset >= end:
+                return
+            items = session.fetch()
+        is_closed = True
+    finally:
+        if not is_closed:
+            session.close()
+    ahead = _Ahead(session, end, depth)
+    try:
+        yield _below(items, end)
+        yield from ahead.items()
+    finally:
+        ahead.stop()
+
+
+def _below(items: list[Item], end: int) -> list[Item]:
+    """Remove batches at or beyond ``end``: their corruption must not fail this range."""
+    while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
+        items.pop()
+    return items
+
+
+class _Ahead:
+    """A thread that fetches while the caller decodes; its queue holds at most ``depth`` answers."""
+
+    def __init__(self, session: _RangeSession, end: int, depth: int) -> None:
+        self._session = session
+        self._end = end
+        self._ready: queue.Queue[list[Item] | BaseException | None] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"logbus-fetch-{session.tp}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        last: BaseException | None = None
+        try:
+            while self._session.position.offset < self._end and not self._stopped.is_set():
+                self._put(self._session.fetch())
+        except BaseException as error:  # outermost frame of the thread: the caller raises the error
+            last = error
+        finally:
+            self._session.close()
+        self._put(last)
+
+    def _put(self, entry: list[Item] | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._ready.put(entry, timeout=0.5)
+                return
+            except queue.Full:
+                continue
+
+    def items(self) -> Iterator[list[Item]]:
+        while True:
+            entry = self._ready.get()
+            if entry is None:
+                return
+            if isinstance(entry, BaseException):
+                raise entry
+            yield _below(entry, self._end)
+
+    def stop(self) -> None:
+        """Stop the thread and release its connection, even before the end of the range."""
+        self._stopped.set()
+        self._session.interrupt()
+        self._thread.join(5.0)
+
+
+class _RangeOptions(NamedTuple):
+    """The arguments of ``read_range`` that hold for every fetch."""
+
+    bootstrap: str
+    pool: Pool
+    fetch_bytes: int
+    isolation_level: int
+    skips_corrupt: bool
+    timeout_ms: float
+    request_timeout_ms: float
+    local_reads: bool
+    reads_once: bool
+
+
+class _RangeSession:
+    """Fetches of one position from its current leader, one request at a time."""
+
+    def __init__(
+        self,
+        position: FetchPosition,
+        options: _RangeOptions,
+        leader: Endpoint | None,
+        leader_epoch: int,
+    ) -> None:
+        self.position = position
+        self.tp = position.tp
+        self.skips_corrupt = options.skips_corrupt
+        self.first_answer: FetchedPartition | None = None
+        self.reads_files = False
+        """Whether the last batches came from local files. Local reads need no prefetch thread."""
+        self._options = options
+        self._pool = options.pool
+        self._cluster = Cluster(
+            parse_endpoints(options.bootstrap), monotonic_ms, self._pool.client_id
+        )
+        self._leader = leader
+        self._leader_epoch = leader_epoch
+        position.leader_epoch = leader_epoch  # ``first_answer`` comes from this leader
+        self._connection: PooledConnection | None = None
+        self._in_place = InPlace(self._is_here, reads_once=options.reads_once)
+        if not options.local_reads:
+            self._in_place.refuse(self.tp)
+        self._retried_at = -1
+        """Offset of the corrupt batch that this session fetches again."""
+        self._interrupted = False
+
+    def may_be_whole_elsewhere(self, offset: int) -> bool:
+        """Return whether to fetch a corrupt batch once more: once per batch, if it was read from
+        a local file or other replicas hold it."""
+        if self._retried_at == offset:
+            return False
+        return self._in_place.was_read(self.tp) or self._has_copies()
+
+    def again(self, offset: int) -> _RangeSession:
+        """Return a new session that makes the leader verify the batch at ``offset``."""
+        position = FetchPosition(self.tp, self.position.topic_id)
+        position.seek(offset, repair_until_ms=monotonic_ms() + REPAIR_MS)
+        other = _RangeSession(position, self._options, self._leader, self._leader_epoch)
+        other._retried_at = offset
+        return other
+
+    def fetch(self) -> list[Item]:
+        """Return at least one batch from the position on, and move behind it."""
+        position, options = self.position, self._options
+        first, self.first_answer = self.first_answer, None
+        if first is not None:
+            judged = position.take(first)
+            # On corruption, fetch again: that path waits for a repair or reports the error.
+            if isinstance(judged, Walked) and judged.batches:
+                return [*judged.batches]
+        deadline_ms = monotonic_ms() + options.timeout_ms
+        while True:
+            walked = self._in_place.read(self.tp) if self.tp in self._in_place else None
+            self.reads_files = walked is not None
+            if walked is not None:
+                position.advance(walked)
+                return [*walked.batches]
+            judged = position.take(self._ask(deadline_ms))
+            if isinstance(judged, Walked) and not judged.batches:
+                problem = "the leader has no records here, though the range ends later"
+                judged = position.take(RequestTimedOutError(problem))
+            match judged:
+                case Walked():
+                    return [*judged.batches]
+                case Stored(stored, walker):
+                    self._in_place.open(self.tp, stored, walker)
+                case Corrupt(error):
+                    if position.awaits_repair(monotonic_ms(), self._has_copies()):
+                        self._pause(error, position.failures - 1, deadline_ms)
+                    elif self.skips_corrupt:
+                        return [self._skip(deadline_ms)]
+                    else:
+                        raise position.located(error)
+                case Failed(error):
+                    raise self._with_bounds(error, deadline_ms)
+                case Retry(UnknownTopicIdError() as error):
+                    raise position.located(error)
+                case Retry(LogbusError() as error, attempt):
+                    self._pause(error, attempt, deadline_ms)
+
+    def _ask(self, deadline_ms: float) -> FetchedPartition | LogbusError:
+        try:
+            until_ms = min(deadline_ms, monotonic_ms() + self._options.request_timeout_ms)
+            if self._leader is None:
+                self._find_leader()
+            assert self._leader is not None
+            if self._connection is None:
+                self._connection = self._pool.borrow(self._leader, until_ms - monotonic_ms())
+            self._connection.send(FetchExchange(self._request(self._leader)), until_ms)
+            answer = self._connection.receive(until_ms)
+        except LogbusError as error:
+            self._lose_connection()
+            return error
+        return answers_of(answer, {self.tp: self.position.topic_id})[self.tp]
+
+    def _request(self, leader: Endpoint) -> FetchRequest:
+        position, options = self.position, self._options
+        has_doubts = position.repair_until_ms > 0
+        return fetch_request(
+            [position.request(self._leader_epoch, options.fetch_bytes)],
+            WAIT_MS,
+            options.isolation_level,
+            max_bytes=options.fetch_bytes,
+            has_doubts=has_doubts,
+            files=(b"", 0) if has_doubts else self._in_place.asks(leader, "", [self.tp]),
+        )
+
+    def _is_here(self, endpoint: Endpoint, lane: str) -> bool:
+        return self._connection is not None and self._connection.is_to_this_machine
+
+    def _has_copies(self) -> bool:
+        if self._cluster.view.partition(self.tp) is None:
+            with contextlib.suppress(NoBrokersError):
+                self._pool.run(requests.refresh_once(self._cluster, (self.tp.topic,)))
+        return self._cluster.view.has_copies(self.tp)
+
+    def _pause(self, error: LogbusError, attempt: int, deadline_ms: float) -> None:
+        """Wait before the next fetch and refresh the leader; raise the error after the
+        deadline."""
+        if self._interrupted:
+            raise error
+        pause_ms = backoff_ms(attempt)
+        if monotonic_ms() + pause_ms >= deadline_ms:
+            raise self.position.located(error)
+        time.sleep(pause_ms / 1000.0)
+        with contextlib.suppress(NoBrokersError):
+            self._find_leader()
+
+    def _skip(self, deadline_ms: float) -> Skipped:
+        """Skip a batch with a corrupt header: look up the next offset in the leader's index."""
+        position, offset = self.position, self.position.offset
+        operation = requests.offsets_for_bytes(
+            self._cluster,
+            {self.tp: (offset, 1)},
+            deadline_ms,
+            {self.tp.topic: position.topic_id},
+        )
+        next_offset = requests.raise_first(self._pool.run(operation))[self.tp][0]
+        if next_offset <= offset:
+            raise damaged(self.tp, offset, "the batch is damaged and nothing follows it")
+        position.skip_to(next_offset)
+        return Skipped(offset, next_offset)
+
+    def _with_bounds(self, error: LogbusError, deadline_ms: float) -> LogbusError:
+        """Return an error that names the log's start and end if the offset is outside it."""
+        if not isinstance(error, OffsetOutOfRangeError) or isinstance(error, LogTruncatedError):
+            return error
+        ends = []
+        for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+            operation = requests.list_offsets(
+                self._cluster,
+                {self.tp: timestamp},
+                isolation_level=self._options.isolation_level,
+                deadline_ms=deadline_ms,
+            )
+            found: Any = requests.raise_first(self._pool.run(operation))
+            ends.append(found[self.tp].offset)
+        return OffsetOutOfRangeError(
+            f"topic {self.tp.topic!r} partition {self.tp.partition}: offset "
+            f"{self.position.offset} is not in the log, which begins at {ends[0]} and ends at "
+            f"{ends[1]}"
+        )
+
+    def _find_leader(self) -> None:
+        """Refresh the leader and its epoch; raise UnknownTopicIdError if the topic was
+        recreated."""
+        self._pool.run(requests.refresh_once(self._cluster, (self.tp.topic,)))
+        view, topic_id = self._cluster.view, self.position.topic_id
+        topic = view.topics.get(self.tp.topic)
+        if topic is not None and topic.error is None and topic.topic_id != topic_id:
+            raise UnknownTopicIdError(
+                f"topic {self.tp.topic!r} was deleted and made again: its id is "
+                f"{topic.topic_id}, not {topic_id}"
+            )
+        leader = view.leader(self.tp)
+        epoch = view.leader_epoch(self.tp)
+        if leader is not None:
+            if leader != self._leader:
+                self._lose_connection()
+            self._leader, self._leader_epoch = leader, max(epoch, NO_EPOCH)
+        elif self._leader is None:
+            self._leader = self._cluster.candidates()[0]
+
+    def _lose_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def interrupt(self) -> None:
+        """Abort the request in flight, from another thread."""
+        self._interrupted = True
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    def close(self) -> None:
+        self._in_place.close_all()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.give_back(connection)

@@ -1,0 +1,200 @@
+"""Every judgement that a position makes of an answer, over hand-made logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hand_made_log as by_hand
+import pytest
+
+from broker_lite.client.fetch.position import (
+    KAFKA_LOG,
+    REPAIR_MS,
+    Corrupt,
+    Failed,
+    FetchPosition,
+    Retry,
+    Stored,
+)
+from broker_lite.client.received import LogTruncatedError, Walked
+from broker_lite.errors import (
+    CorruptMessageError,
+    LogbusError,
+    NetworkError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    UnknownServerError,
+)
+from broker_lite.model import NO_EPOCH, OffsetAndEpoch, TopicPartition
+from broker_lite.record.batch import read_header, stamp
+from broker_lite.wire.fetch import AbortedTransaction, FetchedPartition, StoredRange
+
+WHERE = TopicPartition("t", 0)
+
+
+def batch(first: int, end: int, epoch: int = 3) -> bytes:
+    made = bytearray(by_hand.rows(range(first, end)))
+    stamp(made, read_header(made), first, epoch)
+    return bytes(made)
+
+
+def answer(
+    *batches: bytes,
+    aborted: Sequence[AbortedTransaction] | None = None,
+    diverging: OffsetAndEpoch | None = None,
+    stored: StoredRange | None = None,
+) -> FetchedPartition:
+    records = memoryview(b"".join(batches))
+    return FetchedPartition(
+        0, 0, 100, 100, 0, records, aborted, diverging, leader_id=-1, leader_epoch=-1, stored=stored
+    )
+
+
+def at(offset: int = 0, last_epoch: int = NO_EPOCH, leader_epoch: int = 3) -> FetchPosition:
+    position = FetchPosition(WHERE, "T", offset, last_epoch=last_epoch)
+    position.request(leader_epoch, 1)
+    return position
+
+
+def read(position: FetchPosition, *batches: bytes, leader_epoch: int = 3) -> None:
+    position.request(leader_epoch, 1)
+    assert isinstance(position.take(answer(*batches)), Walked)
+
+
+def test_request_carries_the_leader_epoch_and_the_epoch_before_the_offset() -> None:
+    position = at(5, last_epoch=2)
+    topic_id, row = position.request(7, 1000)
+    assert (topic_id, row.partition, row.fetch_offset, row.max_bytes) == ("T", 0, 5, 1000)
+    assert (row.current_leader_epoch, row.last_fetched_epoch) == (7, 2)
+    read(position, batch(5, 9, epoch=4), leader_epoch=7)
+    assert position.request(7, 1)[1].fetch_offset == 9
+    assert position.request(7, 1)[1].last_fetched_epoch == 4
+
+
+def test_position_moves_by_offsets_not_by_rows() -> None:
+    """Batches with offset gaps, without rows, control batches, aborted ones."""
+    position = at(leader_epoch=0)
+    found = position.take(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
+    assert isinstance(found, Walked) and found.damage is None
+    assert position.offset == by_hand.END
+    assert any(each.is_void for each in found.batches)
+
+
+def test_empty_answer_moves_nothing() -> None:
+    position = at(5)
+    assert position.take(answer()) == Walked([], 5, None, 3)
+    assert position.offset == 5
+
+
+def test_gap_is_corrupt_in_a_log_of_logbus_and_normal_in_one_of_kafka() -> None:
+    ours = at()
+    assert isinstance(ours.take(answer(batch(0, 2), batch(4, 6))), Walked)
+    assert ours.offset == 2
+    ours.request(3, 1)
+    assert isinstance(ours.take(answer(batch(4, 6))), Corrupt)
+    theirs = FetchPosition(WHERE, "T", policy=KAFKA_LOG)
+    assert isinstance(theirs.take(answer(batch(0, 2), batch(4, 6))), Walked)
+    assert theirs.offset == 6
+    # A compacted log may answer with a batch that ends before the offset.
+    assert isinstance(theirs.take(answer(batch(2, 4), batch(8, 9))), Walked)
+    assert theirs.offset == 9
+
+
+def test_batch_of_an_earlier_leader_epoch_than_the_last_one_is_corrupt() -> None:
+    position = at()
+    read(position, batch(0, 2))
+    assert isinstance(position.take(answer(batch(2, 4, epoch=2))), Corrupt)
+
+
+def test_batch_of_a_later_epoch_than_its_leader_is_corrupt() -> None:
+    assert isinstance(at().take(answer(batch(0, 2, epoch=4))), Corrupt)
+
+
+def test_corruption_behind_valid_batches_is_met_by_the_next_fetch() -> None:
+    position = at()
+    found = position.take(answer(batch(0, 2), bytes(100)))
+    assert isinstance(found, Walked) and found.damage is not None
+    assert position.offset == 2
+
+
+def test_stored_range_is_walked_from_the_position() -> None:
+    position = at(5)
+    stored = StoredRange("/x", 1, 2, 0, 100)
+    found = position.take(answer(stored=stored))
+    assert isinstance(found, Stored)
+    assert (found.stored, found.walker.offset, position.offset) == (stored, 5, 5)
+    batches = list(found.walker.walk(batch(4, 8)))
+    position.advance(Walked(batches, 8, leader_epoch=3))
+    assert (position.offset, position.lineage.last_epoch) == (8, 3)
+
+
+def test_log_that_lost_records_below_the_offset_is_reported_as_truncated() -> None:
+    position = at()
+    read(position, batch(0, 4, epoch=1), batch(4, 8, epoch=3))
+    position.request(5, 1)
+    found = position.take(answer(diverging=OffsetAndEpoch(6, 3)))
+    assert isinstance(found, Failed) and isinstance(found.error, LogTruncatedError)
+    assert (found.error.offset, found.error.epoch) == (6, 3)
+    assert "topic 't' partition 0 offset 8" in str(found.error) and "offset 6 on" in str(
+        found.error
+    )
+
+
+def test_leader_without_the_epoch_of_an_intact_log_is_fetched_without_it() -> None:
+    """A leader that wrote no record in its epoch leaves no trace of it on its successors."""
+    position = at(8, last_epoch=3)
+    position.request(5, 1)
+    assert position.take(answer(diverging=OffsetAndEpoch(8, 2))) == Retry(None)
+    assert position.request(5, 1)[1].last_fetched_epoch == NO_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("error", "judged"),
+    [
+        (NotLeaderError("moved"), Retry),
+        (NetworkError("cut"), Retry),
+        (UnknownServerError("broken"), Failed),
+        (OffsetOutOfRangeError("aged out"), Failed),
+        (CorruptMessageError("crc"), Corrupt),
+    ],
+)
+def test_errors_are_retried_or_final(error: LogbusError, judged: type) -> None:
+    position = at(5)
+    found = position.take(error)
+    assert isinstance(found, judged)
+    assert position.offset == 5
+    if isinstance(found, Failed):
+        assert "topic 't' partition 0 offset 5: " in str(found.error)
+
+
+def test_errors_in_a_row_are_counted_until_an_answer() -> None:
+    position = at()
+    error = NetworkError("cut")
+    assert [position.take(error) for _ in range(3)] == [Retry(error, n) for n in range(3)]
+    position.take(answer())
+    assert position.take(error) == Retry(error, 0)
+
+
+def test_corrupt_batch_is_awaited_while_another_replica_holds_it() -> None:
+    position = at()
+    read(position, batch(0, 2))
+    assert not position.awaits_repair(1000, has_copies=False)
+    assert not position.repair_until_ms
+    assert position.awaits_repair(1000, has_copies=True)
+    assert position.lineage.last_epoch == NO_EPOCH, "the corrupt batch may hold a wrong epoch"
+    # An answer that is corrupt again does not extend the time.
+    position.request(3, 1)
+    assert isinstance(position.take(answer(bytes(100))), Corrupt)
+    assert position.awaits_repair(999 + REPAIR_MS, has_copies=True)
+    assert not position.awaits_repair(1000 + REPAIR_MS, has_copies=True)
+    read(position, batch(2, 3))
+    assert not position.repair_until_ms
+
+
+def test_skipped_batch_is_passed() -> None:
+    position = at()
+    position.awaits_repair(1000, has_copies=True)
+    position.skip_to(7)
+    assert (position.offset, position.repair_until_ms) == (7, 0)
+    read(position, batch(7, 8))
+    assert position.offset == 8
