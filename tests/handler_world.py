@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import kafka.protocol.admin as admin
 import kafka.protocol.consumer as consumer
@@ -27,9 +27,26 @@ from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire import tables
-from broker_lite.wire.api import VERSIONS
+from broker_lite.wire.api import VERSIONS, Call, decode_call, encode_call
+
+T = TypeVar("T")
 
 _MODULES = {18: "api_versions", 33: "replace_configs", 44: "alter_configs"}
+
+
+class Calls:
+    """Sends requests to other brokers as a broker does, frame by frame."""
+
+    def __init__(self, brokers: dict[int, BrokerContext]) -> None:
+        self.brokers = brokers
+
+    async def send(self, broker_id: int, call: Call[T], timeout_ms: float = 0) -> T:
+        frame = memoryview(encode_call(call, 3, "logbus-broker-9"))[4:]
+        header = received(frame)
+        message = tables.decode(header.api_key, call.VERSION, frame, header.body_at)
+        answer = await handler(header.api_key)(self.brokers[broker_id], header, message)
+        octets = tables.encode(header.api_key, call.VERSION, 3, answer)
+        return decode_call(call, memoryview(octets)[4:])
 
 
 class World:
@@ -39,6 +56,7 @@ class World:
         self.service = ZkService(random.Random(1))
         self.brokers: dict[int, BrokerContext] = {}
         self.stores: dict[int, SimZk] = {}
+        self.calls = Calls(self.brokers)
 
     async def start(self, count: int = 1, **settings: Any) -> World:
         for broker_id in range(1, count + 1):
@@ -57,8 +75,9 @@ class World:
             nothing = cast(Any, None)
             groups = GroupCoordinator(config, registry, clock=clock)
             self.brokers[broker_id] = BrokerContext(
-                config, clock, registry, nothing, nothing, nothing, nothing, endpoint, groups
-            )
+                config, clock, registry, nothing, nothing, nothing, nothing, endpoint, groups,
+                self.calls,
+            )  # fmt: skip
             self.stores[broker_id] = store
         while not all(self._settled(parts, count) for parts in self.brokers.values()):
             await asyncio.sleep(0.01)

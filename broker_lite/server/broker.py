@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,6 @@ from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.network import one_call
-from broker_lite.server.network.context import broker_client_id
 from broker_lite.server.network.listener import Listener
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
@@ -178,6 +175,7 @@ class Broker:
             metrics=metrics,
             endpoint=endpoint,
             groups=GroupCoordinator(config, registry, clock=clock),
+            calls=peers,
         )
         registry.on_change(peers.apply)
         registry.on_change(replicas.apply)
@@ -281,9 +279,7 @@ class Broker:
     def _start_housekeeping(self, parts: BrokerContext) -> None:
         config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
         replicas, groups = parts.replicas, parts.groups
-        client_id = broker_client_id(config.broker_id)
-        ask = partial(one_call.ask, client_id=client_id, frame_bytes_max=config.frame_bytes_max)
-        opinion = SecondOpinion(config.broker_id, parts.registry, groups, ask)
+        opinion = SecondOpinion(config.broker_id, parts.registry, groups, parts.calls.send)
 
         async def keep(work: Callable[[int], Any]) -> None:
             if logs.failed:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
+from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.metrics import Metrics
@@ -33,6 +34,7 @@ class BrokerContext:
     metrics: Metrics
     endpoint: Endpoint
     groups: GroupCoordinator
+    calls: BrokerCalls
 
     @property
     def broker_id(self) -> int:

@@ -118,9 +118,9 @@ class BrokerProcess:
             await opinion.look()
 
     async def ask(
-        self, endpoint: Endpoint, call: wire.FindCoordinatorRequest
+        self, broker_id: int, call: wire.FindCoordinatorRequest
     ) -> wire.FindCoordinatorResponse:
-        other = self.world.brokers[endpoint.port]
+        other = self.world.brokers[broker_id]
 
         async def answer() -> wire.FindCoordinatorResponse:
             chosen = [(key, other.groups.coordinator_of(key)) for key in call.coordinator_keys]

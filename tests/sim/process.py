@@ -34,6 +34,8 @@ DIRECTORY = "/data"
 PEER_TIMEOUT_S = 5.0
 _NO_GROUPS: Any = None
 """Groups have simulations of their own."""
+_NO_CALLS: Any = None
+"""No handler of the simulation sends requests to other brokers."""
 
 
 class Process:
@@ -127,6 +129,7 @@ class Process:
             metrics=Metrics(),
             endpoint=Endpoint("sim", self.broker_id),
             groups=_NO_GROUPS,
+            calls=_NO_CALLS,
         )
         self.registry.on_change(self.replicas.apply)
         self.serving = True

@@ -1,4 +1,7 @@
-"""One connection to every other broker: it carries fetches, and its end hints at a failure.
+"""Kept connections to the other brokers. One carries fetches, and its end hints at a failure.
+
+Other requests take one connection for each API, opened by the first: a broker answers in order,
+and an answer that waits for replication must not delay one that does not.
 
 Loop thread only. The end of a connection is reported to the registry (``lost``). If the peer's port
 then refuses a new connection, its process has died: the kernel refuses at once when no process
@@ -15,18 +18,20 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from broker_lite.client.transport.connection import BrokerConnection
-from broker_lite.client.transport.steps import FetchExchange
+from broker_lite.client.transport.steps import CallExchange, Exchange, FetchExchange
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import ClosedError, NetworkError
+from broker_lite.errors import ClosedError, LogbusError, NetworkError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.context import broker_client_id
 from broker_lite.server.partitions.replica_fetcher import Answered
+from broker_lite.wire.api import Call
 from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest
 
 logger = logging.getLogger("logbus.peers")
@@ -40,6 +45,10 @@ ANSWER_MS = 5000
 """Milliseconds after the requested wait at which an answer is overdue."""
 SWEEP_S = 1.0
 """Seconds between checks for overdue answers."""
+IDLE_FETCHES = -1
+"""The lane of fetches of idle partitions; the other lanes are API keys."""
+
+T = TypeVar("T")
 
 
 class Judge(Protocol):
@@ -52,8 +61,20 @@ class Judge(Protocol):
     def trust(self, broker_id: int, broker_epoch: int) -> None: ...
 
 
+class BrokerCalls(Protocol):
+    """Sends requests to brokers of the cluster, this one included."""
+
+    async def send(self, broker_id: int, call: Call[T], timeout_ms: float = ANSWER_MS) -> T:
+        """Send a request and return the answer.
+
+        The requests of one loop turn share a write. Raise LogbusError if the broker is not
+        registered, its connection ends, or the answer is overdue; the broker may have carried out
+        the request.
+        """
+
+
 class Peers:
-    """The ``PeerNet`` over TCP. Call ``apply`` with every snapshot."""
+    """The ``PeerNet`` and ``BrokerCalls`` over TCP. Call ``apply`` with every snapshot."""
 
     def __init__(
         self,
@@ -71,8 +92,9 @@ class Peers:
         self.client_id = broker_client_id(config.broker_id)
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
-        self._idle_lanes: dict[int, _Peer] = {}
-        """Additional connections for fetches of idle partitions; their end is no hint."""
+        self._lanes: dict[tuple[int, int], _Peer] = {}
+        """Additional connections by broker and lane; their end is no hint."""
+        self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
         metrics.gauge("peers_connected", self._count_connected)
@@ -81,6 +103,7 @@ class Peers:
         """Connect to exactly the registered brokers."""
         if self._closed:
             return
+        self._brokers = snapshot.brokers
         for broker_id, peer in list(self._peers.items()):
             peer.is_draining = (
                 broker_id in snapshot.brokers and snapshot.brokers[broker_id].draining
@@ -88,9 +111,10 @@ class Peers:
             if not peer.is_of(snapshot.brokers.get(broker_id)):
                 del self._peers[broker_id]
                 peer.close()
-                lane = self._idle_lanes.pop(broker_id, None)
-                if lane is not None:
-                    lane.close()
+        for key, lane in list(self._lanes.items()):
+            if not lane.is_of(snapshot.brokers.get(key[0])):
+                del self._lanes[key]
+                lane.close()
         for broker in snapshot.brokers.values():
             if broker.broker_id != self._broker_id and broker.broker_id not in self._peers:
                 self._peers[broker.broker_id] = _Peer(self, broker)
@@ -103,23 +127,49 @@ class Peers:
             self.loop.call_soon(answered, error)
             return
         if request.flags & FLAG_IDLE:
-            lane = self._idle_lanes.get(leader.broker_id)
-            if lane is None:
-                lane = self._idle_lanes[leader.broker_id] = _Peer(self, leader, gives_hints=False)
-            peer = lane
-        peer.fetch(request, answered)
+            peer = self._lane(leader, IDLE_FETCHES)
+        deadline_ms = self.clock.monotonic_ms() + request.max_wait_ms + ANSWER_MS
+        if peer.request(FetchExchange(request), deadline_ms, answered):
+            peer.flush()
+
+    async def send(self, broker_id: int, call: Call[T], timeout_ms: float = ANSWER_MS) -> T:
+        """Send a request as ``BrokerCalls.send`` says."""
+        broker = self._brokers.get(broker_id)
+        if broker is None or self._closed:
+            raise NetworkError(f"broker {broker_id} is not registered any more")
+        answered: asyncio.Future[T] = self.loop.create_future()
+
+        def settle(answer: T | LogbusError) -> None:
+            if answered.done():
+                return
+            if isinstance(answer, LogbusError):
+                answered.set_exception(answer)
+            else:
+                answered.set_result(answer)
+
+        lane = self._lane(broker, call.API_KEY)
+        if lane.request(CallExchange(call), self.clock.monotonic_ms() + timeout_ms, settle):
+            lane.flush_soon()
+        return await answered
+
+    def _lane(self, broker: BrokerView, lane: int) -> _Peer:
+        key = broker.broker_id, lane
+        peer = self._lanes.get(key)
+        if peer is None:
+            peer = self._lanes[key] = _Peer(self, broker, gives_hints=False)
+        return peer
 
     def close(self) -> None:
         """Close every connection; requests in flight fail."""
         self._closed = True
         self._sweep.cancel()
-        for peer in (*self._peers.values(), *self._idle_lanes.values()):
+        for peer in (*self._peers.values(), *self._lanes.values()):
             peer.close()
         self._peers.clear()
-        self._idle_lanes.clear()
+        self._lanes.clear()
 
     def _expire(self) -> None:
-        for peer in (*self._peers.values(), *self._idle_lanes.values()):
+        for peer in (*self._peers.values(), *self._lanes.values()):
             peer.expire()
         self._sweep = self.loop.call_later(SWEEP_S, self._expire)
 
@@ -137,6 +187,7 @@ class _Peer:
         "_connection",
         "_descriptor",
         "_gives_hints",
+        "_is_flush_due",
         "_lost",
         "_open_since_ms",
         "_owner",
@@ -154,6 +205,7 @@ class _Peer:
         self._closed = False
         self._lost = self._suspected = False
         self._gives_hints = gives_hints
+        self._is_flush_due = False
         self.is_draining = broker.draining
         self._open_since_ms = -1
         self._descriptor = -1
@@ -176,16 +228,29 @@ class _Peer:
             and broker.endpoint == mine.endpoint
         )
 
-    def fetch(self, request: FetchRequest, answered: Answered) -> None:
+    def request(
+        self, exchange: Exchange[Any], deadline_ms: float, answered: Callable[[Any], None]
+    ) -> bool:
+        """Queue a request. Return False if there is no connection: ``answered`` gets an error."""
         connection = self._connection
         if connection is None or connection.closed:
             error = NetworkError(f"not connected to {self._broker.endpoint}")
             self._owner.loop.call_soon(answered, error)
-            return
-        deadline_ms = self._owner.clock.monotonic_ms() + request.max_wait_ms + ANSWER_MS
-        connection.request(FetchExchange(request), deadline_ms, answered)
-        connection.flush()
-        self._watch()
+            return False
+        connection.request(exchange, deadline_ms, answered)
+        return True
+
+    def flush_soon(self) -> None:
+        """Send the queued requests at the end of this loop turn."""
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._owner.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._is_flush_due = False
+        if self._connection is not None:
+            self._connection.flush()
+            self._watch()
 
     def expire(self) -> None:
         connection = self._connection

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from broker_lite.errors import LogbusError
-from broker_lite.model import NO_BROKER, Endpoint
+from broker_lite.model import NO_BROKER
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.wire.calls.groups import (
@@ -31,12 +31,12 @@ GROUPS_PER_CALL = 500
 PEERS_PER_LOOK = 3
 """Maximum peers asked at once; in a large cluster without ZooKeeper the peers take turns."""
 
-Ask = Callable[[Endpoint, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
+Ask = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
 
 
 class SecondOpinion:
-    """A periodic check with the peers. ``ask`` raises OSError, EOFError or LogbusError on
-    failure."""
+    """A periodic check with the peers. ``ask`` sends a request to a broker by its id; it raises
+    LogbusError on failure."""
 
     def __init__(
         self, broker_id: int, registry: Registry, groups: GroupCoordinator, ask: Ask
@@ -53,8 +53,8 @@ class SecondOpinion:
         if self._registry.connected or not names:
             return
         others = [
-            view.endpoint
-            for broker_id, view in sorted(self._registry.live_brokers().items())
+            broker_id
+            for broker_id in sorted(self._registry.live_brokers())
             if broker_id != self._broker_id
         ]
         first = self._asked % max(len(others), 1)
@@ -66,17 +66,15 @@ class SecondOpinion:
         ]
         await asyncio.gather(*(self._heed(peer, call) for call in calls for peer in peers))
 
-    async def _heed(self, peer: Endpoint, call: FindCoordinatorRequest) -> None:
+    async def _heed(self, peer: int, call: FindCoordinatorRequest) -> None:
         """Ask one peer and give up moved groups at once, without waiting for the other peers."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)
 
-    async def _rows(
-        self, peer: Endpoint, call: FindCoordinatorRequest
-    ) -> tuple[FoundCoordinator, ...]:
+    async def _rows(self, peer: int, call: FindCoordinatorRequest) -> tuple[FoundCoordinator, ...]:
         try:
             async with asyncio.timeout(ANSWER_S):
                 return (await self._ask(peer, call)).coordinators
-        except (OSError, EOFError, LogbusError):
+        except (TimeoutError, LogbusError):
             return ()

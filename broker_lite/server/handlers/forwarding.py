@@ -1,20 +1,18 @@
 """Forward a request to the controller, for APIs that clients send to any broker.
 
-Each request takes one short connection, since these are rare. The client gets the controller's
-answer. If no controller is known, does not answer or is deposed, the client gets
-NotControllerError and retries. A broker never forwards a request that a broker sent, so two brokers
-that take each other for the controller do not loop. Loop thread.
+The client gets the controller's answer. If no controller is known, does not answer or is deposed,
+the client gets NotControllerError and retries. A broker never forwards a request that a broker
+sent, so two brokers that take each other for the controller do not loop. Loop thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TypeVar
 
-from broker_lite.errors import NotControllerError, ProtocolError
+from broker_lite.errors import NetworkError, NotControllerError, ProtocolError
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.network.context import broker_client_id
-from broker_lite.server.network.one_call import ask
 from broker_lite.wire.api import Call
 
 LOOK_S = 0.1
@@ -29,10 +27,7 @@ async def ask_controller(parts: BrokerContext, call: Call[T]) -> T:
     controller = snapshot.brokers.get(snapshot.controller_id)
     if controller is None or controller.broker_id == parts.broker_id:
         raise NotControllerError("no controller is known at present; try again")
-    client_id = broker_client_id(parts.broker_id)
-    asking = asyncio.ensure_future(
-        ask(controller.endpoint, call, client_id, parts.config.frame_bytes_max)
-    )
+    asking = asyncio.ensure_future(parts.calls.send(controller.broker_id, call, math.inf))
     try:
         while not asking.done():
             await asyncio.wait((asking,), timeout=LOOK_S)
@@ -41,7 +36,7 @@ async def ask_controller(parts: BrokerContext, call: Call[T]) -> T:
                     f"broker {controller.broker_id} is no longer the controller; try again"
                 )
         return asking.result()
-    except (OSError, asyncio.IncompleteReadError, ProtocolError) as error:
+    except (NetworkError, ProtocolError) as error:
         raise NotControllerError(
             f"the controller, broker {controller.broker_id}, did not answer ({error}); try again"
         ) from None

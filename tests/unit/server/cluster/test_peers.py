@@ -9,16 +9,22 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import LogbusError
+from broker_lite.errors import LogbusError, NetworkError, RequestTimedOutError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint
 from broker_lite.server.clock import Clock
+from broker_lite.server.cluster import peers
 from broker_lite.server.cluster.peers import Peers
 from broker_lite.server.metrics import Metrics
 from broker_lite.wire import fetch as wire
-from broker_lite.wire.api import parse_header
+from broker_lite.wire import tables
+from broker_lite.wire.api import ApiKey, parse_header
+from broker_lite.wire.calls.groups import FindCoordinatorRequest
+from broker_lite.wire.tables import FindCoordinatorResponse
 
 
 class Other:
@@ -42,8 +48,16 @@ class Other:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 request = parse_header(memoryview(await reader.readexactly(size)))
                 if not self.is_mute:
-                    parts = wire.encode_response([], 17, request.correlation_id)
-                    writer.writelines([bytes(part) for part in parts])  # type: ignore[arg-type]
+                    if request.api_key == ApiKey.FETCH:
+                        parts = wire.encode_response([], 17, request.correlation_id)
+                        writer.writelines([bytes(part) for part in parts])  # type: ignore[arg-type]
+                    else:
+                        answer = FindCoordinatorResponse(coordinators=[])
+                        writer.write(
+                            tables.encode(
+                                request.api_key, request.api_version, request.correlation_id, answer
+                            )
+                        )
 
     @property
     def connection_count(self) -> int:
@@ -165,6 +179,58 @@ def test_new_registration_replaces_the_peer_and_departure_removes_it() -> None:
         other.die()
         await asyncio.sleep(0)
         assert here.hints == []
+
+    run(test)
+
+
+def test_calls_to_one_broker_share_a_connection_of_their_own() -> None:
+    async def test(here: Here, other: Other) -> None:
+        view = BrokerView(2, await other.start(), "D2", 77)
+        here.know(view)
+        call = FindCoordinatorRequest(("g",))
+        answers = await asyncio.gather(*(here.peers.send(2, call) for _ in range(20)))
+        assert [answer.coordinators for answer in answers] == [()] * 20
+        assert other.connection_count == 2, "the other one carries fetches"
+
+    run(test)
+
+
+def test_call_fails_when_its_connection_ends_and_the_next_one_reconnects() -> None:
+    async def test(here: Here, other: Other) -> None:
+        view = BrokerView(2, await other.start(), "D2", 77)
+        here.know(view)
+        call = FindCoordinatorRequest(("g",))
+        other.is_mute = True
+        waiting = asyncio.ensure_future(here.peers.send(2, call))
+        await until(lambda: other.connection_count == 2)
+        other.drop()
+        with pytest.raises(NetworkError):
+            await waiting
+        other.is_mute = False
+        await until(lambda: other.connection_count == 2)
+        assert (await here.peers.send(2, call)).coordinators == ()
+
+    run(test)
+
+
+def test_call_fails_when_its_answer_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "SWEEP_S", 0.005)
+
+    async def test(here: Here, other: Other) -> None:
+        view = BrokerView(2, await other.start(), "D2", 77)
+        here.know(view)
+        other.is_mute = True
+        with pytest.raises(RequestTimedOutError):
+            await here.peers.send(2, FindCoordinatorRequest(("g",)), 1)
+
+    run(test)
+
+
+def test_call_to_an_unregistered_broker_fails_at_once() -> None:
+    async def test(here: Here, other: Other) -> None:
+        await other.start()
+        with pytest.raises(NetworkError, match="broker 2 is not registered"):
+            await here.peers.send(2, FindCoordinatorRequest(("g",)))
 
     run(test)
 

@@ -15,7 +15,9 @@ from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
+from broker_lite.server.cluster.peers import Peers
 from broker_lite.server.handlers.forwarding import ask_controller
+from broker_lite.server.metrics import Metrics
 from broker_lite.wire.calls.cluster import MetadataRequest
 
 
@@ -36,13 +38,19 @@ def test_forwarded_request_fails_when_a_hanging_controller_is_deposed() -> None:
             snapshot=dataclasses.replace(MetadataSnapshot(), brokers=brokers, controller_id=2)
         )
         config, nothing = BrokerConfig(broker_id=1), cast(Any, None)
-        parts = BrokerContext(config, Clock(), cast(Any, known), *[nothing] * 4, endpoint, nothing)
+        clock, loop = Clock(), asyncio.get_running_loop()
+        peers = Peers(loop, config, clock=clock, judge=nothing, metrics=Metrics())
+        peers.apply(known.snapshot)
+        parts = BrokerContext(
+            config, clock, cast(Any, known), *[nothing] * 4, endpoint, nothing, peers
+        )
         asking = asyncio.ensure_future(ask_controller(parts, MetadataRequest(())))
         await asked.wait()
         known.snapshot = dataclasses.replace(known.snapshot, controller_id=1)
         async with asyncio.timeout(10):
             with pytest.raises(NotControllerError, match="broker 2 is no longer the controller"):
                 await asking
+        peers.close()
         server.close()
         await server.wait_closed()
 

@@ -5,40 +5,29 @@ from __future__ import annotations
 import asyncio
 
 from handler_members import gathered
-from handler_world import World, handler, received, run
+from handler_world import Calls, World, run
 
 from broker_lite.errors import NetworkError, UnknownMemberIdError
-from broker_lite.model import Endpoint
 from broker_lite.server.coordinators.coordinator_fencing import SecondOpinion
-from broker_lite.wire import tables
-from broker_lite.wire.api import decode_call, encode_call
 from broker_lite.wire.calls.groups import FindCoordinatorRequest, FindCoordinatorResponse
 
 
-class Wire:
-    """Sends FindCoordinator requests to other brokers as a broker does, frame by frame."""
+class Wire(Calls):
+    """Calls that can be cut, or wait for a silent broker."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        super().__init__(world.brokers)
         self.is_cut = False
         self.asked = 0
-        self.silent: Endpoint | None = None
+        self.silent = 0
 
-    async def ask(
-        self, endpoint: Endpoint, call: FindCoordinatorRequest
-    ) -> FindCoordinatorResponse:
+    async def ask(self, broker_id: int, call: FindCoordinatorRequest) -> FindCoordinatorResponse:
         self.asked += 1
-        if endpoint == self.silent:
+        if broker_id == self.silent:
             await asyncio.sleep(60.0)
         if self.is_cut:
             raise NetworkError("no answer")
-        (parts,) = [each for each in self.world.brokers.values() if each.endpoint == endpoint]
-        frame = memoryview(encode_call(call, 3, "c"))[4:]
-        header = received(frame)
-        message = tables.decode(header.api_key, call.VERSION, frame, header.body_at)
-        answer = await handler(header.api_key)(parts, header, message)
-        octets = tables.encode(header.api_key, call.VERSION, 3, answer)
-        return decode_call(call, memoryview(octets)[4:])
+        return await self.send(broker_id, call)
 
 
 def test_isolated_coordinator_gives_up_groups_that_moved() -> None:
@@ -81,8 +70,7 @@ def test_silent_peer_does_not_delay_the_answers_of_others() -> None:
         opinion = SecondOpinion(one.broker, parts.registry, parts.groups, wire.ask)
         world.stores[one.broker].cut()
         await asyncio.sleep(20.0)
-        first = min(set(world.brokers) - {one.broker})
-        wire.silent = world.brokers[first].endpoint
+        wire.silent = min(set(world.brokers) - {one.broker})
         looking = asyncio.ensure_future(opinion.look())
         await asyncio.sleep(0.5)
         assert not looking.done() and wire.asked == 3
