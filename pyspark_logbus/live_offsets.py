@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from broker_lite.client.consuming.ends import EndOffsetsWatch, EndsSnapshot
+from broker_lite.client.fetch.ends import EndOffsetsWatch, EndsSnapshot
 from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.errors import LogbusError
 from broker_lite.model import OffsetAndEpoch

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.consuming.aio_consumer import AsyncConsumer
     from broker_lite.client.consuming.consumer import Consumer
-    from broker_lite.client.consuming.ends import EndOffsetsWatch
+    from broker_lite.client.fetch.ends import EndOffsetsWatch
     from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
     from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
     from broker_lite.client.producing.aio_producer import AsyncProducer
@@ -36,7 +36,7 @@ _HOMES = {
     "BatchMetadata": "producing.futures",
     "ClusterView": "operations.cluster",
     "Consumer": "consuming.consumer",
-    "EndOffsetsWatch": "consuming.ends",
+    "EndOffsetsWatch": "fetch.ends",
     "FetchedBatch": "fetch.range_reader",
     "PartitionMetadata": "operations.cluster",
     "Producer": "producing.producer",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from broker_lite.client.consuming.deleted_topics import GoneTopics
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native.events import PartitionStart, StreamGive, StreamLose, StreamTake
 

@@ -385,7 +385,7 @@ def test_partitions_without_commit_use_the_start_option(bus: Bus, topic: str) ->
 def test_new_partition_with_trimmed_records_starts_at_earliest(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_lite.client.consuming.fetching.REFRESH_MS", 300)
+    monkeypatch.setattr("broker_lite.client.fetch.fetch_engine.REFRESH_MS", 300)
     where = TopicPartition(topic, 3)
 
     async def follow() -> list[int]:

@@ -327,7 +327,7 @@ def test_watch_follows_a_topic_pattern(bus: Bus, topic: str) -> None:
 def test_new_partitions_are_read_from_earliest(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_lite.client.consuming.fetching.REFRESH_MS", 100)
+    monkeypatch.setattr("broker_lite.client.fetch.fetch_engine.REFRESH_MS", 100)
     with bus.consumer(topic) as consumer:
         assert consumer.poll(0.1) == []
         bus.admin.create_partitions(topic, 4)

@@ -259,7 +259,7 @@ def test_consumer_releases_a_partly_read_file(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)
-    monkeypatch.setattr("broker_lite.client.consuming.fetching.AHEAD_BYTES", 400_000)
+    monkeypatch.setattr("broker_lite.client.fetch.fetch_engine.AHEAD_BYTES", 400_000)
     with reading.consumer(**small({})) as consumer:
         reading.consumed(consumer, 4000)
         assert str(reading.path) in open_files()

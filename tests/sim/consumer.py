@@ -18,8 +18,8 @@ from sim.cluster import SimCluster, pick
 from sim.history import Commit, History
 from sim.workload import Client
 
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import ConcatenatedSlices, Intake
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.received import Slice

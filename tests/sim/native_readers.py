@@ -20,8 +20,8 @@ from sim.scheduler import Owner
 from sim.shell import LoopShell
 from sim.zk import SimZk
 
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Send
 from broker_lite.config import ConsumerConfig

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.errors import LogbusError
 from broker_lite.metadata import registration, znodes
 from broker_lite.metadata.group_writer import GroupWriter

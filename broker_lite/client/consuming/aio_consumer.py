@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import JOINED_ROWS, ConcatenatedSlices, Intake, arrow_rows
 from broker_lite.client.consuming.partition_discovery import PartitionDiscovery, Reset
 from broker_lite.client.consuming.starting import (
@@ -23,6 +22,7 @@ from broker_lite.client.consuming.starting import (
     starting_offsets,
 )
 from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.received import Record

@@ -1,6 +1,6 @@
 """``Consumer``: returns records one by one, in lists or as Arrow, and waits at the end.
 
-A background thread (a reactor under ``fetching``) prefetches records. The calling thread decodes
+A background thread (a reactor under ``fetch_engine``) prefetches records. The calling thread decodes
 them and tracks positions (``intake``). One thread at a time uses a consumer.
 
 Offset lookups and commits use pooled connections of the calling thread. Automatic commits run on
@@ -23,7 +23,6 @@ from typing import Any
 import pyarrow as pa
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import JOINED_ROWS, ConcatenatedSlices, Intake, arrow_rows
 from broker_lite.client.consuming.partition_discovery import PartitionDiscovery, Reset
 from broker_lite.client.consuming.starting import (
@@ -33,6 +32,7 @@ from broker_lite.client.consuming.starting import (
     starting_offsets,
 )
 from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.bounds import INT64_MAX

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker_lite.client.consuming.fetching import Arrival, FetchEngine
 from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.fetch.fetch_engine import Arrival, FetchEngine
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.model import TopicPartition
 

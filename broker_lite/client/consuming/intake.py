@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from broker_lite.client.arrays import fixed, topic_column
-from broker_lite.client.consuming.fetching import NO_EPOCHS, Arrival, FetchEngine
+from broker_lite.client.fetch.fetch_engine import NO_EPOCHS, Arrival, FetchEngine
 from broker_lite.client.operations.bounds import check_offsets
 from broker_lite.client.received import (
     Record,

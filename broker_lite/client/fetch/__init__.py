@@ -2,5 +2,6 @@
 
 - ``position``, ``lineage``: the state of one partition between fetches, and its leader epochs
 - ``fetches``: requests and answers of many partitions
-- ``range_reader``, ``first_answers``: fixed offset ranges, for Spark
+- ``fetch_engine``: prefetches the partitions of a consumer
+- ``range_reader``, ``first_answers``, ``ends``: fixed offset ranges and end offsets, for Spark
 """

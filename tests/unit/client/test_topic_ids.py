@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World, view
 
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import Intake
 from broker_lite.client.consuming.starting import Starts, starting_offsets
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.transport.steps import spawn

@@ -7,9 +7,9 @@ from collections import deque
 from typing import Any
 
 from broker_lite.client.callbacks import NO_CALLBACKS
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import Intake
 from broker_lite.client.consuming.starting import Begun, Starts
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.membership.aio_consumer import AsyncMemberConsumer
 from broker_lite.client.membership.changes import Share
 from broker_lite.client.membership.consumer import MemberConsumer

@@ -9,7 +9,7 @@ import pytest
 from data_calls import rows_batch
 
 from broker_lite.client.callbacks import NO_CALLBACKS
-from broker_lite.client.consuming.fetching import Arrival
+from broker_lite.client.fetch.fetch_engine import Arrival
 from broker_lite.client.membership import consumer
 from broker_lite.client.membership.aio_consumer import AsyncMemberConsumer
 from broker_lite.client.membership.beginning import FirstLook

@@ -10,7 +10,6 @@ import pytest
 from client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
 
 from broker_lite.client.arrays import binary_of
-from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import (
     JOINED_BYTES,
     ROW_SCHEMA,
@@ -18,6 +17,7 @@ from broker_lite.client.consuming.intake import (
     Intake,
     arrow_rows,
 )
+from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.received import LogTruncatedError
@@ -323,7 +323,7 @@ def test_a_log_that_was_truncated_behind_the_reader_is_not_read_on_as_if_nothing
     assert not bench.intake.advance(lambda where, error: told.append(error))
     [error] = told
     assert isinstance(error, LogTruncatedError) and error.offset == 1
-    assert "t-0 offset 3: an unclean election lost" in str(error)
+    assert "topic 't' partition 0 offset 3: the log was truncated" in str(error)
     assert type(pickle.loads(pickle.dumps(error))) is LogTruncatedError
     # What a seek leads to was not read before, so there is nothing to compare.
     bench.begin({T0: 1})
@@ -417,7 +417,7 @@ def test_out_of_range_names_the_partition() -> None:
     def refuse(where: TopicPartition, error: LogbusError) -> None:
         raise error
 
-    with pytest.raises(OffsetOutOfRangeError, match="t-0 offset 50"):
+    with pytest.raises(OffsetOutOfRangeError, match="topic 't' partition 0 offset 50"):
         bench.intake.advance(refuse)
 
 

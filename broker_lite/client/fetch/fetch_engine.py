@@ -18,9 +18,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from broker_lite.client.consuming.source import PartitionSource
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
-from broker_lite.client.fetch.position import REPAIR_MS
+from broker_lite.client.fetch.position import (
+    REPAIR_MS,
+    Corrupt,
+    Failed,
+    FetchPosition,
+    Retry,
+    Stored,
+)
 from broker_lite.client.in_place.partitions import AHEAD_BYTES, LOCAL_BYTES_MIN, InPlace
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import (
@@ -30,16 +36,15 @@ from broker_lite.client.operations.cluster import (
     made_again,
     unknown_topic,
 )
-from broker_lite.client.received import LogTruncatedError, Walked, walk
+from broker_lite.client.received import Walked
 from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     CorruptMessageError,
     LogbusError,
-    OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, OffsetAndEpoch, TopicPartition
+from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, TopicPartition
 from broker_lite.record.walker import LogBatch
 from broker_lite.wire.fetch import FetchedPartition, FetchPartition, FetchResponse
 
@@ -63,6 +68,35 @@ class Arrival(NamedTuple):
     size_bytes: int
     error: LogbusError | None
     skipped: tuple[int, int] | None = None
+
+
+class _FetchedSource:
+    """One partition of an engine: its position, its connection and its buffered bytes."""
+
+    __slots__ = (
+        "buffered_bytes",
+        "generation",
+        "high_watermark",
+        "is_paused",
+        "is_stopped",
+        "lane",
+        "position",
+        "retry_at_ms",
+    )
+
+    def __init__(self, position: FetchPosition, generation: int) -> None:
+        self.position = position
+        self.is_paused = False
+        self.lane = ""
+        self.begin(generation)
+
+    def begin(self, generation: int) -> None:
+        """Drop what belongs to the offsets before a seek."""
+        self.generation = generation
+        self.buffered_bytes = 0
+        self.is_stopped = False
+        self.retry_at_ms = 0.0
+        self.high_watermark = -1
 
 
 class FetchEngine:
@@ -93,10 +127,10 @@ class FetchEngine:
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
         """Topic name to topic id, fixed at the first read: offsets of a recreated topic differ."""
-        self._sources: dict[TopicPartition, PartitionSource] = {}
-        self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, tuple[int, int]]] = {}
-        """Partitions of each fetch in flight, with (generation, leader epoch). Object identity
-        links an answer to its request."""
+        self._sources: dict[TopicPartition, _FetchedSource] = {}
+        self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
+        """Partitions of each fetch in flight, with their generations. Object identity links an
+        answer to its request."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
         """Deadline of each fetch in flight, in milliseconds of the shell's clock."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
@@ -133,7 +167,7 @@ class FetchEngine:
     def begin(
         self,
         offsets: Mapping[TopicPartition, tuple[int, int]],
-        doubted_until_ms: float = 0.0,
+        repair_until_ms: float = 0.0,
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
         """Start to read partitions from (offset, generation).
@@ -142,14 +176,14 @@ class FetchEngine:
         checks its log against that epoch.
         """
         for where, (offset, generation) in offsets.items():
-            source = self._sources.get(where)
+            source, epoch = self._sources.get(where), epochs.get(where, NO_EPOCH)
             if source is None:
-                source = PartitionSource(self.pin(where.topic), offset, generation)
-                source.lineage.begin(offset, epochs.get(where, NO_EPOCH))
-                self._sources[where] = source
+                position = FetchPosition(where, self.pin(where.topic), offset, last_epoch=epoch)
+                self._sources[where] = _FetchedSource(position, generation)
             else:
                 self._total_bytes -= source.buffered_bytes
-                source.begin(offset, generation, doubted_until_ms, epochs.get(where, NO_EPOCH))
+                source.position.seek(offset, epoch, repair_until_ms)
+                source.begin(generation)
                 self._abandon(where, source)
         if self._refresh_timer is None:
             self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
@@ -200,7 +234,7 @@ class FetchEngine:
                 source.buffered_bytes -= size_bytes
                 self._total_bytes -= size_bytes
 
-    def _abandon(self, where: TopicPartition, source: PartitionSource) -> None:
+    def _abandon(self, where: TopicPartition, source: _FetchedSource) -> None:
         """Cancel the fetch in flight of the partition's old offset."""
         self._in_place.close(where)
         for (endpoint, lane), wheres in list(self._polls.items()):
@@ -244,7 +278,7 @@ class FetchEngine:
             if leader is None:
                 self._renew()
                 continue
-            is_behind = source.high_watermark < 0 or source.offset < source.high_watermark
+            is_behind = source.high_watermark < 0 or source.position.offset < source.high_watermark
             plan.setdefault((leader, "fetch" if is_behind else "tail"), []).append(where)
         for (leader, group), wheres in plan.items():
             for lane, part in self._in_place.lanes(leader, group, wheres):
@@ -261,34 +295,31 @@ class FetchEngine:
     def _fetch(self, leader: Endpoint, lane: str, wheres: list[TopicPartition]) -> None:
         config, view = self._config, self._cluster.view
         rows: list[tuple[str, FetchPartition]] = []
-        asked: dict[TopicPartition, tuple[int, int]] = {}
+        asked: dict[TopicPartition, int] = {}
+        has_doubts = False
         for where in wheres:
-            source, epoch = self._sources[where], view.leader_epoch(where)
+            source = self._sources[where]
             source.lane = lane
-            asked[where] = (source.generation, epoch)
-            row = FetchPartition(
-                where.partition,
-                source.offset,
-                config.partition_fetch_bytes,
-                current_leader_epoch=epoch,
-                last_fetched_epoch=source.lineage.last_epoch,
-            )
-            rows.append((source.topic_id, row))
+            asked[where] = source.generation
+            epoch = view.leader_epoch(where)
+            rows.append(source.position.request(epoch, config.partition_fetch_bytes))
+            has_doubts = has_doubts or source.position.repair_until_ms > 0
         self._polls[leader, lane] = asked
         is_tail = lane == "tail"
-        doubts = any(self._sources[where].doubted_until_ms for where in wheres)
         wait_ms = config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0
         self._due_ms[leader, lane] = self._shell.now_ms() + wait_ms + LATE_MS
         if self._late_timer is None:
             self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
-        may_read_files = not (is_tail or doubts) and config.partition_fetch_bytes >= LOCAL_BYTES_MIN
+        may_read_files = (
+            not (is_tail or has_doubts) and config.partition_fetch_bytes >= LOCAL_BYTES_MIN
+        )
         request = fetch_request(
             rows,
             wait_ms,
             self._isolation_level,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
-            has_doubts=doubts,
+            has_doubts=has_doubts,
             files=self._in_place.asks(leader, lane, wheres) if may_read_files else (b"", 0),
         )
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
@@ -301,67 +332,58 @@ class FetchEngine:
         self,
         leader: Endpoint,
         lane: str,
-        asked: dict[TopicPartition, tuple[int, int]],
+        asked: dict[TopicPartition, int],
         answer: FetchResponse | LogbusError,
     ) -> None:
-        live = [where for where, row in asked.items() if self._is_live(where, row[0], lane)]
+        live = [where for where, row in asked.items() if self._is_live(where, row, lane)]
         if self._polls.get((leader, lane)) is asked:
             del self._polls[leader, lane]
             for where in asked:
                 self._sources[where].lane = ""
-        topic_ids = {where: self._sources[where].topic_id for where in live}
+        topic_ids = {where: self._sources[where].position.topic_id for where in live}
         for where, row in answers_of(answer, topic_ids).items():
-            if isinstance(row, LogbusError):
-                self._again(where, row)
-            else:
-                self._take(where, row, asked[where][1])
+            self._take(where, row)
         self.pump()
 
     def _is_live(self, where: TopicPartition, generation: int, lane: str) -> bool:
         source = self._sources.get(where)
         return source is not None and source.generation == generation and source.lane == lane
 
-    def _take(self, where: TopicPartition, row: FetchedPartition, leader_epoch: int) -> None:
+    def _take(self, where: TopicPartition, row: FetchedPartition | LogbusError) -> None:
         source = self._sources[where]
-        if row.diverging is not None:
-            goes_on_at = source.lineage.cut(row.diverging, source.offset, leader_epoch)
-            if goes_on_at is not None:
-                self._truncated(where, goes_on_at)
-            else:
-                source.lineage.forget()
-            return
-        source.high_watermark = row.high_watermark
-        source.failures = 0
-        source.doubted_until_ms = 0.0
-        if row.stored is not None:
-            if source.is_paused:
-                return  # Resuming the partition fetches it again.
-            self._in_place.open(where, row.stored, source.walker(row, leader_epoch))
-            return
-        if not len(row.records):
-            # The partition is read up to its visible end: move it to the ``tail`` connection.
-            source.high_watermark = min(source.high_watermark, source.offset)
-            return
-        found = walk(row.records, source.walker(row, leader_epoch), where)
-        if found.batches:
-            self._add(where, source, found)
-        elif found.damage is not None:
-            self._damaged(where, found.damage)
+        judged = source.position.take(row)
+        if not isinstance(row, LogbusError) and row.diverging is None:
+            source.high_watermark = row.high_watermark
+        match judged:
+            case Walked():
+                if judged.batches:
+                    self._add(where, source, judged)
+                else:
+                    # The partition is read up to its visible end: move it to the ``tail``
+                    # connection.
+                    source.high_watermark = min(source.high_watermark, source.position.offset)
+            case Stored(stored, walker):
+                if not source.is_paused:  # Resuming the partition fetches it again.
+                    self._in_place.open(where, stored, walker)
+            case Corrupt(error):
+                self._damaged(where, error)
+            case Failed(error):
+                self._stop(where, error)
+            case Retry(LogbusError(), attempt):
+                self._retry(source, attempt)
 
-    def _read_on(self, where: TopicPartition, source: PartitionSource) -> None:
+    def _read_on(self, where: TopicPartition, source: _FetchedSource) -> None:
         """Read the open local range up to AHEAD_BYTES ahead of the reader."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
             read = self._in_place.read(where)
             if read is not None:
+                source.position.advance(read)
                 self._add(where, source, read)
             if where not in self._in_place:
                 return
 
-    def _add(self, where: TopicPartition, source: PartitionSource, found: Walked) -> None:
+    def _add(self, where: TopicPartition, source: _FetchedSource, found: Walked) -> None:
         size_bytes = sum(batch.header.size_bytes for batch in found.batches)
-        source.lineage.read(found.batches, source.offset, found.leader_epoch)
-        source.offset = found.next_offset
-        source.at_boundary = True
         source.buffered_bytes += size_bytes
         self._total_bytes += size_bytes
         self._arrive(Arrival(where, source.generation, found.batches, size_bytes, None))
@@ -377,25 +399,10 @@ class FetchEngine:
         self._in_place.close(where)
         self._arrive(Arrival(where, source.generation, [], 0, error))
 
-    def _truncated(self, where: TopicPartition, goes_on_at: OffsetAndEpoch) -> None:
-        """Stop the partition with LogTruncatedError: records from ``goes_on_at`` on were lost."""
-        message = (
-            f"{where} offset {self._sources[where].offset}: an unclean election lost what was "
-            f"there from offset {goes_on_at.offset} on"
-        )
-        self._stop(where, LogTruncatedError(message, *goes_on_at))
-
-    def _again(self, where: TopicPartition, problem: LogbusError) -> None:
-        source = self._sources[where]
-        if isinstance(problem, CorruptMessageError):
-            self._damaged(where, problem)
-            return
-        if isinstance(problem, OffsetOutOfRangeError) or not problem.retriable:
-            self._stop(where, type(problem)(f"{where} offset {source.offset}: {problem.message}"))
-            return
-        pause_ms = backoff_ms(source.failures, self._config.retry_backoff_ms)
+    def _retry(self, source: _FetchedSource, attempt: int) -> None:
+        """Fetch again after a pause, by then with newer metadata."""
+        pause_ms = backoff_ms(attempt, self._config.retry_backoff_ms)
         source.retry_at_ms = self._shell.now_ms() + pause_ms
-        source.failures += 1
         if not self._is_renewing:
             self._cluster.ask_another()
         self._renew()
@@ -405,38 +412,17 @@ class FetchEngine:
         local file, or other replicas exist. Any thread may call this."""
         return self._in_place.was_read(where) or self._cluster.view.has_copies(where)
 
-    def _is_repaired(self, where: TopicPartition) -> bool:
-        """Schedule another fetch of a corrupt batch; return False if no repair can be expected."""
-        source, now_ms = self._sources[where], self._shell.now_ms()
-        if not self._cluster.view.has_copies(where):
-            return False
-        if not source.doubted_until_ms:
-            source.doubted_until_ms = now_ms + REPAIR_MS
-        elif now_ms >= source.doubted_until_ms:
-            return False
-        source.retry_at_ms = now_ms + backoff_ms(source.failures, self._config.retry_backoff_ms)
-        source.failures += 1
-        if not self._is_renewing:
-            self._cluster.ask_another()
-        self._renew()
-        return True
-
     def _damaged(self, where: TopicPartition, error: CorruptMessageError) -> None:
         source = self._sources[where]
-        # The recorded leader epoch may be stale. Clear it; the leader verifies the next fetch.
-        source.lineage.forget()
-        if self._is_repaired(where):
+        position, has_copies = source.position, self._cluster.view.has_copies(where)
+        if position.awaits_repair(self._shell.now_ms(), has_copies):
+            self._retry(source, position.failures - 1)
             return
         if self._config.on_corrupt != "skip":
-            message = error.message
-            if f"topic {where.topic!r}" not in message:
-                message = (
-                    f"topic {where.topic!r} partition {where.partition} offset {source.offset}: "
-                    f"{message}"
-                )
-            self._stop(where, CorruptMessageError(f"{message}; on_corrupt='skip' goes past it"))
+            message = f"{position.located(error).message}; on_corrupt='skip' goes past it"
+            self._stop(where, CorruptMessageError(message))
             return
-        generation, offset = source.generation, source.offset
+        generation, offset = source.generation, position.offset
         source.retry_at_ms = float("inf")
 
         def passed(found: Any) -> None:
@@ -449,14 +435,13 @@ class FetchEngine:
             elif result[0] <= offset:
                 self._stop(where, error)
             else:
-                source.offset, source.at_boundary = result[0], True
-                source.lineage.forget()
+                position.skip_to(result[0])
                 skipped = (offset, result[0])
                 self._arrive(Arrival(where, generation, [], 0, None, skipped))
             self.pump()
 
         deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
-        topic_ids = {where.topic: source.topic_id}
+        topic_ids = {where.topic: position.topic_id}
         operation = requests.offsets_for_bytes(
             self._cluster, {where: (offset, 1)}, deadline_ms, topic_ids
         )
@@ -512,7 +497,7 @@ class FetchEngine:
             self._is_renewing = False
             self.pump()
 
-        failures = max((source.failures for source in self._sources.values()), default=0)
+        failures = max((source.position.failures for source in self._sources.values()), default=0)
         self._shell.later(backoff_ms(failures, self._config.retry_backoff_ms), go_on)
 
     def _check_identity(self, topic: str, view: ClusterView) -> bool:
@@ -526,7 +511,7 @@ class FetchEngine:
                 error = unknown_topic(topic)
         else:
             self._missing.pop(topic, None)
-            if known.error is None and known.topic_id != self._sources[wheres[0]].topic_id:
+            if known.error is None and known.topic_id != self._sources[wheres[0]].position.topic_id:
                 error = made_again(topic)
         for where in wheres:
             if error is not None and not self._sources[where].is_stopped:
