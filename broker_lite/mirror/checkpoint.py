@@ -96,7 +96,7 @@ class Notes:
                     copy.known.source_next,
                     copy.known.target_next,
                     positions.last_run(copy.known),
-                    copy.lineage.last_epoch,
+                    copy.position.lineage.last_epoch,
                 ),
                 copy.target_id,
                 self.signature,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker_lite.client.fetch.lineage import Lineage
-from broker_lite.client.received import Walked
+from broker_lite.client.fetch.position import KAFKA_LOG, FetchPosition
 from broker_lite.mirror.offset_map import OffsetMap, Run
 from broker_lite.mirror.rewrite import RewrittenBatch
 from broker_lite.model import TopicPartition
@@ -18,7 +17,7 @@ from broker_lite.model import TopicPartition
 class Copy:
     """The copy of one partition.
 
-    ``source_id`` and ``target_id`` are topic ids. ``fetch_from`` runs ahead of the written offset.
+    ``source_id`` and ``target_id`` are topic ids. ``position`` runs ahead of the written offset.
     ``unsaved`` holds runs that are not stored yet; ``is_dirty`` marks any state that is not stored.
     """
 
@@ -26,9 +25,8 @@ class Copy:
     source_id: str
     target_id: str
     known: OffsetMap
-    lineage: Lineage = field(default_factory=Lineage)
-    """Leader epochs of the source's records below ``fetch_from``."""
-    fetch_from: int = 0
+    position: FetchPosition = field(init=False)
+    """The next fetch of the source."""
     unsaved: list[Run] = field(default_factory=list)
     refused_since_ms: float = 0.0
     """Monotonic milliseconds since when the source has refused the next fetch; 0 if it has not."""
@@ -44,11 +42,8 @@ class Copy:
     aged_out: int = 0
     """Source offsets that retention deleted before they were copied."""
 
-    def fetched(self, walked: Walked) -> None:
-        """Advance ``fetch_from`` behind the fetched batches."""
-        if walked.batches:
-            self.lineage.read(walked.batches, self.fetch_from, walked.leader_epoch)
-        self.fetch_from = walked.next_offset
+    def __post_init__(self) -> None:
+        self.position = FetchPosition(self.where, self.source_id, policy=KAFKA_LOG)
 
     def lost(self, source_end: int, epoch: int) -> None:
         """Handle a source that lost records from ``source_end`` on: fetch its new ones.
@@ -56,8 +51,7 @@ class Copy:
         self.known.cut_source(source_end)
         self.unsaved = [run for run in self.unsaved if run.source < source_end]
         self.is_dirty = self.is_cut = True
-        self.lineage.begin(source_end, epoch)
-        self.fetch_from = source_end
+        self.position.seek(source_end, epoch)
 
     def wrote(self, piece: RewrittenBatch, offset: int) -> int:
         """Record a piece written at ``offset`` of the target. Return the count of foreign

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
+from broker_lite.client.fetch.position import Corrupt, Failed, Retry
 from broker_lite.client.operations.cluster import ClusterView, backoff_ms
 from broker_lite.client.received import Walked
 from broker_lite.client.transport.blocking import monotonic_ms
@@ -30,9 +31,10 @@ from broker_lite.mirror.log import Telling
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.resuming import Resumer
 from broker_lite.mirror.rewrite import RewrittenBatch, carry
-from broker_lite.mirror.source import MirrorSource, WantedPartition
+from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from broker_lite.wire.fetch import FetchedPartition
 
 WAIT_MS = 250
 """Milliseconds that a fetch waits for new records."""
@@ -45,7 +47,7 @@ REFUSED_MS = 10_000
 PROVEN_MS = 60_000
 """Milliseconds without errors after which the next error counts as a new one."""
 
-Fetched = dict[TopicPartition, Walked | LogbusError]
+Fetched = dict[TopicPartition, FetchedPartition | LogbusError]
 
 
 class Mirror:
@@ -236,8 +238,8 @@ class Mirror:
                     raise
                 self._set_aside(where.topic, error)
                 continue
-            epoch = positions.epoch_before(copy.fetch_from, position, source_id)
-            copy.lineage.begin(copy.fetch_from, epoch)
+            offset = copy.position.offset
+            copy.position.seek(offset, positions.epoch_before(offset, position, source_id))
             self.copies[where] = copy
 
     def _set_aside(self, topic: str, error: LogbusError) -> None:
@@ -250,37 +252,38 @@ class Mirror:
 
     # -- records
 
-    def _wanted(self) -> dict[TopicPartition, WantedPartition]:
-        return {
-            where: WantedPartition(copy.source_id, copy.fetch_from, copy.lineage.last_epoch)
-            for where, copy in self.copies.items()
-        }
-
     def _begin_fetch(self, wait_ms: int) -> Future[Fetched]:
-        return self._executor.submit(self.source.fetch, self._wanted(), wait_ms)
+        wanted = [copy.position for copy in self.copies.values()]
+        return self._executor.submit(self.source.fetch, wanted, wait_ms)
 
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, Walked]:
-        """Record the fetched offsets, so that the next fetch can start; handle failed
+        """Move behind the fetched batches, so that the next fetch can start; handle failed
         partitions."""
         good: dict[TopicPartition, Walked] = {}
-        for where, walked in fetched.items():
+        for where, row in fetched.items():
             copy = self.copies.get(where)
             if copy is None:
                 continue
-            if isinstance(walked, Walked):
-                copy.refused_since_ms = 0.0
-                good[where] = walked
-            elif isinstance(walked, OffsetOutOfRangeError):
-                self._resumer.go_on(copy, walked)
-                if copy.is_cut:
-                    self.save()  # before these offsets are used
-            elif isinstance(walked, UnknownTopicIdError) and self._is_gone(copy):
-                self._set_aside(where.topic, UnknownTopicIdError("is gone at the source"))
-            elif not walked.retriable:
-                self._set_aside(where.topic, walked)
-            else:
-                self._outlast(copy, walked)
+            match copy.position.take(row):
+                case Walked() as walked:
+                    copy.refused_since_ms = 0.0
+                    good[where] = walked
+                case Corrupt(error) | Failed(error) | Retry(LogbusError() as error):
+                    self._refused(copy, error)
         return good
+
+    def _refused(self, copy: Copy, error: LogbusError) -> None:
+        topic = copy.where.topic
+        if isinstance(error, OffsetOutOfRangeError):
+            self._resumer.go_on(copy, error)
+            if copy.is_cut:
+                self.save()  # before these offsets are used
+        elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
+            self._set_aside(topic, UnknownTopicIdError("is gone at the source"))
+        elif not error.retriable:
+            self._set_aside(topic, error)
+        else:
+            self._outlast(copy, error)
 
     def _outlast(self, copy: Copy, error: LogbusError) -> None:
         """Wait out a retriable error. Log other errors, and raise them with ``once``."""
@@ -378,11 +381,8 @@ class Mirror:
         is_idle = False
         try:
             while not stop.is_set() and not self._is_done(goal):
-                froms = {w: copy.fetch_from for w, copy in self.copies.items()}
+                froms = {w: copy.position.offset for w, copy in self.copies.items()}
                 good = self._advance(under_way.result())
-                for where, walked in good.items():
-                    if where in self.copies:
-                        self.copies[where].fetched(walked)
                 under_way = self._begin_fetch(WAIT_MS if is_idle else 0)
                 is_idle = not self._write(good, froms)
                 if not good:

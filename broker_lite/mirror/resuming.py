@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from broker_lite.client.fetch.position import KAFKA_LOG, FetchPosition
 from broker_lite.client.fetch.range_reader import read_range
+from broker_lite.client.received import LogTruncatedError
 from broker_lite.errors import OffsetOutOfRangeError
 from broker_lite.mirror import positions
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.log import Telling
 from broker_lite.mirror.rewrite import Content, carry, contents, piece_contents
-from broker_lite.mirror.source import MirrorSource, PartedError
+from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, OffsetAndEpoch
 
@@ -68,19 +70,19 @@ class Resumer:
     def go_on(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
         """Handle an out-of-range fetch of the source: retention deleted records, or a crash or
         an unclean election replaced copied records."""
-        ends = self._source.ends
+        ends, at = self._source.ends, copy.position.offset
         first = ends((copy.where,), EARLIEST_TIMESTAMP)[copy.where]
         kept: OffsetAndEpoch | None = None
-        if isinstance(error, PartedError):
-            kept = copy.lineage.cut(error.told, copy.fetch_from, error.leader_epoch)
-        elif first <= copy.fetch_from:
+        if isinstance(error, LogTruncatedError):
+            kept = OffsetAndEpoch(error.offset, error.epoch)
+        elif first <= at:
             end = ends((copy.where,), LATEST_TIMESTAMP)[copy.where]
-            kept = OffsetAndEpoch(end, NO_EPOCH) if end < copy.fetch_from else None
+            kept = OffsetAndEpoch(end, NO_EPOCH) if end < at else None
         if kept is None:
             # The point of divergence is unknown: fetch again without the leader epoch.
-            copy.lineage.forget()
+            copy.position.lineage.forget()
         else:
-            gone = f"offsets {kept.offset} to {copy.fetch_from - 1}"
+            gone = f"offsets {kept.offset} to {at - 1}"
             self._telling.say(
                 f"{copy.where}: the source has lost {gone} after they were copied; the copy keeps "
                 "them, and what the source has in their place follows"
@@ -99,14 +101,15 @@ class Resumer:
                 f"{copy.where}: {lost} aged out at the source before they were copied"
             )
             known.passed(first)
-        copy.fetch_from = known.source_next
+        if copy.position.offset != known.source_next:
+            copy.position.seek(known.source_next)
 
     def _source_rows(self, copy: Copy, offset: int) -> Iterator[tuple[int, Content]]:
         end = self._source.ends((copy.where,), LATEST_TIMESTAMP)[copy.where]
-        while offset < end:
-            walked = self._source.fetch_one(copy.where, copy.source_id, offset)
-            for batch in walked.batches:
+        position = FetchPosition(copy.where, copy.source_id, offset, policy=KAFKA_LOG)
+        while position.offset < end:
+            offset = position.offset
+            for batch in self._source.fetch_one(position):
                 piece = carry(batch, copy.where, offset)
                 if piece is not None:
                     yield from piece_contents(piece)
-            offset = max(walked.next_offset, offset)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from broker_lite import __version__
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
+from broker_lite.client.fetch.position import Corrupt, Failed, FetchPosition, Retry
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
-from broker_lite.client.received import Walked, walk
+from broker_lite.client.received import Walked
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
 from broker_lite.errors import (
@@ -24,20 +24,17 @@ from broker_lite.errors import (
     LogbusError,
     NetworkError,
     NoBrokersError,
-    OffsetOutOfRangeError,
     RequestTimedOutError,
     SourceUnreachableError,
     UnsupportedVersionError,
 )
 from broker_lite.mirror import positions
 from broker_lite.model import (
-    NO_EPOCH,
     CommittedOffset,
     Endpoint,
-    OffsetAndEpoch,
     TopicPartition,
 )
-from broker_lite.record.walker import BatchWalker, WalkPolicy
+from broker_lite.record.walker import LogBatch
 from broker_lite.wire.api import BY_TOPIC_ID, ApiKey
 from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
 from broker_lite.wire.calls.configs import DescribeConfigsRequest
@@ -51,16 +48,11 @@ from broker_lite.wire.fetch import (
     CLIENT_VERSION,
     READ_COMMITTED,
     FetchedPartition,
-    FetchPartition,
-    FetchRequest,
 )
 
 PARTITION_BYTES = 4 << 20
 FETCH_BYTES = 32 << 20
 REQUEST_TIMEOUT_MS = 30_000
-_KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
-"""Walk policy for the source: Kafka's compaction leaves gaps, and old batch formats have no
-leader epoch."""
 _SPOKEN: Mapping[int, tuple[int, int]] = {
     ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),
     **{
@@ -76,25 +68,6 @@ _SPOKEN: Mapping[int, tuple[int, int]] = {
     },
 }
 """APIs that a mirror needs of its source, with the oldest and newest usable version."""
-
-
-class WantedPartition(NamedTuple):
-    """The offset to fetch a partition from. ``last_epoch`` is that of the record before (-1:
-    unknown)."""
-
-    topic_id: str
-    offset: int
-    last_epoch: int = NO_EPOCH
-
-
-class PartedError(OffsetOutOfRangeError):
-    """The source's log diverges from the records read. ``told`` is the end of the last common
-    epoch, reported by the leader of ``leader_epoch``."""
-
-    def __init__(self, told: OffsetAndEpoch, leader_epoch: int) -> None:
-        super().__init__(f"it leaves epoch {told.leader_epoch} at offset {told.offset}")
-        self.told = told
-        self.leader_epoch = leader_epoch
 
 
 class MirrorSource:
@@ -185,10 +158,11 @@ class MirrorSource:
         return found
 
     def fetch(
-        self, wanted: Mapping[TopicPartition, WantedPartition], wait_ms: int
-    ) -> dict[TopicPartition, Walked | LogbusError]:
-        """Return batches or an error for each partition; wait at most ``wait_ms`` for new
+        self, positions: Sequence[FetchPosition], wait_ms: int
+    ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
+        """Return an answer or an error for each position; wait at most ``wait_ms`` for new
         records. Raises NoBrokersError."""
+        wanted = {position.tp: position for position in positions}
         if self._is_stale:
             topics = list(dict.fromkeys(where.topic for where in wanted))
             self._pool.run(requests.refresh_once(self._cluster, topics))
@@ -198,11 +172,11 @@ class MirrorSource:
         turn = self._turn % max(1, len(wanted))
         rows = list(wanted)
         by_leader, errors = self._cluster.by_leader(rows[turn:] + rows[:turn])
-        found: dict[TopicPartition, Walked | LogbusError] = dict(errors)
+        found: dict[TopicPartition, FetchedPartition | LogbusError] = dict(errors)
         sends = [
             Send(
                 endpoint,
-                FetchExchange(_request(group, wanted, wait_ms), self._fetch_version),
+                self._exchange([wanted[where] for where in group], wait_ms),
                 REQUEST_TIMEOUT_MS + wait_ms,
             )
             for endpoint, group in by_leader.items()
@@ -211,58 +185,28 @@ class MirrorSource:
         for (endpoint, group), answer in zip(by_leader.items(), answers, strict=True):
             if isinstance(answer, LogbusError):
                 self._cluster.failed(endpoint)
-            topic_ids = {where: wanted[where].topic_id for where in group}
-            for where, row in answers_of(answer, topic_ids).items():
-                try:
-                    found[where] = self._walked(where, wanted[where].offset, row)
-                except LogbusError as error:
-                    found[where] = error
+            found |= answers_of(answer, {where: wanted[where].topic_id for where in group})
         if any(isinstance(row, LogbusError) for row in found.values()):
             self._is_stale = True
         return found
 
-    def _walked(
-        self, where: TopicPartition, offset: int, row: FetchedPartition | LogbusError
-    ) -> Walked:
-        leader_epoch = self._cluster.view.leader_epoch(where)
-        if isinstance(row, LogbusError):
-            raise row
-        if row.diverging is not None:
-            raise PartedError(row.diverging, leader_epoch)
-        policy = _KAFKA_LOG._replace(aborted=row.aborted_transactions or ())
-        found = walk(row.records, BatchWalker(policy, offset), where)
-        if found.damage is not None and not found.batches:
-            raise found.damage
-        return found._replace(leader_epoch=leader_epoch)
+    def _exchange(self, group: Sequence[FetchPosition], wait_ms: int) -> FetchExchange:
+        view = self._cluster.view
+        rows = [row.request(view.leader_epoch(row.tp), PARTITION_BYTES) for row in group]
+        request = fetch_request(rows, wait_ms, READ_COMMITTED, max_bytes=FETCH_BYTES)
+        return FetchExchange(request, self._fetch_version)
 
-    def fetch_one(self, where: TopicPartition, topic_id: str, offset: int) -> Walked:
-        """Return the next batches of one partition; raises its error."""
+    def fetch_one(self, position: FetchPosition) -> list[LogBatch]:
+        """Return the next batches of one partition, and move behind them; raises its error."""
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
-            found = self.fetch({where: WantedPartition(topic_id, offset)}, 0)
-            row = found.get(where, NoBrokersError(f"{where}: no answer"))
-            if not isinstance(row, LogbusError):
-                return row
-            if not row.retriable or monotonic_ms() >= deadline_ms:
-                raise row
-            self._pool.run(requests.refresh(self._cluster, (where.topic,), deadline_ms))
-
-
-def _request(
-    group: Sequence[TopicPartition],
-    wanted: Mapping[TopicPartition, WantedPartition],
-    wait_ms: int,
-) -> FetchRequest:
-    rows = [
-        (
-            wanted[where].topic_id,
-            FetchPartition(
-                where.partition,
-                wanted[where].offset,
-                PARTITION_BYTES,
-                last_fetched_epoch=wanted[where].last_epoch,
-            ),
-        )
-        for where in group
-    ]
-    return fetch_request(rows, wait_ms, READ_COMMITTED, max_bytes=FETCH_BYTES)
+            found = self.fetch([position], 0)
+            match position.take(found.get(position.tp, NoBrokersError("no answer"))):
+                case Walked(batches):
+                    return batches
+                case Failed(error):
+                    raise error
+                case Corrupt(error) | Retry(LogbusError() as error):
+                    if monotonic_ms() >= deadline_ms:
+                        raise position.located(error)
+            self._pool.run(requests.refresh(self._cluster, (position.tp.topic,), deadline_ms))

@@ -18,6 +18,7 @@ from log_batches import iter_headers
 from patience import until
 
 from broker_lite.bus import Bus, connect
+from broker_lite.client.fetch.position import FetchPosition
 from broker_lite.errors import (
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
@@ -117,7 +118,7 @@ def test_columnar_batches_are_copied_unchanged(
     for side in (origin, bus):
         reader = MirrorSource(side.bootstrap_servers, "test")
         topic_id = side.admin.cluster((copied,)).topic_id(copied)
-        batches = reader.fetch_one(TopicPartition(copied, 0), topic_id, 0).batches
+        batches = reader.fetch_one(FetchPosition(TopicPartition(copied, 0), topic_id))
         assert batches and all(batch.header.is_columns for batch in batches)
         bodies.append([bytes(batch.buffer[HEADER_BYTES:]) for batch in batches])
         reader.close()

@@ -1,7 +1,7 @@
 """``Consumer``: returns records one by one, in lists or as Arrow, and waits at the end.
 
-A background thread (a reactor under ``fetch_engine``) prefetches records. The calling thread decodes
-them and tracks positions (``intake``). One thread at a time uses a consumer.
+A background thread (a reactor under ``fetch_engine``) prefetches records. The calling thread
+decodes them and tracks positions (``intake``). One thread at a time uses a consumer.
 
 Offset lookups and commits use pooled connections of the calling thread. Automatic commits run on
 the background thread; only ``close`` waits for one.

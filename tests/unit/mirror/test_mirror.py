@@ -8,7 +8,6 @@ from threading import Event
 import pytest
 
 from broker_lite.cli.main import run
-from broker_lite.client.received import Walked
 from broker_lite.errors import (
     CorruptMessageError,
     LeaderNotAvailableError,
@@ -19,8 +18,10 @@ from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.mirror import Mirror
 from broker_lite.mirror.offset_map import OffsetMap
 from broker_lite.model import TopicPartition
+from broker_lite.wire.fetch import FetchedPartition
 
 WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+EMPTY = FetchedPartition(1, 0, 7, 7, 0, memoryview(b""), None, None, -1, -1)
 
 
 def test_unreadable_source_partition_is_reported_and_raised_with_once(
@@ -30,7 +31,7 @@ def test_unreadable_source_partition_is_reported_and_raised_with_once(
     mirror = Mirror("127.0.0.1:1", "127.0.0.1:1", tell=said.append)
     for where in (WHERE, OTHER):
         mirror.copies[where] = Copy(where, "s", "t", OffsetMap())
-    fetched = {WHERE: LeaderNotAvailableError("nobody leads it"), OTHER: Walked([], 7)}
+    fetched = {WHERE: LeaderNotAvailableError("nobody leads it"), OTHER: EMPTY}
     assert list(mirror._advance(fetched)) == [OTHER] and not said, "an election takes a while"
     monkeypatch.setattr("broker_lite.mirror.mirror.REFUSED_MS", 0)
     for _ in range(2):

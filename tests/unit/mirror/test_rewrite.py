@@ -6,9 +6,11 @@ import hand_made_log as by_hand
 import pyarrow as pa
 import pytest
 
+from broker_lite.client.received import Walked
 from broker_lite.errors import CorruptMessageError
+from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.offset_map import OffsetMap
 from broker_lite.mirror.rewrite import carry, piece_contents, signed
-from broker_lite.mirror.source import MirrorSource
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record import format as fmt
@@ -98,13 +100,12 @@ def test_damaged_batch_is_not_copied() -> None:
 
 
 def test_compaction_gaps_are_skipped_and_aborted_records_dropped() -> None:
-    source = MirrorSource("127.0.0.1:1", "test")
     answer = FetchedPartition(
         0, 0, by_hand.END, by_hand.END, 0, memoryview(b"".join(by_hand.with_gaps())),
         by_hand.ABORTED, None, -1, -1,
     )  # fmt: skip
-    walked = source._walked(WHERE, 0, answer)
-    source.close()
+    walked = Copy(WHERE, "s", "t", OffsetMap()).position.take(answer)
+    assert isinstance(walked, Walked)
     pieces = [carry(batch, WHERE, 0) for batch in walked.batches]
     runs = [run for piece in pieces if piece is not None for run in piece.runs]
     assert [first + at for first, count in runs for at in range(count)] == by_hand.COMMITTED
