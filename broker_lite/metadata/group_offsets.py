@@ -2,7 +2,8 @@
 
 Only the broker that has claimed a group writes its offsets (``group_claims``). ``group_writer``
 batches commits; a commit is answered when ZooKeeper confirms it. An offset is stored with its topic
-id, so that it does not apply to a recreated topic of the same name.
+id, so that it does not apply to a recreated topic of the same name. The offsets of open
+transactions wait at /consumers/<group>/pending (``pending_offsets``).
 """
 
 from __future__ import annotations
@@ -24,8 +25,16 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.group_claims import GroupClaim, make_claim
 from broker_lite.metadata.group_kind import is_open
-from broker_lite.metadata.group_writer import WRITE_BYTES_MAX, GroupWriter
+from broker_lite.metadata.group_writer import GroupWriter
 from broker_lite.metadata.loader import gather
+from broker_lite.metadata.pending_offsets import (
+    WRITE_BYTES_MAX,
+    AddPart,
+    EndPart,
+    PartWrite,
+    part_cost,
+    split,
+)
 from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused
 from broker_lite.model import (
     NO_EPOCH,
@@ -68,6 +77,21 @@ class _OffsetRow(NamedTuple):
     version: int
     topic_id: str
     touched_ms: int
+
+
+class PendingRow(NamedTuple):
+    """A part of an open transaction's offsets. ``created_zxid`` is that of its znode."""
+
+    part: znodes.PendingPart
+    created_zxid: int
+    value: znodes.PendingOffsets
+
+
+class FetchedOffsets(NamedTuple):
+    """Committed offsets, and the partitions for which an open transaction has another offset."""
+
+    offsets: dict[TopicPartition, CommittedOffset]
+    unstable: frozenset[TopicPartition]
 
 
 class GroupOffsets:
@@ -130,6 +154,8 @@ class GroupOffsets:
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
+        # Another broker may have written for the group since this broker's last claim.
+        self._writer.forget(group)
         self._used(claim)
         return claim
 
@@ -192,8 +218,24 @@ class GroupOffsets:
         CoordinationUnavailableError.
         """
         znodes.group_path(group)
+        self._check_connected()
+        accepted, results = self._accepted(offsets)
+        if accepted:
+            try:
+                async with asyncio.timeout(COMMIT_WAIT_S):
+                    await self._commit(group, accepted, claim)
+            except TimeoutError:
+                raise _unconfirmed() from None
+        return results
+
+    def _check_connected(self) -> None:
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
+
+    def _accepted(
+        self, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
+        """Return the completed offsets of present topics, and each partition's error or None."""
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():
@@ -202,15 +244,7 @@ class GroupOffsets:
                 results[key] = None
             except LogbusError as error:
                 results[key] = error
-        if accepted:
-            try:
-                async with asyncio.timeout(COMMIT_WAIT_S):
-                    await self._commit(group, accepted, claim)
-            except TimeoutError:
-                raise CoordinationUnavailableError(
-                    "ZooKeeper did not confirm the commit in time; commit again"
-                ) from None
-        return results
+        return accepted, results
 
     async def _commit(
         self,
@@ -231,6 +265,125 @@ class GroupOffsets:
             except NotCoordinatorError:
                 continue
         raise WriteConflictError(f"other brokers keep claiming group {group!r}; commit again")
+
+    async def add_pending(
+        self,
+        claim: GroupClaim,
+        transaction: znodes.TransactionKey,
+        value: znodes.PendingOffsets,
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Add offsets to a transaction; return an error or None for each partition.
+
+        Queues the write before the first suspension: the caller's checks hold until then. Raises
+        NotCoordinatorError if the claim is lost, TransactionAbortableError for too many parts,
+        CoordinationUnavailableError.
+        """
+        self._check_connected()
+        accepted, results = self._accepted(value.offsets)
+        loop = asyncio.get_running_loop()
+        writes: list[PartWrite] = []
+        for rows in split(claim.group, accepted) if accepted else ():
+            cost = part_cost(claim.group, rows)
+            part = value._replace(offsets=rows)
+            writes.append(AddPart(loop.create_future(), cost, transaction, part))
+        await self._write_parts(claim, writes)
+        return results
+
+    async def end_pending(
+        self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
+    ) -> None:
+        """End a transaction's parts: apply their offsets if it commits, and delete them.
+
+        Repeating it has no effect. An offset that was written after a part stays, and so do the
+        offsets of a recreated topic. Raises as ``claim`` and ``commit`` do.
+        """
+        if await self.kind(group) is None:
+            # No broker has claimed the group, so no part of it can be under way.
+            return
+        for _ in range(ATTEMPTS_MAX):
+            claim = await self.claim(group)
+            if (unwritten := self.unwritten(claim)) is not None:
+                # A part that was queued before must be seen below.
+                await asyncio.wait([unwritten], timeout=COMMIT_WAIT_S)
+            ended = [
+                row for row in await self.pending(group) if row.part.transaction == transaction
+            ]
+            try:
+                await self._end_parts(claim, ended, is_commit=is_commit)
+                return
+            except NotCoordinatorError:
+                continue
+        raise WriteConflictError(f"other brokers keep claiming group {group!r}; end it again")
+
+    async def _end_parts(
+        self, claim: GroupClaim, ended: list[PendingRow], *, is_commit: bool
+    ) -> None:
+        topics = {}
+        if is_commit:
+            topics = await self._assignments(
+                {key.topic for row in ended for key in row.value.offsets}
+            )
+        loop = asyncio.get_running_loop()
+        writes: list[PartWrite] = []
+        for row in ended:
+            offsets = {
+                key: offset
+                for key, offset in row.value.offsets.items()
+                if key.topic in topics and topics[key.topic].topic_id == offset.topic_id
+            }
+            cost = part_cost(claim.group, offsets)
+            name = str(row.part)
+            writes.append(EndPart(loop.create_future(), cost, name, row.created_zxid, offsets))
+        await self._write_parts(claim, writes)
+
+    async def _write_parts(self, claim: GroupClaim, writes: list[PartWrite]) -> None:
+        if self._claims.get(claim.group) is claim:
+            self._used(claim)
+        for write in writes:
+            self._writer.write_part(claim, write)
+        try:
+            async with asyncio.timeout(COMMIT_WAIT_S):
+                for write in writes:
+                    await asyncio.shield(write.done)
+        except TimeoutError:
+            raise _unconfirmed() from None
+
+    async def pending(self, group: str) -> list[PendingRow]:
+        """Return the parts of open transactions, each transaction's in the order of addition."""
+        path = znodes.pending_path(group)
+        await self._store.sync(path)
+        names = await self._store.children(path) or ()
+        parts = sorted(map(znodes.decode_part, names))
+        paths = [znodes.part_path(group, str(part)) for part in parts]
+        rows = await gather([self._store.get(path) for path in paths])
+        return [
+            PendingRow(part, row.created_zxid, znodes.decode_pending(path, row.data))
+            for part, path, row in zip(parts, paths, rows)
+            if row is not None
+        ]
+
+    async def fetch_stable(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        with_former: bool = False,
+    ) -> FetchedOffsets:
+        """Return committed offsets as ``fetch`` does, without those of unstable partitions."""
+        # Read before the offsets: a transaction that commits in between leaves its partitions
+        # unstable in this answer. Otherwise an offset from before the commit would pass for stable.
+        pending = await self.pending(group)
+        offsets = await self.fetch(group, partitions, with_former=with_former)
+        rows = {key: row for part in pending for key, row in part.value.offsets.items()}
+        if rows:
+            topics = await self._assignments({key.topic for key in rows})
+            rows = {
+                key: row
+                for key, row in rows.items()
+                if key.topic in topics and topics[key.topic].topic_id == row.topic_id
+            }
+        stable = {key: row for key, row in offsets.items() if key not in rows}
+        return FetchedOffsets(stable, frozenset(rows))
 
     async def fetch(
         self,
@@ -312,6 +465,10 @@ class GroupOffsets:
             return kind == znodes.KIND_KAFKA and not claim.value.generation
         return is_open(group, kind, await self._store.get(znodes.coordinator_path(group)))
 
+    async def has_pending(self, group: str) -> bool:
+        """Return whether the group has offsets of open transactions."""
+        return bool(await self._store.children(znodes.pending_path(group)))
+
     async def native_members(self, group: str) -> list[str]:
         """Return the names of a native group's registered consumers."""
         return await self._store.children(znodes.consumers_path(group)) or []
@@ -371,6 +528,11 @@ class GroupOffsets:
         for _ in range(ATTEMPTS_MAX):
             if await self.native_members(group):
                 raise NonEmptyGroupError(f"group {group!r} has members; stop them first")
+            if partitions is None and await self.has_pending(group):
+                raise NonEmptyGroupError(
+                    f"group {group!r} has offsets of open transactions; end these first (see: "
+                    "logbus transactions list)"
+                )
             claim = await self.claim(group)
             if partitions is None:
                 if claim.value.members:
@@ -393,10 +555,12 @@ class GroupOffsets:
     async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
         """Delete the group if ``is_over`` says so; return whether it was deleted.
 
-        A group with native members is never deleted. A commit or join during the deletion wins: it
-        claims the group, which fences the deletion.
+        A group with native members or offsets of open transactions is never deleted. A commit or
+        join during the deletion wins: it claims the group, which fences the deletion.
         """
         if await self.native_members(group) or not is_over(await self.age(group)):
+            return False
+        if await self.has_pending(group):
             return False
         claim = await self.claim(group)
         # From now on a commit or join makes a new claim, which fences the deletion.
@@ -453,14 +617,15 @@ class GroupOffsets:
         # claim a new generation could begin while the znodes are listed.
         self.release(claim)
         checks, version = claim.checks, claim.version
-        # Znodes of live native members are not listed for deletion. They make ZooKeeper refuse to
-        # delete their parent, which is in the first write, so that nothing is deleted.
-        registry = znodes.consumers_path(claim.group)
-        theirs = f"{registry}/"
+        # Znodes of live native members and of open transactions are not listed for deletion. They
+        # make ZooKeeper refuse to delete their parents, which are in the first write, so that
+        # nothing is deleted.
+        parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
+        theirs = tuple(f"{parent}/" for parent in parents)
         below = [each async for each in self._below(group)]
         kept = {path, group, claim.mark}
         paths = [p for p in below if p not in kept and not p.startswith(theirs)]
-        paths.sort(key=lambda path: path != registry)
+        paths.sort(key=lambda path: path not in parents)
         self._writer.forget(claim.group)
         last: list[Operation] = [Delete(claim.mark), Delete(path, version), Delete(group)]
         return await self._delete(checks, paths, last)
@@ -513,3 +678,9 @@ class GroupOffsets:
             async for inner in self._below(f"{path}/{name}"):
                 yield inner
         yield path
+
+
+def _unconfirmed() -> CoordinationUnavailableError:
+    return CoordinationUnavailableError(
+        "ZooKeeper did not confirm the commit in time; commit again"
+    )

@@ -3,15 +3,16 @@
 Commits of all groups that arrive during a write, or within ``interval_ms`` after its start, are
 batched into the next write; a batch larger than WRITE_BYTES_MAX is split. The last commit of a
 partition wins. A new generation of a Kafka group does not wait for the interval and includes the
-commits before it. Each group's part of a write checks the group's claim. If claims are lost, only
-their groups' commits fail.
+commits before it. Nor do the pending offsets of transactions wait (``pending_offsets``). Each
+group's share of a write checks the group's claim. If claims are lost, only their groups' commits
+fail.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -25,20 +26,27 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.loader import gather
+from broker_lite.metadata.pending_offsets import (
+    WRITE_BYTES_MAX,
+    EndPart,
+    PartOperations,
+    PartWrite,
+    group_cost,
+    row_cost,
+)
 from broker_lite.metadata.store import (
     Create,
     MetadataStore,
     Operation,
     Refused,
     Set,
+    Znode,
     write_surely,
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 
 logger = logging.getLogger("logbus.groups")
 
-WRITE_BYTES_MAX = 512 << 10
-"""Maximum bytes of one write. ZooKeeper's limit is 1 MB with paths (jute.maxbuffer)."""
 KNOWN_MAX = 10_000
 """Maximum topics, over all groups, in the cache of existing offset znodes."""
 ATTEMPTS_MAX = 20
@@ -53,9 +61,12 @@ class Writing:
     claim: GroupClaim
     done: asyncio.Future[None]
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    parts: list[PartWrite] = field(default_factory=list)
     generation: znodes.CoordinatorZnode | None = None
 
     def fail(self, error: LogbusError) -> None:
+        for part in self.parts:
+            part.fail(error)
         if not self.done.done():
             self.done.set_exception(error)
             # Mark the exception as retrieved: the caller may have stopped waiting.
@@ -63,13 +74,36 @@ class Writing:
 
 
 @dataclass(slots=True, eq=False)
-class WritePart:
-    """The part of a group's pending writes that one write contains."""
+class WriteShare:
+    """The share of a group's pending writes that one write contains. ``planned`` are the
+    operations on its parts in the present attempt."""
 
     writing: Writing
-    offsets: dict[TopicPartition, CommittedOffset]
-    generation: znodes.CoordinatorZnode | None
-    is_last: bool
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    parts: list[PartWrite] = field(default_factory=list)
+    generation: znodes.CoordinatorZnode | None = None
+    is_last: bool = False
+    planned: PartOperations | None = None
+
+    @property
+    def parents(self) -> set[str]:
+        """The paths below which the write may create or set znodes."""
+        group = self.writing.claim.group
+        topics = {key.topic for key in self.offsets}
+        for part in self.parts:
+            topics.update(key.topic for key in part.offsets)
+        paths = {znodes.topic_offsets_path(group, topic) for topic in topics}
+        return paths | {znodes.pending_path(group)} if self.parts else paths
+
+    @property
+    def ended(self) -> set[str]:
+        """The paths of the parts that the write ends, and of their offsets."""
+        group, paths = self.writing.claim.group, set()
+        for part in self.parts:
+            if isinstance(part, EndPart):
+                paths.add(znodes.part_path(group, part.name))
+                paths.update(znodes.offset_path(group, *key) for key in part.offsets)
+        return paths
 
 
 class GroupWriter:
@@ -114,6 +148,12 @@ class GroupWriter:
         self._urgent.set()
         return writing.done
 
+    def write_part(self, claim: GroupClaim, part: PartWrite) -> None:
+        """Queue a write of a transaction's part without delay, in the order of the calls.
+        ``part.done`` completes as the future of ``commit`` does."""
+        self._writing(claim).parts.append(part)
+        self._urgent.set()
+
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
         """Return a future of the claim's pending writes, or None if it has none."""
         writing = self._waiting.get(claim) or self._under_way.get(claim)
@@ -121,7 +161,7 @@ class GroupWriter:
 
     def forget(self, group: str) -> None:
         """Drop the group's znodes from the cache of existing znodes."""
-        prefix = znodes.offsets_path(group) + "/"
+        prefix = znodes.group_path(group) + "/"
         for path in [path for path in self._known if path.startswith(prefix)]:
             del self._known[path]
 
@@ -152,8 +192,8 @@ class GroupWriter:
                 # Generations first: ``was_written`` decides by the first versioned operation
                 # whether a write without an answer took effect.
                 batch = sorted(self._under_way.values(), key=lambda row: row.generation is None)
-                for parts in _packed(batch):
-                    await self._settle(parts)
+                for shares in _packed(batch):
+                    await self._settle(shares)
                 self._under_way = {}
                 if next_at > loop.time():
                     await self._pause(next_at - loop.time())
@@ -166,68 +206,68 @@ class GroupWriter:
         except TimeoutError:
             return
 
-    async def _settle(self, parts: list[WritePart]) -> None:
-        """Write the parts and complete their futures."""
+    async def _settle(self, shares: list[WriteShare]) -> None:
+        """Write the shares and complete their futures."""
         error: LogbusError
         try:
-            await self._write(parts)
+            await self._write(shares)
         except LogbusError as failure:
             error = failure
         except asyncio.CancelledError:
-            for part in parts:
-                part.writing.fail(_stopping())
+            for share in shares:
+                share.writing.fail(_stopping())
             raise
         except Exception as failure:
             # A bug. Fail these commits; the queue continues with the next write.
             logger.exception("writing group offsets to ZooKeeper failed")
             error = UnknownServerError(f"writing the offsets to ZooKeeper failed: {failure}")
         else:
-            for part in parts:
-                if part.is_last and not part.writing.done.done():
-                    part.writing.done.set_result(None)
+            for share in shares:
+                if share.is_last and not share.writing.done.done():
+                    share.writing.done.set_result(None)
             return
-        for part in parts:
-            part.writing.fail(error)
+        for share in shares:
+            share.writing.fail(error)
 
-    async def _write(self, parts: list[WritePart]) -> None:
-        """Write all parts in one transaction. Fail the parts whose claim is lost and write the
+    async def _write(self, shares: list[WriteShare]) -> None:
+        """Write all shares atomically. Fail the shares whose claim is lost and write the
         others."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
-            parts = [part for part in parts if self._is_wanted(part)]
-            if not parts:
+            shares = [share for share in shares if self._is_wanted(share)]
+            if not shares:
                 return
-            await self._learn(parts)
+            found = await self._learn(shares)
             operations: list[Operation] = []
-            owners: list[WritePart] = []
-            for part in parts:
-                operations += self._operations(part)
-                owners += [part] * (len(operations) - len(owners))
-            refused = await self._try(parts, operations)
+            owners: list[WriteShare] = []
+            for share in shares:
+                operations += self._operations(share, found)
+                owners += [share] * (len(operations) - len(owners))
+            refused = await self._try(shares, operations)
             if refused is None:
-                for part in parts:
-                    self._written(part)
+                for share in shares:
+                    self._written(share)
                 return
             claim = owners[refused.position].writing.claim
             if refused.operation.path in (check.path for check in claim.checks):
                 # Not counted as an attempt: each round removes at least one group.
-                await self._lost(claim, parts)
+                await self._lost(claim, shares)
                 continue
             attempts += 1
             # Another writer created or deleted znodes, perhaps of many groups: read all again.
-            for part in parts:
-                self.forget(part.writing.claim.group)
+            for share in shares:
+                self.forget(share.writing.claim.group)
         raise WriteConflictError(
             "another writer keeps creating or deleting the group's offsets; commit again"
         )
 
-    async def _try(self, parts: list[WritePart], operations: list[Operation]) -> Refused | None:
-        if any(part.generation is not None for part in parts):
+    async def _try(self, shares: list[WriteShare], operations: list[Operation]) -> Refused | None:
+        if any(share.generation is not None for share in shares):
             return await write_surely(self._store, operations, self._wait_connected)
         return await self._store.write(operations)
 
-    def _is_wanted(self, part: WritePart) -> bool:
-        writing = part.writing
+    def _is_wanted(self, share: WriteShare) -> bool:
+        writing = share.writing
         if not writing.claim.held:
             group = writing.claim.group
             writing.fail(
@@ -237,25 +277,24 @@ class GroupWriter:
             )
         return not writing.done.done()
 
-    async def _learn(self, parts: list[WritePart]) -> None:
-        """Read which offset znodes exist, and create their parents, for topics outside the
-        cache."""
-        topics = {(part.writing.claim.group, key.topic) for part in parts for key in part.offsets}
-        pairs = [
-            (group, znodes.topic_offsets_path(group, topic)) for group, topic in sorted(topics)
-        ]
-        for _, path in pairs:
+    async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode | None]:
+        """Read which znodes exist and create their parents, for paths outside the cache. Return
+        the znodes of ended parts and of their offsets, by path."""
+        pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
+        for path, _ in pairs:
             if path in self._known:
                 # Moves the entry to the end: the cache evicts the least recently used first.
                 self._known[path] = self._known.pop(path)
         await gather(
-            [self._learn_topic(group, path) for group, path in pairs if path not in self._known]
+            [self._learn_children(group, path) for path, group in pairs if path not in self._known]
         )
         too_many = len(self._known) - max(KNOWN_MAX, len(pairs))
         for path in list(islice(self._known, max(too_many, 0))):
             del self._known[path]
+        paths = sorted({path for share in shares for path in share.ended})
+        return dict(zip(paths, await gather([self._store.get(path) for path in paths])))
 
-    async def _learn_topic(self, group: str, path: str) -> None:
+    async def _learn_children(self, group: str, path: str) -> None:
         found = await self._store.children(path)
         if found is None:
             refused = await self._store.write([Create(path)])
@@ -264,33 +303,50 @@ class GroupWriter:
             found = await self._store.children(path)
         self._known[path] = set(found or ())
 
-    def _operations(self, part: WritePart) -> list[Operation]:
-        claim = part.writing.claim
+    def _operations(self, share: WriteShare, found: Mapping[str, Znode | None]) -> list[Operation]:
+        claim = share.writing.claim
         operations: list[Operation] = list(claim.checks)
-        if part.generation is not None:
+        if share.generation is not None:
             path = znodes.coordinator_path(claim.group)
-            operations[0] = Set(path, znodes.encode_coordinator(part.generation), claim.version)
-        for key, offset in part.offsets.items():
+            operations[0] = Set(path, znodes.encode_coordinator(share.generation), claim.version)
+        names = self._known.get(znodes.pending_path(claim.group), set())
+        planned = PartOperations(claim.group, names, found, share.offsets)
+        for part in share.parts:
+            if part.done.done():
+                continue
+            if isinstance(part, EndPart):
+                planned.end(part)
+            else:
+                planned.add(part, len(names))
+        share.planned = planned
+        operations += planned.operations
+        for key, offset in share.offsets.items():
             path, data = znodes.offset_path(claim.group, *key), znodes.encode_offset(offset)
             known = self._known.get(znodes.topic_offsets_path(claim.group, key.topic), ())
             exists = str(key.partition) in known
             operations.append(Set(path, data) if exists else Create(path, data))
         return operations
 
-    def _written(self, part: WritePart) -> None:
-        claim = part.writing.claim
-        for key in part.offsets:
+    def _written(self, share: WriteShare) -> None:
+        claim, planned = share.writing.claim, share.planned
+        assert planned is not None
+        for key in (*share.offsets, *planned.created):
             path = znodes.topic_offsets_path(claim.group, key.topic)
             self._known.get(path, set()).add(str(key.partition))
-        if part.generation is not None:
-            claim.value = part.generation
+        names = self._known.get(znodes.pending_path(claim.group), set())
+        names |= planned.added
+        names -= planned.ended
+        if share.generation is not None:
+            claim.value = share.generation
             claim.version += 1
+        for part in share.parts:
+            part.succeed()
 
-    async def _lost(self, claim: GroupClaim, parts: list[WritePart]) -> None:
+    async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
         """Mark the claim as lost, and every other claim of this write that is lost too."""
         claim.held = False
         self.forget(claim.group)
-        others = [part.writing.claim for part in parts if part.writing.claim.held]
+        others = [share.writing.claim for share in shares if share.writing.claim.held]
         paths = [znodes.coordinator_path(other.group) for other in others]
         found = await gather([self._store.get(path) for path in paths])
         for other, znode in zip(others, found):
@@ -299,25 +355,29 @@ class GroupWriter:
                 self.forget(other.group)
 
 
-def _packed(batch: list[Writing]) -> Iterator[list[WritePart]]:
+def _packed(batch: list[Writing]) -> Iterator[list[WriteShare]]:
     """Split a batch into writes of at most WRITE_BYTES_MAX bytes. A group's generation is in the
     last write of its offsets."""
-    packed: list[WritePart] = []
+    packed: list[WriteShare] = []
     size = 0
     for writing in batch:
-        group = 300 + 3 * len(writing.claim.group)
-        offsets: dict[TopicPartition, CommittedOffset] = {}
-        size += group
-        for key, offset in writing.offsets.items():
-            cost = group + len(key.topic) + 6 * len(offset.metadata)
-            if size + cost > WRITE_BYTES_MAX and (packed or offsets):
-                if offsets:
-                    packed.append(WritePart(writing, offsets, None, is_last=False))
+        group = writing.claim.group
+        share = WriteShare(writing)
+        size += group_cost(group)
+        rows = [(row_cost(group, *row), row) for row in writing.offsets.items()]
+        for cost, row in (*((part.cost, part) for part in writing.parts), *rows):
+            if size + cost > WRITE_BYTES_MAX and (packed or share.parts or share.offsets):
+                if share.parts or share.offsets:
+                    packed.append(share)
                 yield packed
-                packed, offsets, size = [], {}, group
-            offsets[key] = offset
+                packed, share, size = [], WriteShare(writing), group_cost(group)
+            if isinstance(row, tuple):
+                share.offsets[row[0]] = row[1]
+            else:
+                share.parts.append(row)
             size += cost
-        packed.append(WritePart(writing, offsets, writing.generation, is_last=True))
+        share.generation, share.is_last = writing.generation, True
+        packed.append(share)
     yield packed
 
 

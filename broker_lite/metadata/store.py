@@ -33,6 +33,8 @@ class Znode(NamedTuple):
     """Session that owns an ephemeral znode; 0 for a persistent one."""
     modified_ms: int = 0
     """Time of the last write by ZooKeeper's wall clock, even if it did not change the value."""
+    modified_zxid: int = 0
+    """The last write's position in ZooKeeper's order of all writes."""
 
 
 class Check(NamedTuple):

@@ -10,6 +10,7 @@
     /consumers/<group>                          kind of the group
     /consumers/<group>/offsets/<t>/<p>          committed offset
     /consumers/<group>/coordinator              claim of a Kafka group
+    /consumers/<group>/pending/<part>           offsets of a transaction that has not ended
     /consumers/<group>/ids/<consumer>           member of a native group
     /consumers/<group>/owners/<t>/<p>           owner of a partition in a native group
 
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidGroupIdError, UnsupportedVersionError
+from broker_lite.metadata.store import Znode
 from broker_lite.model import (
     NO_EPOCH,
     BrokerView,
@@ -34,6 +36,7 @@ from broker_lite.model import (
     Endpoint,
     LeaderAndIsr,
     ReplicaId,
+    TopicPartition,
 )
 
 VERSION = 2
@@ -139,6 +142,15 @@ def topic_offsets_path(group: str, topic: str) -> str:
 
 def offset_path(group: str, topic: str, partition: int) -> str:
     return f"{group_path(group)}/offsets/{topic}/{partition}"
+
+
+def pending_path(group: str) -> str:
+    """Return the path of the offsets that transactions have written but not ended."""
+    return f"{group_path(group)}/pending"
+
+
+def part_path(group: str, name: str) -> str:
+    return f"{group_path(group)}/pending/{name}"
 
 
 def coordinator_path(group: str) -> str:
@@ -252,6 +264,33 @@ class CoordinatorZnode(NamedTuple):
     claim: str = ""
     members: int = 0
     session_timeout_ms: int = 0
+
+
+class TransactionKey(NamedTuple):
+    """A transaction of a producer. ``epoch`` is the client's epoch while it is open. ``number``
+    counts the transactions of its transactional id, from 1."""
+
+    producer_id: int
+    epoch: int
+    number: int
+
+
+class PendingPart(NamedTuple):
+    """The name of a znode below /consumers/<group>/pending: part ``sequence``, from 0, of a
+    transaction's offsets for the group."""
+
+    transaction: TransactionKey
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{'-'.join(map(str, self.transaction))}-{self.sequence}"
+
+
+class PendingOffsets(NamedTuple):
+    """/consumers/<group>/pending/<part>: offsets to commit if the transaction commits."""
+
+    transactional_id: str
+    offsets: Mapping[TopicPartition, CommittedOffset]
 
 
 class NativeSubscription(NamedTuple):
@@ -514,20 +553,33 @@ def decode_first_look(path: str, data: bytes) -> FirstLookZnode:
     return FirstLookZnode(str(value["topic_id"]), int(value["partitions"]))
 
 
-def encode_offset(value: CommittedOffset) -> bytes:
-    return encode_value(
-        {
-            "offset": value.offset,
-            "leader_epoch": value.leader_epoch,
-            "metadata": value.metadata,
-            "topic_id": value.topic_id,
-            "commit_ms": value.commit_ms,
-        }
-    )
+def encode_offset(value: CommittedOffset, *, added_zxid: int | None = None) -> bytes:
+    """Encode an offset. ``added_zxid`` of a transaction's offset is the creation of its part."""
+    added = {} if added_zxid is None else {"added_zxid": added_zxid}
+    return encode_value({**_offset_fields(value), **added})
 
 
 def decode_offset(path: str, data: bytes) -> CommittedOffset:
-    value = decode_value(path, data)
+    return _offset(decode_value(path, data))
+
+
+def offset_zxid(path: str, znode: Znode) -> int:
+    """Return when the offset was written, in ZooKeeper's order. A transaction writes its offset
+    when it adds the part, not when it commits."""
+    return int(decode_value(path, znode.data).get("added_zxid", znode.modified_zxid))
+
+
+def _offset_fields(value: CommittedOffset) -> dict[str, Any]:
+    return {
+        "offset": value.offset,
+        "leader_epoch": value.leader_epoch,
+        "metadata": value.metadata,
+        "topic_id": value.topic_id,
+        "commit_ms": value.commit_ms,
+    }
+
+
+def _offset(value: Mapping[str, Any]) -> CommittedOffset:
     return CommittedOffset(
         value["offset"],
         value.get("leader_epoch", NO_EPOCH),
@@ -535,6 +587,33 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
         value["topic_id"],
         value["commit_ms"],
     )
+
+
+def encode_pending(value: PendingOffsets) -> bytes:
+    rows = [
+        {"topic": key.topic, "partition": key.partition, **_offset_fields(offset)}
+        for key, offset in value.offsets.items()
+    ]
+    return encode_value({"transactional_id": value.transactional_id, "rows": rows})
+
+
+def decode_pending(path: str, data: bytes) -> PendingOffsets:
+    value = decode_value(path, data)
+    return PendingOffsets(
+        value["transactional_id"],
+        {TopicPartition(row["topic"], row["partition"]): _offset(row) for row in value["rows"]},
+    )
+
+
+def decode_part(name: str) -> PendingPart:
+    """Return the part of a znode's name below /consumers/<group>/pending."""
+    try:
+        producer_id, epoch, number, sequence = map(int, name.split("-"))
+    except ValueError:
+        raise UnsupportedVersionError(
+            f"znode {name!r} below a group's pending offsets has a name that logbus did not give"
+        ) from None
+    return PendingPart(TransactionKey(producer_id, epoch, number), sequence)
 
 
 def encode_value(value: dict[str, Any], version: int = 1) -> bytes:

@@ -231,7 +231,8 @@ class ZooKeeperStore:
                 if await self._ask(self._client.exists_async, full, watch=watcher) is None:
                     return None
                 continue
-            return Znode(data, stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime)
+            owner = stat.ephemeralOwner
+            return Znode(data, stat.version, stat.czxid, owner, stat.mtime, stat.mzxid)
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """Return the sorted names of a znode's children, or None (and set no watch) if the znode

@@ -46,10 +46,18 @@ class _Node:
     created_zxid: int
     owner: int
     modified_ms: int = WALL_BEGAN_MS
+    modified_zxid: int = 0
     children: set[str] = field(default_factory=set)
 
     def read(self) -> Znode:
-        return Znode(self.data, self.version, self.created_zxid, self.owner, self.modified_ms)
+        return Znode(
+            self.data,
+            self.version,
+            self.created_zxid,
+            self.owner,
+            self.modified_ms,
+            self.modified_zxid,
+        )
 
 
 @dataclass
@@ -208,7 +216,9 @@ class ZkService:
                 return
             case Create():
                 owner = session.session_id if operation.ephemeral else 0
-                self._nodes[path] = _Node(operation.data, 0, self.zxid, owner, self._wall_ms())
+                self._nodes[path] = _Node(
+                    operation.data, 0, self.zxid, owner, self._wall_ms(), self.zxid
+                )
                 parent, _, name = path.rpartition("/")
                 self._nodes[parent].children.add(name)
                 self._fire(self._data_watches, path, DataChanged(path))
@@ -218,6 +228,7 @@ class ZkService:
                 node.data = operation.data
                 node.version += 1
                 node.modified_ms = self._wall_ms()
+                node.modified_zxid = self.zxid
                 self._fire(self._data_watches, path, DataChanged(path))
             case Delete():
                 self._delete(path)

@@ -13,6 +13,7 @@ from broker_lite.errors import (
     InvalidConfigError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
 )
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
@@ -154,7 +155,13 @@ def starting_offsets(
     former: set[str] = set()
     if group is not None:
         rows = yield from _group_offsets(
-            cluster, group, wheres, ids=ids, former=former, deadline_ms=deadline_ms
+            cluster,
+            group,
+            wheres,
+            ids=ids,
+            former=former,
+            deadline_ms=deadline_ms,
+            is_stable=config.isolation_level == "read_committed",
         )
     standings = {
         where: Standing(rows.get(where), where.topic in former, ids[where.topic])
@@ -195,11 +202,22 @@ def _group_offsets(
     ids: Mapping[str, str],
     former: set[str],
     deadline_ms: float,
+    is_stable: bool,
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
-    """Return the group's committed offsets; partitions without one are absent."""
-    found = requests.raise_first(
-        (yield from group_requests.committed(cluster, group, wheres, deadline_ms, former))
-    )
+    """Return the group's committed offsets; partitions without one are absent. ``is_stable`` waits
+    for open transactions; raises UnstableOffsetCommitError after the deadline."""
+    if is_stable:
+        rows, unstable = yield from group_requests.stable(
+            cluster, group, wheres, until_ms=deadline_ms, deadline_ms=deadline_ms, former=former
+        )
+        if unstable:
+            raise UnstableOffsetCommitError(
+                f"an open transaction has an offset of group {group!r} for {min(unstable)}; see: "
+                "logbus transactions list"
+            )
+    else:
+        rows = yield from group_requests.committed(cluster, group, wheres, deadline_ms, former)
+    found = requests.raise_first(rows)
     for where, row in found.items():
         if row.topic_id not in (NULL_TOPIC_ID, ids[where.topic]):
             raise made_again(where.topic)

@@ -33,6 +33,10 @@ from broker_lite.model import (
     TopicPartition,
 )
 
+STABLE_WAIT_MS = 1000
+"""Milliseconds to wait for an open transaction before the other partitions start without the
+unstable ones."""
+
 
 @dataclass(slots=True)
 class FirstLook:
@@ -94,7 +98,11 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """Return start offsets (``starting.begin``), without partitions that no broker knows yet."""
+    """Return start offsets (``starting.begin``), without partitions that no broker knows yet.
+
+    A consumer of committed records also leaves out partitions for which an open transaction has an
+    offset that it has not committed (KIP-447).
+    """
     wanted = sorted(wheres)
     if config.start != "earliest":
         # The cached metadata may describe a deleted topic of this name.
@@ -104,7 +112,14 @@ def beginnings(
         cluster, lambda: {w.topic for w in wanted if cluster.view.partition(w) is None}
     )
     ready = [where for where in wanted if cluster.view.partition(where) is not None]
-    found = yield from group_requests.committed(cluster, group, ready, deadline_ms)
+    if config.isolation_level == "read_committed":
+        until_ms = min(cluster.now_ms() + STABLE_WAIT_MS, deadline_ms)
+        found, unstable = yield from group_requests.stable(
+            cluster, group, ready, until_ms=until_ms, deadline_ms=deadline_ms
+        )
+        ready = [where for where in ready if where not in unstable]
+    else:
+        found = yield from group_requests.committed(cluster, group, ready, deadline_ms)
     rows = requests.raise_first(found)
     standings = {}
     for where in ready:

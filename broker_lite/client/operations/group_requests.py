@@ -18,6 +18,7 @@ from broker_lite.errors import (
     NotCoordinatorError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
     error_for,
 )
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPartition
@@ -100,10 +101,14 @@ def committed(
     wheres: Iterable[TopicPartition] | None,
     deadline_ms: float,
     former: set[str] | None = None,
+    *,
+    unstable: set[TopicPartition] | None = None,
 ) -> Operation[PerPartition[CommittedOffset]]:
     """Return a group's committed offsets; partitions without one are absent.
 
     ``former`` collects recreated topics for which the group has an offset of the deleted topic.
+    ``unstable`` collects partitions for which an open transaction has another offset (KIP-447),
+    which are absent from the result.
     """
     topics = None
     if wheres is not None:
@@ -111,11 +116,14 @@ def committed(
             groups.OffsetFetchTopic(name, tuple(where.partition for where in rows))
             for name, rows in group_by_topic(list(wheres)).items()
         )
-    exchange = CallExchange(groups.OffsetFetchRequest((groups.OffsetFetchGroup(group, topics),)))
+    wanted = (groups.OffsetFetchGroup(group, topics),)
+    exchange = CallExchange(groups.OffsetFetchRequest(wanted, unstable is not None))
     found: PerPartition[CommittedOffset] = {}
 
     def check(answer: groups.OffsetFetchResponse) -> LogbusError | None:
         found.clear()
+        if unstable is not None:
+            unstable.clear()
         for each in answer.groups:
             if each.error_code:
                 return error_for(each.error_code)
@@ -124,6 +132,9 @@ def committed(
                     where = TopicPartition(topic.name, row.partition_index)
                     if row.error_code:
                         error = error_for(row.error_code)
+                        if unstable is not None and isinstance(error, UnstableOffsetCommitError):
+                            unstable.add(where)
+                            continue
                         if error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
                             return error
                         found[where] = error
@@ -141,6 +152,31 @@ def committed(
 
     yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
     return found
+
+
+def stable(
+    cluster: Cluster,
+    group: str,
+    wheres: Iterable[TopicPartition],
+    *,
+    until_ms: float,
+    deadline_ms: float,
+    former: set[str] | None = None,
+) -> Operation[tuple[PerPartition[CommittedOffset], set[TopicPartition]]]:
+    """Return committed offsets as ``committed`` does, and the partitions that are unstable.
+
+    Waits until ``until_ms`` for the end of the open transactions: a reader that starts at an offset
+    from before their commit reads records that they have processed.
+    """
+    unstable: set[TopicPartition] = set()
+    wanted, attempt = list(wheres), 0
+    while True:
+        found = yield from committed(cluster, group, wanted, deadline_ms, former, unstable=unstable)
+        pause = backoff_ms(attempt)
+        if not unstable or cluster.now_ms() + pause >= until_ms:
+            return found, unstable
+        yield Pause(pause)
+        attempt += 1
 
 
 def commit_offsets(

@@ -24,7 +24,12 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.group_claims import GroupClaim
-from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
+from broker_lite.metadata.group_offsets import (
+    FetchedOffsets,
+    GroupAge,
+    GroupOffsets,
+    PendingRow,
+)
 from broker_lite.metadata.native_members import NativeMember, read_members
 from broker_lite.metadata.producer_ids import ProducerIds
 from broker_lite.metadata.registration import prepare
@@ -421,6 +426,40 @@ class Registry(Membership):
         without the offset.
         """
         return await self._groups.fetch(group, partitions, with_former=with_former)
+
+    async def fetch_stable_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        with_former: bool = False,
+    ) -> FetchedOffsets:
+        """Return offsets as ``fetch_offsets`` does, without those that an open transaction may
+        change, and the partitions of the latter."""
+        return await self._groups.fetch_stable(group, partitions, with_former=with_former)
+
+    async def add_pending_offsets(
+        self,
+        claim: GroupClaim,
+        transaction: znodes.TransactionKey,
+        value: znodes.PendingOffsets,
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Keep a transaction's offsets until its end, with an error or None for each partition.
+
+        The write is queued before the first suspension. Raise NotCoordinatorError if the claim is
+        lost.
+        """
+        return await self._groups.add_pending(claim, transaction, value)
+
+    async def end_pending_offsets(
+        self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
+    ) -> None:
+        """Commit or drop a transaction's offsets. Repeating it has no effect."""
+        await self._groups.end_pending(group, transaction, is_commit=is_commit)
+
+    async def pending_offsets(self, group: str) -> list[PendingRow]:
+        """Return the offsets of the group's open transactions."""
+        return await self._groups.pending(group)
 
     async def delete_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None

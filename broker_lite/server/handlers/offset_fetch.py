@@ -1,9 +1,10 @@
 """OffsetFetch 1-8: read groups' offsets from ZooKeeper; any broker serves it.
 
 Version 8 takes several groups. A requested partition without an offset is answered with -1, as in
-Kafka. ``require_stable`` has no effect, because transactions are not supported. A logbus client
-also requests topic ids and commit times with a tagged field. For an offset of a deleted topic of
-the same name, its answer holds the former topic's id without the offset.
+Kafka. With ``require_stable``, a partition for which an open transaction has another offset is
+answered with UNSTABLE_OFFSET_COMMIT and no offset. A logbus client also requests topic ids and
+commit times with a tagged field. For an offset of a deleted topic of the same name, its answer
+holds the former topic's id without the offset.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.errors import (
+    NO_ERROR,
+    LogbusError,
+    UnstableOffsetCommitError,
+    wire_code,
+)
 from broker_lite.model import NO_OFFSET, CommittedOffset, TopicPartition
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
@@ -26,15 +32,21 @@ _Topic = _Group.OffsetFetchResponseTopics
 BATCHED_FROM = 8
 NONE = CommittedOffset(NO_OFFSET)
 
+FoundRow = tuple[CommittedOffset, int]
+"""An offset and its partition's error code."""
+
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Read each group; each has its own error in the answer."""
+    is_stable = message.require_stable
     if request.api_version >= BATCHED_FROM:
         rows = []
         is_own = own_tag(message)
         for wanted in message.groups:
-            read = await _read(parts, wanted.group_id, wanted.topics, with_former=is_own)
-            rows.append((wanted.group_id, *read))
+            code, found = await _read(
+                parts, wanted.group_id, wanted.topics, is_stable=is_stable, with_former=is_own
+            )
+            rows.append((wanted.group_id, code, found))
         if is_own:
             return own.OffsetFetchResponse(0, tuple(_own_group(*row) for row in rows))
         kind = _Topic.OffsetFetchResponsePartitions
@@ -49,57 +61,65 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 for group, code, found in rows
             ]
         )
-    code, found = await _read(parts, message.group_id, message.topics)
+    code, found = await _read(parts, message.group_id, message.topics, is_stable=is_stable)
     topics = _rows(_OldTopic, _OldTopic.OffsetFetchResponsePartition, found, code)
     return Response(topics=topics, error_code=code)
 
 
 async def _read(
-    parts: BrokerContext, group: str, topics: Any, *, with_former: bool = False
-) -> tuple[int, Mapping[TopicPartition, CommittedOffset]]:
+    parts: BrokerContext, group: str, topics: Any, *, is_stable: bool, with_former: bool = False
+) -> tuple[int, Mapping[TopicPartition, FoundRow]]:
     """Return an error code, and the offsets of the requested partitions or of all."""
     wanted = None
     if topics is not None:
         wanted = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]
-    code, found = NO_ERROR, {}
+    code = NO_ERROR
+    found: dict[TopicPartition, FoundRow] = {}
     try:
-        found = await parts.registry.fetch_offsets(group, wanted, with_former=with_former)
+        if is_stable:
+            offsets, unstable = await parts.registry.fetch_stable_offsets(
+                group, wanted, with_former=with_former
+            )
+            found = dict.fromkeys(unstable, (NONE, UnstableOffsetCommitError.code))
+        else:
+            offsets = await parts.registry.fetch_offsets(group, wanted, with_former=with_former)
+        found |= {key: (offset, NO_ERROR) for key, offset in offsets.items()}
     except LogbusError as error:
         code = wire_code(error)
     if wanted is not None:
-        found = {key: found.get(key, NONE) for key in wanted}
+        found = {key: found.get(key, (NONE, NO_ERROR)) for key in wanted}
     return code, found
 
 
 def _rows(
-    topic_kind: Any, kind: Any, found: Mapping[TopicPartition, CommittedOffset], code: int
+    topic_kind: Any, kind: Any, found: Mapping[TopicPartition, FoundRow], code: int
 ) -> list[Any]:
     topics: dict[str, list[Any]] = {}
-    for key, committed in found.items():
+    for key, (committed, error_code) in found.items():
         row = build(
             kind,
             partition_index=key.partition,
             committed_offset=committed.offset,
             committed_leader_epoch=committed.leader_epoch,
             metadata=committed.metadata,
-            error_code=code,
+            error_code=code or error_code,
         )
         topics.setdefault(key.topic, []).append(row)
     return [build(topic_kind, name=name, partitions=rows) for name, rows in topics.items()]
 
 
 def _own_group(
-    group: str, code: int, found: Mapping[TopicPartition, CommittedOffset]
+    group: str, code: int, found: Mapping[TopicPartition, FoundRow]
 ) -> own.FetchedOffsetsGroup:
     topics: dict[str, list[own.FetchedOffset]] = {}
-    for key, committed in found.items():
+    for key, (committed, error_code) in found.items():
         topics.setdefault(key.topic, []).append(
             own.FetchedOffset(
                 key.partition,
                 committed.offset,
                 committed.leader_epoch,
                 committed.metadata,
-                NO_ERROR,
+                error_code,
                 committed.topic_id,
                 committed.commit_ms,
             )

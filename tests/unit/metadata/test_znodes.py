@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from broker_lite.errors import InvalidGroupIdError, UnsupportedVersionError
 from broker_lite.metadata import znodes as z
-from broker_lite.model import CommittedOffset, Endpoint, LeaderAndIsr, ReplicaId
+from broker_lite.model import (
+    CommittedOffset,
+    Endpoint,
+    LeaderAndIsr,
+    ReplicaId,
+    TopicPartition,
+)
 
 REGISTRATION = z.Registration(
     1, Endpoint("h", 9092), "D", 3, "r1", {"columns": 1}, {"t": (0, 2), "a": (1,)}
@@ -56,6 +62,17 @@ BYTES = [
     ),
     (z.encode_cluster_id("C"), b'{"version":1,"id":"C"}'),
     (
+        z.encode_pending(z.PendingOffsets("copier", {TopicPartition("t", 3): OFFSET})),
+        b'{"version":1,"transactional_id":"copier","rows":[{"topic":"t","partition":3,"offset":5,'
+        b'"leader_epoch":2,"metadata":"note","topic_id":"TTTTTTTTTTTTTTTTTTTTTT",'
+        b'"commit_ms":1234}]}',
+    ),
+    (
+        z.encode_offset(OFFSET, added_zxid=77),
+        b'{"version":1,"offset":5,"leader_epoch":2,"metadata":"note",'
+        b'"topic_id":"TTTTTTTTTTTTTTTTTTTTTT","commit_ms":1234,"added_zxid":77}',
+    ),
+    (
         z.encode_producer_ids(z.ProducerIdBlock(1, 0, 1000)),
         b'{"version":1,"broker":1,"first":0,"next":1000}',
     ),
@@ -89,6 +106,11 @@ def test_decoding_reverses_encoding() -> None:
     assert z.decode_state("/p", z.encode_state(STATE), 7) == STATE
     assert z.decode_controller("/p", z.encode_controller(1, 99)) == (1, 99)
     assert z.decode_offset("/p", z.encode_offset(OFFSET)) == OFFSET
+    assert z.decode_offset("/p", z.encode_offset(OFFSET, added_zxid=77)) == OFFSET
+    pending = z.PendingOffsets("copier", {TopicPartition("t", 3): OFFSET})
+    assert z.decode_pending("/p", z.encode_pending(pending)) == pending
+    part = z.PendingPart(z.TransactionKey(1000, 3, 12), 1)
+    assert str(part) == "1000-3-12-1" and z.decode_part(str(part)) == part
     block = z.ProducerIdBlock(1, 0, 1000)
     assert z.decode_producer_ids("/p", z.encode_producer_ids(block)) == block
 
@@ -100,6 +122,12 @@ def test_decoding_reverses_encoding() -> None:
 def test_foreign_or_newer_value_is_refused_with_its_path(data: bytes) -> None:
     with pytest.raises(UnsupportedVersionError, match="/controller_epoch"):
         z.decode_controller_epoch(z.CONTROLLER_EPOCH, data)
+
+
+@pytest.mark.parametrize("name", ["", "x", "1-2-3", "1-2-3-4-5", "1-2-3-x"])
+def test_foreign_name_of_a_pending_part_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedVersionError, match="logbus did not give"):
+        z.decode_part(name)
 
 
 def test_missing_key_raises_error_that_names_the_path() -> None:

@@ -1,0 +1,422 @@
+"""Offsets of transactions beside their group, on a simulated and on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from brokers import Broker, Cluster, create, run
+from worlds import World, until
+
+from broker_lite.errors import (
+    CoordinationUnavailableError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    TransactionAbortableError,
+)
+from broker_lite.metadata import pending_offsets, znodes
+from broker_lite.metadata.pending_offsets import WRITE_BYTES_MAX
+from broker_lite.metadata.store import Delete
+from broker_lite.metadata.znodes import PendingOffsets, TransactionKey
+from broker_lite.model import CommittedOffset, TopicPartition
+
+FIRST, NEXT = TransactionKey(1000, 0, 1), TransactionKey(1000, 1, 2)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def add(
+    broker: Broker, offsets: dict[TopicPartition, int], transaction: TransactionKey = FIRST
+) -> None:
+    claim = await broker.registry.claim_group("g")
+    rows = {key: CommittedOffset(offset) for key, offset in offsets.items()}
+    value = PendingOffsets("copier", rows)
+    results = await broker.registry.add_pending_offsets(claim, transaction, value)
+    assert results == dict.fromkeys(offsets)
+
+
+async def end(
+    broker: Broker, transaction: TransactionKey = FIRST, *, is_commit: bool = True
+) -> None:
+    await broker.registry.end_pending_offsets("g", transaction, is_commit=is_commit)
+
+
+async def committed(broker: Broker) -> dict[TopicPartition, int]:
+    found = await broker.registry.fetch_offsets("g")
+    return {key: row.offset for key, row in found.items()}
+
+
+async def parts(broker: Broker) -> list[str]:
+    return await broker.store.children(znodes.pending_path("g")) or []
+
+
+async def topic(cluster: Cluster, partitions: int = 2) -> None:
+    await create(cluster.controller(), "t", partitions)
+    await until(lambda: all("t" in b.registry.snapshot.topics for b in cluster.running))
+
+
+def test_offsets_of_a_transaction_are_pending_until_it_commits(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await topic(cluster)
+        await one.registry.commit_offsets("g", {T0: CommittedOffset(1), T1: CommittedOffset(1)})
+        await add(one, {T0: 5})
+        await add(one, {T0: 6})
+        assert await parts(one) == ["1000-0-1-0", "1000-0-1-1"]
+        stable = await two.registry.fetch_stable_offsets("g")
+        assert {key: row.offset for key, row in stable.offsets.items()} == {T1: 1}
+        assert stable.unstable == {T0}
+        assert await committed(two) == {T0: 1, T1: 1}
+        await end(one)
+        assert await parts(one) == []
+        # The second part of the transaction wins over the first.
+        assert await committed(two) == {T0: 6, T1: 1}
+        assert (await two.registry.fetch_stable_offsets("g")).unstable == frozenset()
+        found = await two.registry.fetch_offsets("g", [T0])
+        topic_id = one.registry.snapshot.topics["t"].topic_id
+        assert found[T0] == CommittedOffset(6, topic_id=topic_id, commit_ms=1234)
+
+    run(world, body)
+
+
+def test_abort_drops_pending_offsets(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await add(broker, {T0: 5})
+        await end(broker, is_commit=False)
+        assert await parts(broker) == [] and await committed(broker) == {}
+        await end(broker)
+        assert await committed(broker) == {}, "a commit after the abort had an effect"
+
+    run(world, body)
+
+
+def test_end_of_one_transaction_leaves_the_parts_of_another(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await add(broker, {T0: 5})
+        await add(broker, {T1: 7}, NEXT)
+        await end(broker)
+        assert await parts(broker) == ["1000-1-2-0"]
+        assert await committed(broker) == {T0: 5}
+
+    run(world, body)
+
+
+def test_repeated_end_does_not_set_offsets_back(world: World) -> None:
+    """The next owner commits between the two ends."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await add(broker, {T0: 5})
+        await end(broker)
+        await add(broker, {T0: 9}, NEXT)
+        await end(broker, NEXT)
+        await end(broker)
+        assert await committed(broker) == {T0: 9}
+
+    run(world, body)
+
+
+def test_simultaneous_ends_apply_a_part_once(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await add(broker, {T0: 5, T1: 6})
+        await asyncio.gather(*(end(broker) for _ in range(3)))
+        assert await parts(broker) == [] and await committed(broker) == {T0: 5, T1: 6}
+
+    run(world, body)
+
+
+def test_offset_written_after_the_part_stays(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await broker.registry.commit_offsets("g", {T0: CommittedOffset(1)})
+        await add(broker, {T0: 5, T1: 5})
+        await broker.registry.commit_offsets("g", {T0: CommittedOffset(3)})
+        await end(broker)
+        assert await committed(broker) == {T0: 3, T1: 5}
+
+    run(world, body)
+
+
+def test_commit_in_the_same_write_as_the_end_stays(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await add(broker, {T0: 5, T1: 5})
+        writes: list[list[type]] = []
+        write = broker.store.write
+
+        async def seen(operations: Any) -> Any:
+            kinds = [type(row) for row in operations]
+            if Delete in kinds:
+                writes.append(kinds)
+            return await write(operations)
+
+        broker.store.write = seen  # type: ignore[method-assign]
+        rows = await broker.registry.pending_offsets("g")
+        claim = await broker.registry.claim_group("g")
+        groups = broker.registry._groups
+        await asyncio.gather(
+            groups._end_parts(claim, rows, is_commit=True),
+            broker.registry.commit_offsets("g", {T0: CommittedOffset(3)}, claim),
+        )
+        assert len(writes) == 1 and len(writes[0]) == 5, "the end and the commit took two writes"
+        assert await committed(broker) == {T0: 3, T1: 5}
+
+    run(world, body)
+
+
+def test_of_two_transactions_the_later_part_wins_in_either_order_of_ends(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        other = TransactionKey(2000, 0, 1)
+        for first, second, offset in ((FIRST, other, 5), (other, FIRST, 15)):
+            await add(broker, {T0: offset})
+            await add(broker, {T0: offset + 1}, other)
+            await end(broker, first)
+            await end(broker, second)
+            assert await committed(broker) == {T0: offset + 1}
+
+    run(world, body)
+
+
+def test_parts_of_a_former_coordinator_are_ended_by_the_next(world: World) -> None:
+    """A coordinator is killed between TxnOffsetCommit and EndGroupOffsets."""
+
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await topic(cluster)
+        await add(one, {T0: 5})
+        await cluster.kill(one)
+        await end(two)
+        assert await parts(two) == [] and await committed(two) == {T0: 5}
+
+    run(world, body)
+
+
+def test_lost_session_keeps_pending_offsets(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await add(broker, {T0: 5})
+        former = broker.registry.broker_epoch
+        await world.expire(broker.store)
+        await until(
+            lambda: broker.registry.connected and broker.registry.broker_epoch not in (former, -1)
+        )
+        await add(broker, {T1: 6})
+        assert await parts(broker) == ["1000-0-1-0", "1000-0-1-1"]
+        await end(broker)
+        assert await parts(broker) == [] and await committed(broker) == {T0: 5, T1: 6}
+
+    run(world, body)
+
+
+def test_former_coordinator_adds_no_part(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await topic(cluster)
+        claim = await one.registry.claim_group("g")
+        await end(two)
+        value = PendingOffsets("copier", {T0: CommittedOffset(5)})
+        with pytest.raises(NotCoordinatorError):
+            await one.registry.add_pending_offsets(claim, FIRST, value)
+        assert await parts(two) == []
+
+    run(world, body)
+
+
+def test_part_added_just_before_the_end_is_ended(world: World) -> None:
+    """The client gave up waiting for TxnOffsetCommit, and its transaction is aborted."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await broker.registry.commit_offsets("g", {T0: CommittedOffset(1)})
+        adding = asyncio.ensure_future(add(broker, {T0: 5}))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await end(broker, is_commit=False)
+        await adding
+        assert await parts(broker) == [] and await committed(broker) == {T0: 1}
+
+    run(world, body)
+
+
+def test_lost_answers_leave_one_outcome(world: World) -> None:
+    """Every write takes effect, and its answer is lost: the senders repeat their requests."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await broker.registry.commit_offsets("g", {T1: CommittedOffset(1)})
+        write, losing = broker.store.write, [True]
+
+        async def unsure(operations: Any) -> Any:
+            refused = await write(operations)
+            if losing and any("/pending/" in row.path for row in operations):
+                losing.pop()
+                raise CoordinationUnavailableError("the answer was lost")
+            return refused
+
+        broker.store.write = unsure  # type: ignore[method-assign]
+        with pytest.raises(CoordinationUnavailableError):
+            await add(broker, {T0: 5})
+        await add(broker, {T0: 5})
+        assert await parts(broker) == ["1000-0-1-0", "1000-0-1-1"]
+        losing.append(True)
+        with pytest.raises(CoordinationUnavailableError):
+            await end(broker)
+        await end(broker)
+        assert await parts(broker) == [] and await committed(broker) == {T0: 5, T1: 1}
+
+    run(world, body)
+
+
+def test_offsets_of_a_recreated_topic_stay(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await create(broker, "u")
+        u0 = TopicPartition("u", 0)
+        await add(broker, {T0: 5, u0: 6})
+        await broker.registry.delete_topics(["t"])
+        await create(broker, "t", 2)
+        stable = await broker.registry.fetch_stable_offsets("g")
+        assert stable.unstable == {u0}
+        await end(broker)
+        assert await committed(broker) == {u0: 6}
+        assert await broker.store.children(znodes.topic_offsets_path("g", "t")) is None
+
+    run(world, body)
+
+
+def test_group_with_pending_offsets_is_neither_deleted_nor_expired(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await add(broker, {T0: 5})
+        with pytest.raises(NonEmptyGroupError):
+            await broker.registry.delete_group_offsets("g")
+        assert not await broker.registry.expire_group("g", lambda age: True)
+        assert await parts(broker) == ["1000-0-1-0"]
+        await end(broker)
+        assert await committed(broker) == {T0: 5}
+        await broker.registry.delete_group_offsets("g")
+        assert await broker.registry.group_kind("g") is None
+
+    run(world, body)
+
+
+def test_part_added_during_the_deletion_of_its_group_stays(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await topic(cluster)
+        await add(one, {T0: 5})
+        await end(one)
+        groups = one.registry._groups
+        delete = groups._delete_group
+
+        async def late(claim: Any) -> Any:
+            await add(two, {T0: 6}, NEXT)
+            return await delete(claim)
+
+        groups._delete_group = late  # type: ignore[method-assign]
+        assert not await one.registry.expire_group("g", lambda age: True)
+        await end(two, NEXT)
+        assert await committed(two) == {T0: 6}
+
+    run(world, body)
+
+
+def test_large_commit_is_split_into_parts_of_one_write_each(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        count = 300
+        await topic(cluster, count)
+        claim = await broker.registry.claim_group("g")
+        rows = {
+            TopicPartition("t", n): CommittedOffset(n, metadata='"' * 4000) for n in range(count)
+        }
+        sizes: list[int] = []
+        write = broker.store.write
+
+        async def measured(operations: Any) -> Any:
+            sizes.append(sum(len(o.path) + len(getattr(o, "data", b"")) for o in operations))
+            return await write(operations)
+
+        broker.store.write = measured  # type: ignore[method-assign]
+        value = PendingOffsets("copier", rows)
+        await broker.registry.add_pending_offsets(claim, FIRST, value)
+        assert len(await parts(broker)) == 15
+        await end(broker)
+        assert max(sizes) <= WRITE_BYTES_MAX
+        assert await committed(broker) == {TopicPartition("t", n): n for n in range(count)}
+
+    run(world, body)
+
+
+def test_too_many_pending_parts_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        monkeypatch.setattr(pending_offsets, "PARTS_MAX", 3)
+        results = await asyncio.gather(
+            *(add(broker, {T0: n}) for n in range(5)), return_exceptions=True
+        )
+        assert [type(row) for row in results].count(TransactionAbortableError) == 2
+        assert len(await parts(broker)) == 3
+        await end(broker, is_commit=False)
+        await add(broker, {T0: 1}, NEXT)
+
+    run(world, body)
+
+
+def test_offset_from_before_a_commit_never_passes_for_stable(world: World) -> None:
+    """The transaction commits between any two reads of a stable fetch."""
+
+    async def fetch(broker: Broker, number: int) -> None:
+        store, transaction = broker.store, TransactionKey(1000, 0, number)
+        await add(broker, {T0: 10 + number}, transaction)
+        originals = {name: getattr(store, name) for name in ("get", "children", "sync")}
+        reads = 0
+
+        def restore() -> None:
+            for name, original in originals.items():
+                setattr(store, name, original)
+
+        def interrupted(original: Any) -> Any:
+            async def read(path: str, **options: Any) -> Any:
+                nonlocal reads
+                found = await original(path, **options)
+                reads += 1
+                if reads == number:
+                    restore()
+                    await end(broker, transaction)
+                return found
+
+            return read
+
+        for name, original in originals.items():
+            setattr(store, name, interrupted(original))
+        stable = await broker.registry.fetch_stable_offsets("g", [T0])
+        restore()
+        assert T0 in stable.unstable or stable.offsets[T0].offset == 10 + number
+        await end(broker, transaction)
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await broker.registry.commit_offsets("g", {T0: CommittedOffset(1)})
+        for number in range(1, 9):
+            await fetch(broker, number)
+
+    run(world, body)
