@@ -37,6 +37,9 @@ MIRROR_PREFIX = "logbus-mirror-"
 """Prefix of the group and the topic on the target cluster in which a mirror stores its progress.
 The source's cluster id follows the prefix."""
 
+TRANSACTION_STATE = "__transaction_state"
+"""The topic in which transaction coordinators keep their state. Only brokers write it."""
+
 NAME_LENGTH_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -208,3 +211,8 @@ class TopicView:
     topic_id: str
     partitions: tuple[PartitionView, ...]
     config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether only brokers write and change the topic."""
+        return self.name == TRANSACTION_STATE

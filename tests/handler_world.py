@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
 import kafka.protocol.admin as admin
@@ -23,7 +23,11 @@ from sim.zk import SimZk, ZkService
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint, topic_id_text
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.cluster.registry import BrokerRegistration, Registry
+from broker_lite.server.cluster.registry import (
+    SUPPORTED_FEATURES,
+    BrokerRegistration,
+    Registry,
+)
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire import tables
@@ -58,7 +62,9 @@ class World:
         self.stores: dict[int, SimZk] = {}
         self.calls = Calls(self.brokers)
 
-    async def start(self, count: int = 1, **settings: Any) -> World:
+    async def start(
+        self, count: int = 1, features: Mapping[str, int] = SUPPORTED_FEATURES, **settings: Any
+    ) -> World:
         for broker_id in range(1, count + 1):
             store = self.service.client()
             config = BrokerConfig(broker_id=broker_id, **settings)
@@ -71,7 +77,9 @@ class World:
             )
             endpoint = Endpoint("127.0.0.1", 9000 + broker_id)
             directory = topic_id_text(bytes([broker_id]) * 16)
-            await registry.start(BrokerRegistration(broker_id, endpoint, directory, 1))
+            await registry.start(
+                BrokerRegistration(broker_id, endpoint, directory, 1, features=features)
+            )
             nothing = cast(Any, None)
             groups = GroupCoordinator(config, registry, clock=clock)
             self.brokers[broker_id] = BrokerContext(

@@ -18,6 +18,10 @@ from broker_lite.model import (
     TopicView,
 )
 
+TRANSACTION_FEATURE = "transaction.version"
+"""Kafka's feature of transactions. Below TRANSACTION_LEVEL no broker writes anything for them."""
+TRANSACTION_LEVEL = 2
+
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
@@ -32,6 +36,11 @@ class MetadataSnapshot:
     controller_epoch: int = 0
     features: Mapping[str, int] = field(default_factory=dict)
     version: int = 0
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether every broker supports transactions."""
+        return self.features.get(TRANSACTION_FEATURE, 0) >= TRANSACTION_LEVEL
 
     def partition(self, topic: str, partition: int) -> PartitionView | None:
         """Return a partition by topic name, or None if it does not exist."""

@@ -32,17 +32,24 @@ POLL_S = 0.1
 """Seconds between two checks whether another broker with this broker's id has left."""
 
 
-async def prepare(store: MetadataStore, cluster_id: str, new_id: Callable[[], str]) -> str:
+async def prepare(
+    store: MetadataStore,
+    cluster_id: str,
+    new_id: Callable[[], str],
+    features: Mapping[str, int],
+) -> str:
     """Create missing persistent znodes and return the cluster's id.
 
-    ``cluster_id`` is the id stored in the data directory, or "" for a new directory. Raises
-    InconsistentClusterIdError if ZooKeeper has another id, or none.
+    ``cluster_id`` is the id stored in the data directory, or "" for a new directory. A new cluster
+    begins with ``features``: a client does not retry after the refusal of a feature that the
+    controller raises a moment later. Raises InconsistentClusterIdError if ZooKeeper has another id,
+    or none.
     """
     for path in znodes.PERSISTENT_PATHS:
         if await store.get(path) is None:
             await store.write([Create(path)])
     for path, data in (
-        (znodes.FEATURES, znodes.encode_features({})),
+        (znodes.FEATURES, znodes.encode_features(features)),
         (znodes.CHANGES, encode_notices(())),
         (znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0)),
     ):

@@ -58,7 +58,7 @@ def request(held: Holding, event: Request) -> list[ControllerEffect]:
                     return [Answer(event.token, topic)]
                 return [WriteTopic(event.token, topic)]
             case TopicDeletionRequested():
-                return [RemoveTopic(event.token, held.topic_named(event.name_or_id))]
+                return [RemoveTopic(event.token, topics.to_delete(held, event))]
             case PartitionsRequested():
                 topic = topics.add_partitions(held, event)
                 if event.validate_only:

@@ -31,6 +31,7 @@ from broker_lite.replication.controller_events import (
     ConfigChangeRequested,
     PartitionsRequested,
     TopicCreationRequested,
+    TopicDeletionRequested,
 )
 from broker_lite.replication.holding import Holding
 from broker_lite.replication.placement import check_rows, default_factor, place
@@ -66,9 +67,24 @@ def create(held: Holding, event: TopicCreationRequested) -> TopicView:
     return TopicView(event.name, event.topic_id, partitions, config)
 
 
+def to_delete(held: Holding, event: TopicDeletionRequested) -> TopicView:
+    """Return the topic to delete; raise the error of an invalid request."""
+    topic = held.topic_named(event.name_or_id)
+    if topic.is_internal:
+        raise InvalidTopicError(
+            f"topic {topic.name!r} holds the state of all transactions; it cannot be deleted"
+        )
+    return topic
+
+
 def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
     """Return the topic with added partitions; raise the error of an invalid request."""
     topic = held.topic_named(event.name)
+    if topic.is_internal:
+        raise InvalidTopicError(
+            f"topic {topic.name!r} keeps its number of partitions: with another one, transactional "
+            "ids would belong to other partitions than their state"
+        )
     present = len(topic.partitions)
     factor = len(topic.partitions[0].target)
     most = partitions_max(event.name, factor)

@@ -159,7 +159,9 @@ class Registry(Membership):
         """
         try:
             await self._store.start(self._on_event)
-            cluster_id = await prepare(self._store, registration.cluster_id, self._new_id)
+            cluster_id = await prepare(
+                self._store, registration.cluster_id, self._new_id, registration.features
+            )
             if registration.damaged:
                 await self._states.withdraw_before_start(
                     registration.directory_id, registration.damaged

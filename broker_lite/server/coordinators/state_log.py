@@ -95,7 +95,7 @@ class StateLog:
         view = self._snapshot().topics.get(self.topic)
         if view is None:
             raise CoordinatorNotAvailableError(f"topic {self.topic!r} does not exist yet; retry")
-        return crc32c(key) % len(view.partitions)
+        return state_partition(key, len(view.partitions))
 
     def led(self, partition: int) -> int | None:
         """Return the leader epoch of a loaded partition; None if another broker leads it.
@@ -317,6 +317,11 @@ def _replay(log: Log, end_offset: int) -> Replay:
         for _, same in groupby(batches, lambda batch: batch.header.leader_epoch):
             replay.batches([(batch.buffer, batch.header) for batch in same])
     return replay
+
+
+def state_partition(key: bytes, count: int) -> int:
+    """Return the partition of a key in a topic with ``count`` partitions."""
+    return crc32c(key) % count
 
 
 def _not_coordinator(topic: str, partition: int) -> NotCoordinatorError:

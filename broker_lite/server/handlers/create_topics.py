@@ -19,7 +19,7 @@ from broker_lite.errors import (
     LogbusError,
     wire_code,
 )
-from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, is_valid_name
+from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, TRANSACTION_STATE, is_valid_name
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import NewTopic, TopicResult
 from broker_lite.server.handlers.deadline import within
@@ -65,6 +65,11 @@ def _new_topic(row: Any) -> NewTopic:
         raise InvalidTopicError(
             f"topic name {row.name[:NAME_LENGTH_MAX]!r}: give 1 to {NAME_LENGTH_MAX} letters, "
             "digits, '.', '_' and '-', and not '.' or '..'"
+        )
+    if row.name == TRANSACTION_STATE:
+        raise InvalidTopicError(
+            f"topic {row.name!r} is internal; the controller creates it for the first producer "
+            "with a transactional.id"
         )
     config = checked({each.name: each.value for each in row.configs})
     if row.assignments:

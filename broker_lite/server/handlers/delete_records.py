@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.model import NO_OFFSET
+from broker_lite.errors import NO_ERROR, InvalidTopicError, LogbusError, wire_code
+from broker_lite.model import NO_OFFSET, TRANSACTION_STATE
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
@@ -41,6 +41,8 @@ async def _delete(
 ) -> Any:
     low_watermark, code = NO_OFFSET, NO_ERROR
     try:
+        if topic == TRANSACTION_STATE:
+            raise InvalidTopicError(f"only brokers delete records of topic {topic!r}")
         deleting = parts.replicas.delete_records(topic, partition, offset)
         low_watermark = await within(timeout_ms, deleting, f"a follower of {topic}-{partition}")
     except LogbusError as error:

@@ -78,6 +78,7 @@ def _topic(snapshot: MetadataSnapshot, name: str, start: int, end: int) -> Any:
         error_code=NO_ERROR,
         name=name,
         topic_id=uuid(view.topic_id),
+        is_internal=view.is_internal,
         topic_authorized_operations=_OPERATIONS,
         partitions=[_partition(each, snapshot) for each in view.partitions[start:end]],
     )

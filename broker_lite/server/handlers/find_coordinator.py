@@ -1,8 +1,10 @@
-"""FindCoordinator 0-4: return the broker that coordinates a group.
+"""FindCoordinator 0-4: return the broker that coordinates a group or a transactional id.
 
-Every broker computes the same coordinator from the live brokers. When a broker joins or leaves,
-only groups coordinated by that broker move. Transactional ids fail with the one error that all
-clients treat as fatal; librdkafka retries every other error until it times out.
+Every broker computes the same coordinator of a group from the live brokers. When a broker joins or
+leaves, only groups coordinated by that broker move. The coordinator of a transactional id leads the
+id's partition of ``__transaction_state``; the controller creates that topic at the first request.
+While a broker of the cluster does not support transactions, transactional ids fail with the one
+error that all clients treat as fatal; librdkafka retries every other error until it times out.
 """
 
 from __future__ import annotations
@@ -14,26 +16,51 @@ from broker_lite.errors import (
     InvalidGroupIdError,
     InvalidRequestError,
     LogbusError,
+    NotControllerError,
+    TopicExistsError,
     TransactionalIdAuthorizationError,
 )
-from broker_lite.model import NO_BROKER
+from broker_lite.model import NO_BROKER, TRANSACTION_STATE
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.cluster.registry import NewTopic
+from broker_lite.server.coordinators.state_log import state_partition
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.network.context import RequestContext
-from broker_lite.wire.calls.groups import KEY_TYPE_GROUP, KEY_TYPE_TRANSACTION
+from broker_lite.wire.calls.groups import (
+    KEY_TYPE_GROUP,
+    KEY_TYPE_TRANSACTION,
+    FindCoordinatorRequest,
+)
 from broker_lite.wire.tables import FindCoordinatorResponse as Response
 from broker_lite.wire.tables import build
 
 BATCHED_FROM = 4
+STATE_PARTITIONS = 6
+"""Partitions of ``__transaction_state``. More of them spread coordinators; fewer share flushes."""
+STATE_CONFIG = {
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "cleanup.policy": "delete",
+    "unclean.leader.election.enable": "false",
+    "segment.bytes": str(32 << 20),
+}
+"""Small segments, because a copy of the state frees whole segments."""
+WAIT_MS = 5000
+"""Maximum milliseconds for the creation of ``__transaction_state``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot, without ZooKeeper."""
+    """Answer from the metadata snapshot; use ZooKeeper only to create ``__transaction_state``."""
     batched = request.api_version >= BATCHED_FROM
     rows = []
     for key in message.coordinator_keys if batched else [message.key]:
         fields: dict[str, Any]
         try:
-            broker_id, host, port = _coordinator(parts, key, message.key_type)
+            if message.key_type == KEY_TYPE_TRANSACTION:
+                broker_id, host, port = await _transaction_coordinator(parts, request, key)
+            else:
+                broker_id, host, port = _coordinator(parts, key, message.key_type)
             fields = {"node_id": broker_id, "host": host, "port": port}
         except LogbusError as error:
             fields = {"node_id": NO_BROKER, "host": "", "port": -1}
@@ -47,15 +74,59 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _coordinator(parts: BrokerContext, key: str, key_type: int) -> tuple[int, str, int]:
-    if key_type == KEY_TYPE_TRANSACTION:
-        raise TransactionalIdAuthorizationError(
-            "transactions are not supported; use a producer without transactional.id"
-        )
     if key_type != KEY_TYPE_GROUP:
-        raise InvalidRequestError(f"coordinator type {key_type} is not served; give 0, a group")
+        raise InvalidRequestError(f"coordinator type {key_type} is not served; give 0 or 1")
     if not key:
         raise InvalidGroupIdError("the group's name is empty; give group.id")
     chosen = parts.groups.coordinator_of(key)
     if chosen is None:
         raise CoordinatorNotAvailableError("no broker is registered at present; try again")
     return chosen.broker_id, chosen.endpoint.host, chosen.endpoint.port
+
+
+async def _transaction_coordinator(
+    parts: BrokerContext, request: RequestContext, key: str
+) -> tuple[int, str, int]:
+    registry = parts.registry
+    if not registry.snapshot.has_transactions:
+        raise TransactionalIdAuthorizationError(
+            "a broker of the cluster does not support transactions; upgrade it, or use a producer "
+            "without transactional.id"
+        )
+    if not key:
+        raise InvalidRequestError("the transactional id is empty; give transactional.id")
+    if TRANSACTION_STATE not in registry.snapshot.topics:
+        try:
+            await within(WAIT_MS, _create_state_topic(parts, request, key))
+        except LogbusError as error:
+            raise CoordinatorNotAvailableError(
+                f"topic {TRANSACTION_STATE!r} cannot be created at present: {error.message}"
+            ) from None
+    await registry.wait_elections(
+        lambda now: [now.topics[TRANSACTION_STATE]] if TRANSACTION_STATE in now.topics else ()
+    )
+    snapshot = registry.snapshot
+    view = snapshot.topics.get(TRANSACTION_STATE)
+    if view is None:
+        raise CoordinatorNotAvailableError(f"topic {TRANSACTION_STATE!r} is being created; retry")
+    partition = view.partitions[state_partition(key.encode(), len(view.partitions))]
+    leader = snapshot.brokers.get(partition.state.leader)
+    if leader is None:
+        raise CoordinatorNotAvailableError(
+            f"{TRANSACTION_STATE}-{partition.partition} has no leader at present; retry"
+        )
+    return leader.broker_id, leader.endpoint.host, leader.endpoint.port
+
+
+async def _create_state_topic(parts: BrokerContext, request: RequestContext, key: str) -> None:
+    registry = parts.registry
+    if registry.is_controller:
+        topic = NewTopic(TRANSACTION_STATE, STATE_PARTITIONS, config=STATE_CONFIG)
+        (result,) = await registry.create_topics([topic])
+        if result.error is not None and not isinstance(result.error, TopicExistsError):
+            raise result.error
+    elif request.is_broker:
+        raise NotControllerError()
+    else:
+        await ask_controller(parts, FindCoordinatorRequest((key,), KEY_TYPE_TRANSACTION))
+    await registry.wait_topics([TRANSACTION_STATE])

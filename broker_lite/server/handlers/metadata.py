@@ -135,6 +135,7 @@ def _topic(view: TopicView, snapshot: MetadataSnapshot) -> Any:
         error_code=0,
         name=view.name,
         topic_id=uuid(view.topic_id),
+        is_internal=view.is_internal,
         partitions=[partition_row(_Partition, each, snapshot) for each in view.partitions],
     )
 

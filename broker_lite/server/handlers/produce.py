@@ -16,13 +16,14 @@ from broker_lite.errors import (
     CorruptMessageError,
     InvalidRecordError,
     InvalidRequiredAcksError,
+    InvalidTopicError,
     InvalidTxnStateError,
     LogbusError,
     MessageTooLargeError,
     NotLeaderError,
     wire_code,
 )
-from broker_lite.model import PartitionKey
+from broker_lite.model import TRANSACTION_STATE, PartitionKey
 from broker_lite.record import newest_time
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
@@ -149,6 +150,8 @@ class _Produce:
             raise InvalidRequiredAcksError(f"acks={message.acks}: give -1 (all), 1 or 0")
         if records is None or not len(records):
             raise InvalidRecordError(f"no records for {replica}")
+        if replica.topic == TRANSACTION_STATE:
+            raise InvalidTopicError(f"only brokers write to topic {replica.topic!r}")
         if len(records) > config.max_message_bytes:
             raise MessageTooLargeError(
                 f"{len(records)} bytes for {replica}; its max.message.bytes is "
