@@ -29,6 +29,7 @@ from broker_lite.server.cluster.registry import (
     Registry,
 )
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS, Call, decode_call, encode_call
@@ -81,9 +82,10 @@ class World:
                 BrokerRegistration(broker_id, endpoint, directory, 1, features=features)
             )
             nothing = cast(Any, None)
-            groups = GroupCoordinator(config, registry, clock=clock)
+            metrics = Metrics()
+            groups = GroupCoordinator(config, registry, clock=clock, metrics=metrics)
             self.brokers[broker_id] = BrokerContext(
-                config, clock, registry, nothing, nothing, nothing, nothing, endpoint, groups,
+                config, clock, registry, nothing, nothing, nothing, metrics, endpoint, groups,
                 self.calls,
             )  # fmt: skip
             self.stores[broker_id] = store

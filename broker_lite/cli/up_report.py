@@ -80,6 +80,9 @@ def _where(facts: Facts) -> list[str]:
         "data": facts["directory"],
         "logs": f"in that folder: broker-N/broker.log, zookeeper/zookeeper.log, {LOG} (with -d)",
     }
+    metrics_ports = [broker.get("metrics_port") for broker in facts["brokers"]]
+    if any(metrics_ports):
+        parts["metrics"] = " ".join(f"http://127.0.0.1:{port}/metrics" for port in metrics_ports)
     return [f"{name + ':':<11} {value}" for name, value in parts.items()]
 
 

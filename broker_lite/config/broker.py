@@ -247,12 +247,25 @@ class BrokerConfig(Config):
         at_least=1,
         at_most=10 * SECOND,
     )
+    metrics_host: str = setting(
+        "metrics.host",
+        "127.0.0.1",
+        "host of the HTTP port; off loopback only the probes /livez and /readyz are served",
+    )
     metrics_port: int = setting(
         "metrics.port",
         -1,
-        "port of /metrics; -1: off, 0: any free port",
+        "HTTP port of /metrics, /livez and /readyz; -1: off, 0: any free port",
         at_least=-1,
         at_most=65535,
+    )
+
+    metrics_topics_max: int = setting(
+        "metrics.topics.max",
+        200,
+        "maximum topics with metrics of their own; the others share the label (other)",
+        at_least=0,
+        at_most=10_000,
     )
 
     def validate(self) -> None:

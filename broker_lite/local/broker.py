@@ -36,6 +36,8 @@ class LocalBroker:
         self.settings = dict(settings)
         self.host = settings.get("host", "127.0.0.1")
         self.port = int(settings.get("port", "0"))
+        self.metrics_port: int | None = None
+        """The bound port of /metrics, None if it is off."""
         self._guard = guard
         self._process: subprocess.Popen[bytes] | None = None
         self._begin_fd = -1
@@ -154,6 +156,7 @@ class LocalBroker:
             raise self._start_error()
         facts: dict[str, Any] = json.loads(line)
         self.port = int(facts["port"])
+        self.metrics_port = facts["metrics_port"]
 
     def stop(self) -> None:
         """Stop the broker with SIGTERM; kill it after 15 s."""

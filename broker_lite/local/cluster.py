@@ -170,7 +170,13 @@ class LocalCluster:
             "bootstrap_servers": self.bootstrap_servers,
             "zookeeper": self.zookeeper,
             "brokers": [
-                {"id": broker.id, "port": broker.port, "pid": broker.pid} for broker in self.brokers
+                {
+                    "id": broker.id,
+                    "port": broker.port,
+                    "pid": broker.pid,
+                    "metrics_port": broker.metrics_port,
+                }
+                for broker in self.brokers
             ],
             "directory": str(self.directory),
             "pid": os.getpid(),
@@ -218,12 +224,22 @@ class LocalCluster:
         assert self._guard is not None
         host = self._settings.get("host", "127.0.0.1")
         ports = first_free_ports(host, self._first_port, self._count)
+        metrics_ports = self._metrics_ports()
         for number, port in enumerate(ports):
             settings = self._settings | {"port": str(port)}
+            if metrics_ports:
+                settings["metrics.port"] = str(metrics_ports[number])
             directory = self.directory / f"broker-{number}"
             broker = LocalBroker(self._guard, directory, number, settings)
             self.brokers.append(broker)
             broker.prepare()
+
+    def _metrics_ports(self) -> list[int]:
+        """Return a port of /metrics for each broker, from the set port upward; empty if off."""
+        config = parse(BrokerConfig, self._settings)
+        if config.metrics_port < 0:
+            return []
+        return first_free_ports(config.metrics_host, config.metrics_port, self._count)
 
     def _begin_brokers(self) -> None:
         for broker in self.brokers:

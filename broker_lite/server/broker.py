@@ -21,9 +21,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from broker_lite import __version__
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
-from broker_lite.model import Endpoint
+from broker_lite.errors import (
+    InvalidConfigError,
+    LogbusError,
+    MissingDependencyError,
+    NotLeaderError,
+)
+from broker_lite.model import NO_BROKER, Endpoint, PartitionView
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import Peers
@@ -74,13 +80,14 @@ class Broker:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._clock = Clock()
-        self._metrics = Metrics()
+        self._metrics = Metrics(config.metrics_topics_max)
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop, clock=self._clock, metrics=self._metrics)
         self._stack = contextlib.AsyncExitStack()
         self._timers: set[asyncio.Task[None]] = set()
         self.fatal: asyncio.Future[LogbusError] = self._loop.create_future()
         self._clean = False
+        self._recovery_s = 0.0
 
     async def start(self) -> dict[str, Any]:
         """Start serving and return the fields of the ready line.
@@ -108,6 +115,7 @@ class Broker:
         )
         stack.push_async_callback(self._loop.run_in_executor, None, disk.stop)
         registry = Registry(config, now_ms=clock.now_ms)
+        registry.session_losses = self._metrics.counter("zookeeper_session_losses")
         registry.on_fatal(self._fatal)
         stack.push_async_callback(self._deregister, registry)
         cluster_id = await registry.start(
@@ -130,7 +138,8 @@ class Broker:
         stack.callback(parts.groups.close)
         stack.push_async_callback(self._drain, registry)
         stack.callback(self._watch.close)
-        await self._serve_metrics()
+        self._declare_gauges(parts)
+        metrics_port = await self._serve_metrics(parts)
         self._start_housekeeping(parts)
         bound = listener.bound
         logger.info(
@@ -145,6 +154,7 @@ class Broker:
             "host": bound.host,
             "port": bound.port,
             "pid": os.getpid(),
+            "metrics_port": metrics_port,
         }
 
     def _compose(
@@ -174,8 +184,9 @@ class Broker:
             disk=disk,
             metrics=metrics,
             endpoint=endpoint,
-            groups=GroupCoordinator(config, registry, clock=clock),
+            groups=GroupCoordinator(config, registry, clock=clock, metrics=metrics),
             calls=peers,
+            fetch_waits=metrics.histogram("fetch_wait_seconds"),
         )
         registry.on_change(peers.apply)
         registry.on_change(replicas.apply)
@@ -213,6 +224,7 @@ class Broker:
             raise InvalidConfigError(f"log.dir={config.log_dir}: {error.strerror}") from None
         self._stack.push_async_callback(run, None, lambda: self._close_logs(logs))
         opened = await run(None, lambda: logs.open_all(clock.now_ms()))
+        self._recovery_s = (clock.monotonic_ms() - began_ms) / 1000
         logger.info(
             "%s: %d logs opened after %s stop in %d ms",
             config.log_dir,
@@ -263,18 +275,58 @@ class Broker:
         dispatcher.close()
         listener.close()
 
-    async def _serve_metrics(self) -> None:
+    async def _serve_metrics(self, parts: BrokerContext) -> int | None:
+        """Open the HTTP port if one is set; return the bound port."""
         config = self._config
         if config.metrics_port < 0:
-            return
+            return None
         try:
-            port = await self._metrics.serve(config.host, config.metrics_port)
+            from broker_lite.server.exposition import Exposition
+            from broker_lite.server.http import HttpServer
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"metrics.port={config.metrics_port} needs the package {error.name}: "
+                "pip install 'pyspark-logbus[broker]'"
+            ) from None
+        server = HttpServer(Exposition(self._metrics), lambda: self._unready(parts))
+        try:
+            port = await server.start(config.metrics_host, config.metrics_port)
         except OSError as error:
             raise InvalidConfigError(
-                f"metrics.port={config.metrics_port}: {error.strerror or error}"
+                f"metrics.host={config.metrics_host}, metrics.port={config.metrics_port}: "
+                f"{error.strerror or error}"
             ) from None
-        self._stack.push_async_callback(self._metrics.close)
-        logger.info("metrics on http://%s:%d/metrics", config.host, port)
+        self._stack.push_async_callback(server.close)
+        logger.info("metrics on http://%s:%d/metrics", config.metrics_host, port)
+        return port
+
+    def _unready(self, parts: BrokerContext) -> list[str]:
+        """Return why clients cannot rely on this broker; empty if they can."""
+        own = parts.registry.snapshot.brokers.get(self._config.broker_id)
+        reasons = {
+            "not registered in ZooKeeper": own is None,
+            "no connection to ZooKeeper": not parts.registry.connected,
+            "draining": own is not None and own.draining,
+            f"the log directory {parts.logs.directory} failed": parts.logs.failed,
+            f"the log directory {parts.logs.directory} is full": parts.logs.is_full,
+        }
+        return [reason for reason, applies in reasons.items() if applies]
+
+    def _declare_gauges(self, parts: BrokerContext) -> None:
+        """Register the gauges that read more than one part."""
+        config, gauge, registry = self._config, self._metrics.gauge, parts.registry
+        labels = (__version__, parts.cluster_id(), str(config.broker_id), config.rack)
+        directory = (str(parts.logs.directory),)
+        gauge("broker_info", lambda: {labels: 1})
+        gauge("ready", lambda: not self._unready(parts))
+        gauge("controller_active", lambda: registry.is_controller)
+        gauge("zookeeper_connected", lambda: registry.connected)
+        gauge("reassigning_partitions", lambda: _count(registry, _is_reassigning))
+        gauge("leaderless_partitions", lambda: _count(registry, _is_leaderless))
+        gauge("recovery_duration_seconds", lambda: self._recovery_s)
+        slow = self._metrics.slow_gauge
+        slow("disk_size_bytes", lambda: {directory: parts.logs.space()[0]})
+        slow("disk_free_bytes", lambda: {directory: parts.logs.space()[1]})
 
     def _start_housekeeping(self, parts: BrokerContext) -> None:
         config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
@@ -312,6 +364,22 @@ class Broker:
     def _fatal(self, error: LogbusError) -> None:
         if not self.fatal.done():
             self.fatal.set_result(error)
+
+
+def _count(registry: Registry, applies: Callable[[PartitionView], bool]) -> float:
+    """Return the number of such partitions on the controller, 0 on other brokers."""
+    if not registry.is_controller:
+        return 0
+    topics = registry.snapshot.topics.values()
+    return sum(applies(partition) for view in topics for partition in view.partitions)
+
+
+def _is_reassigning(partition: PartitionView) -> bool:
+    return bool(partition.adding or partition.removing)
+
+
+def _is_leaderless(partition: PartitionView) -> bool:
+    return partition.state.leader == NO_BROKER
 
 
 def _say_what_was_found(logs: LogManager) -> None:

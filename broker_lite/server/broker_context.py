@@ -7,7 +7,7 @@ nor the listener.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint
@@ -15,7 +15,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
-from broker_lite.server.metrics import Metrics
+from broker_lite.server.metrics import Histogram, Metrics
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
@@ -35,6 +35,7 @@ class BrokerContext:
     endpoint: Endpoint
     groups: GroupCoordinator
     calls: BrokerCalls
+    fetch_waits: Histogram = field(default_factory=Histogram)
 
     @property
     def broker_id(self) -> int:

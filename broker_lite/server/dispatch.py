@@ -120,6 +120,13 @@ HANDLERS: dict[int, Handler] = {
 LABELS: dict[int, str] = {key: key.name.lower() for key in ApiKey}
 """Metric names by API key; a lookup costs a tenth of building the name."""
 
+TIMED = frozenset({
+    ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT, ApiKey.CREATE_TOPICS, ApiKey.INIT_PRODUCER_ID,
+})  # fmt: skip
+"""APIs with a histogram of their own; the others share one."""
+
 TOLD_MAX = 1000
 """Maximum number of unsupported request kinds that are logged, one line each."""
 
@@ -132,7 +139,16 @@ class Dispatcher:
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: set[tuple[int, int, str | None]] = set()
-        parts.metrics.gauge("requests_in_tasks", lambda: len(self._tasks))
+        others = parts.metrics.histogram("request_duration_seconds", "other")
+        self._meters = {
+            key: (
+                parts.metrics.counter("requests", label),
+                parts.metrics.histogram("request_duration_seconds", label)
+                if key in TIMED
+                else others,
+            )
+            for key, label in LABELS.items()
+        }
 
     def begin(self, frame: memoryview, reply: ResponseSlot) -> None:
         """Start answering a request. Raise ProtocolError if the frame is not a request."""
@@ -144,7 +160,8 @@ class Dispatcher:
         if too_long := why_too_long(key, len(frame)):
             self._refuse(request, frame, reply, InvalidRequestError(too_long))
             return
-        self._parts.metrics.count("requests", label=LABELS[key])
+        requests, reply.duration = self._meters[key]
+        requests.n += 1
         try:
             if key == ApiKey.PRODUCE:
                 produce.handle(self._parts, request, frame, reply)
@@ -165,7 +182,8 @@ class Dispatcher:
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
         """Refuse a request of an unsupported version or excessive size."""
-        self._parts.metrics.count("requests_refused")
+        label = LABELS.get(request.api_key, "unknown")
+        self._parts.metrics.count("request_errors", label, error.name)
         reason = error.message
         refusal = _refusal(request, frame, wire_code(error), reason)
         if refusal is None:
@@ -181,6 +199,7 @@ class Dispatcher:
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
         """Answer with an error in the response's format after the handler failed."""
+        self._parts.metrics.count("request_errors", LABELS[request.api_key], error.name)
         refusal = _refusal(request, frame, wire_code(error), error.message)
         if refusal is None:
             reply.refuse(f"{_name(request)}: {wire_code(error)} {error.message}")

@@ -22,8 +22,7 @@ RULE_MS = 5
 
 
 class LoopWatch:
-    """A timer that records ``loop_blocked`` (histogram, ms), ``loop_blocked_max_ms`` since the
-    start, and the count ``loop_rule_broken``."""
+    """A timer that records ``loop_delay_seconds`` and counts ``loop_rule_violations``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Clock, metrics: Metrics) -> None:
         self._loop = loop
@@ -33,8 +32,7 @@ class LoopWatch:
         self._interval_ms = INTERVAL_MS
         self._requests = 0
         self._handle: asyncio.TimerHandle | None = None
-        self.max_ms = 0
-        metrics.gauge("loop_blocked_max_ms", lambda: self.max_ms)
+        self._delays = metrics.histogram("loop_delay_seconds")
 
     def start(self) -> None:
         """Start measuring."""
@@ -48,10 +46,9 @@ class LoopWatch:
 
     def _look(self) -> None:
         late_ms = max(0, self._clock.monotonic_ms() - self._due_ms)
-        self._metrics.observe_ms("loop_blocked", late_ms)
+        self._delays.observe(late_ms / 1000)
         if late_ms > RULE_MS:
-            self._metrics.count("loop_rule_broken")
-        self.max_ms = max(self.max_ms, late_ms)
+            self._metrics.count("loop_rule_violations")
         requests = self._metrics.total("requests")
         is_idle = requests == self._requests
         self._requests = requests

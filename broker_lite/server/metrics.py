@@ -1,114 +1,239 @@
-"""Counters, gauges and histograms of one broker, served as text on /metrics if a port is set.
+"""The metrics of one broker: a table of all of them, and the objects that count.
 
-Counting is a dictionary update; gauges are read on request. Loop thread, except ``observe_ms``,
-which disk threads call too, each with its own label. Without ``metrics.port`` no port is opened.
+``METRICS`` declares every metric once. Callers hold a ``Counter`` or ``Histogram`` and add to it,
+so no request looks up a metric by name. Gauges are functions that run when the metrics are read.
+``exposition`` turns a ``snapshot`` into text. Loop thread, except a histogram, which belongs to the
+thread that observes with it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000)
-"""Upper bounds of the histogram buckets in milliseconds; a further bucket counts longer
-durations."""
 PREFIX = "logbus_"
-REQUEST_BYTES_MAX = 8192
-"""Maximum bytes of an HTTP request head; scrapers send less."""
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper bounds of a histogram's buckets in seconds; a further bucket counts longer durations."""
+SERIES_MAX = 200
+"""Maximum series of one metric. Further label values share the series ``OTHER``."""
+OTHER = "(other)"
+"""A label value that no topic and no error can have."""
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+class Metric(NamedTuple):
+    """A metric: its name without prefix and ``_total``, its kind, its help and its labels."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        # The process.
+        Metric("broker_info", GAUGE, "Always 1; the labels describe the broker.",
+               ("version", "cluster_id", "broker_id", "rack")),
+        Metric("ready", GAUGE, "1 if the broker is ready, as /readyz tells."),
+        Metric("controller_active", GAUGE, "1 if the broker is the controller."),
+        Metric("loop_delay_seconds", HISTOGRAM, "Delay of a timer on the event loop."),
+        Metric("loop_rule_violations", COUNTER, "Loop delays above 5 ms."),
+        Metric("connections", GAUGE, "Open client connections.", ("listener",)),
+        Metric("connections_refused", COUNTER, "Connections closed at once.", ("reason",)),
+        Metric("request_memory_bytes", GAUGE, "Memory of requests and unsent answers."),
+        Metric("request_memory_limit_bytes", GAUGE, "Setting queued.max.bytes."),
+        # Requests.
+        Metric("requests", COUNTER, "Requests received.", ("api",)),
+        Metric("request_duration_seconds", HISTOGRAM,
+               "Time from a request's arrival to its answer, without a fetch's wait for data.",
+               ("api",)),
+        Metric("request_errors", COUNTER,
+               "Requests, and partitions of produce and fetch requests, that failed.",
+               ("api", "error")),
+        Metric("fetch_wait_seconds", HISTOGRAM, "Time that a fetch waited for data."),
+        # Traffic of clients.
+        Metric("received_bytes", COUNTER, "Bytes of appended batches.", ("topic",)),
+        Metric("received_records", COUNTER, "Records of appended batches.", ("topic",)),
+        Metric("sent_bytes", COUNTER, "Bytes of batches sent to consumers.", ("topic",)),
+        # Replication.
+        Metric("partitions", GAUGE, "Replicas on this broker.", ("role",)),
+        Metric("under_replicated_partitions", GAUGE,
+               "Led partitions with a replica outside the in-sync replicas."),
+        Metric("under_min_isr_partitions", GAUGE,
+               "Led partitions with fewer in-sync replicas than min.insync.replicas."),
+        Metric("reassigning_partitions", GAUGE,
+               "Partitions that are being moved; on the controller."),
+        Metric("leaderless_partitions", GAUGE, "Partitions without a leader; on the controller."),
+        Metric("replica_lag_records_max", GAUGE,
+               "Most records that a follower of a led partition lacks."),
+        Metric("isr_changes", COUNTER, "Changes of in-sync replicas.", ("change",)),
+        Metric("replication_received_bytes", COUNTER, "Bytes fetched from leaders."),
+        Metric("replication_sent_bytes", COUNTER, "Bytes sent to followers."),
+        Metric("replica_fetches", COUNTER, "Fetch requests sent to leaders."),
+        Metric("replica_fetch_errors", COUNTER, "Failed fetches from leaders.", ("error",)),
+        Metric("peers_connected", GAUGE, "Brokers to which a connection is open."),
+        Metric("peer_connections_lost", COUNTER, "Connections to brokers that closed."),
+        Metric("peers_suspected", COUNTER, "Brokers that refused a connection."),
+        # The log.
+        Metric("flush_duration_seconds", HISTOGRAM, "Time of a flush of log files."),
+        Metric("log_size_bytes", GAUGE, "Bytes of all log segments.", ("dir",)),
+        Metric("log_segments", GAUGE, "Log segments."),
+        Metric("disk_size_bytes", GAUGE, "Size of the log directory's file system.", ("dir",)),
+        Metric("disk_free_bytes", GAUGE, "Free bytes of the log directory's file system.",
+               ("dir",)),
+        Metric("disk_full", GAUGE, "1 if the broker takes no records for lack of space.", ("dir",)),
+        Metric("disk_failed", GAUGE, "1 if the log directory failed.", ("dir",)),
+        Metric("stray_partitions", GAUGE, "Directories of partitions of no known topic."),
+        Metric("recovery_duration_seconds", GAUGE, "Time to open all logs at the last start."),
+        Metric("segments_deleted", COUNTER, "Segments deleted by retention."),
+        Metric("corrupt_batches", COUNTER, "Corrupt batches met.", ("outcome",)),
+        # Requests in flight.
+        Metric("produces_waiting", GAUGE, "Produce requests without an answer."),
+        Metric("produces_timed_out", COUNTER, "Produce requests that timed out."),
+        Metric("follower_fetches_waiting", GAUGE, "Fetches of followers that wait for data."),
+        # Groups.
+        Metric("coordinated_groups", GAUGE, "Groups that this broker coordinates.", ("state",)),
+        Metric("coordinated_members", GAUGE, "Members of these groups."),
+        Metric("group_rebalances", COUNTER, "Generations of groups that began."),
+        Metric("offset_commit_errors", COUNTER, "Partitions whose offset commit failed.",
+               ("error",)),
+        # ZooKeeper.
+        Metric("zookeeper_connected", GAUGE, "1 if the session with ZooKeeper is connected."),
+        Metric("zookeeper_session_losses", COUNTER, "Sessions that expired."),
+    )
+}  # fmt: skip
+"""Every metric of a broker by name."""
+
+Labels = tuple[str, ...]
+Read = Callable[[], float | Mapping[Labels, float]]
+"""Returns a gauge's value, or its values by labels."""
+
+
+class Counter:
+    """A count that only grows: ``counter.n += amount``."""
+
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+
+class Histogram:
+    """Durations by bucket. One thread observes; any thread may read."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SECONDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Add one duration."""
+        self.counts[bisect.bisect_left(SECONDS, seconds)] += 1
+        self.total += seconds
+
+
+class TopicTraffic(NamedTuple):
+    """The counters of one topic's clients."""
+
+    received_bytes: Counter
+    received_records: Counter
+    sent_bytes: Counter
+
+
+class Sample(NamedTuple):
+    """One metric at the time of a snapshot: counts and gauges by labels, histograms as buckets and
+    sum."""
+
+    metric: Metric
+    values: Mapping[Labels, float]
+    buckets: Mapping[Labels, tuple[tuple[int, ...], float]] = {}
 
 
 class Metrics:
-    """The metrics of one broker. Names are words with underscores; ``label`` is a name's only
-    label."""
+    """The metrics of one broker. ``topics_max``: topics with series of their own. Every method
+    raises KeyError for a name that ``METRICS`` does not declare."""
 
-    def __init__(self) -> None:
-        self._counters: dict[tuple[str, str], int] = {}
-        self._gauges: dict[str, Callable[[], float]] = {}
-        self._histograms: dict[tuple[str, str], list[float]] = {}
-        self._server: asyncio.Server | None = None
+    def __init__(self, topics_max: int = SERIES_MAX) -> None:
+        self._topics_max = topics_max
+        self._counters: dict[str, dict[Labels, Counter]] = {}
+        self._histograms: dict[str, list[tuple[Labels, Histogram]]] = {}
+        self._gauges: dict[str, Read] = {}
+        self._slow_gauges: dict[str, Read] = {}
+        for metric in METRICS.values():
+            if metric.kind == COUNTER:
+                self._counters[metric.name] = {} if metric.labels else {(): Counter()}
 
-    def count(self, name: str, amount: int = 1, label: str = "") -> None:
-        """Add ``amount`` to a counter."""
-        key = (name, label)
-        self._counters[key] = self._counters.get(key, 0) + amount
+    def counter(self, name: str, *labels: str) -> Counter:
+        """Return the counter with these label values, the same for each call."""
+        series = self._counters[name]
+        counter = series.get(labels)
+        if counter is None:
+            limit = self._topics_max if METRICS[name].labels == ("topic",) else SERIES_MAX
+            if len(series) >= limit:
+                labels = (OTHER,) * len(labels)
+            counter = series.setdefault(labels, Counter())
+        return counter
 
-    def observe_ms(self, name: str, value: float, label: str = "") -> None:
-        """Add one duration in milliseconds to a histogram."""
-        row = self._histograms.get((name, label))
-        if row is None:
-            row = self._histograms[name, label] = [0.0] * (len(BUCKETS_MS) + 2)
-        row[bisect.bisect_left(BUCKETS_MS, value)] += 1
-        row[-1] += value
+    def count(self, name: str, *labels: str, amount: int = 1) -> None:
+        """Add to a counter that is too rare to be held."""
+        self.counter(name, *labels).n += amount
 
-    def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Register a gauge; ``read`` is called when the metrics are requested."""
+    def histogram(self, name: str, *labels: str) -> Histogram:
+        """Return a new histogram for the calling part; those with equal labels are added up."""
+        assert METRICS[name].kind == HISTOGRAM
+        histogram = Histogram()
+        self._histograms.setdefault(name, []).append((labels, histogram))
+        return histogram
+
+    def gauge(self, name: str, read: Read) -> None:
+        """Register a gauge whose function takes microseconds; it runs on the loop."""
+        assert METRICS[name].kind == GAUGE
         self._gauges[name] = read
 
-    def value(self, name: str, label: str = "") -> int:
+    def slow_gauge(self, name: str, read: Read) -> None:
+        """Register a gauge whose function asks the operating system; it runs on another thread."""
+        assert METRICS[name].kind == GAUGE
+        self._slow_gauges[name] = read
+
+    def traffic(self, topic: str) -> TopicTraffic:
+        """Return the counters of a topic."""
+        return TopicTraffic(*(self.counter(name, topic) for name in TopicTraffic._fields))
+
+    def value(self, name: str, *labels: str) -> int:
         """Return a counter's value; 0 if it was never counted."""
-        return self._counters.get((name, label), 0)
+        counter = self._counters[name].get(labels)
+        return counter.n if counter is not None else 0
 
     def total(self, name: str) -> int:
         """Return the sum of a counter over all its labels."""
-        return sum(amount for (known, _), amount in self._counters.items() if known == name)
+        return sum(counter.n for counter in self._counters[name].values())
 
-    def text(self) -> str:
-        """Return all metrics in Prometheus' text format."""
-        lines: list[str] = []
-        typed: set[str] = set()
-        for (name, label), amount in sorted(self._counters.items()):
-            _head(lines, typed, f"{name}_total", "counter")
-            lines.append(f"{PREFIX}{name}_total{_labels(label)} {amount}")
-        for name, read in sorted(self._gauges.items()):
-            _head(lines, typed, name, "gauge")
-            lines.append(f"{PREFIX}{name} {read()}")
-        for (name, label), row in sorted(self._histograms.copy().items()):
-            _head(lines, typed, f"{name}_ms", "histogram")
-            total = 0
-            for bound, taken in zip((*BUCKETS_MS, "+Inf"), row[:-1]):
-                total += int(taken)
-                lines.append(f"{PREFIX}{name}_ms_bucket{_labels(label, str(bound))} {total}")
-            lines.append(f"{PREFIX}{name}_ms_sum{_labels(label)} {row[-1]}")
-            lines.append(f"{PREFIX}{name}_ms_count{_labels(label)} {total}")
-        return "\n".join(lines) + "\n"
+    def snapshot(self) -> list[Sample]:
+        """Copy all values but those of slow gauges. Loop thread."""
+        samples = [
+            Sample(METRICS[name], {labels: counter.n for labels, counter in series.items()})
+            for name, series in self._counters.items()
+        ]
+        samples += [_gauge(name, read) for name, read in self._gauges.items()]
+        for name, rows in self._histograms.items():
+            sums: dict[Labels, tuple[tuple[int, ...], float]] = {}
+            for labels, histogram in rows:
+                counts, total = sums.get(labels, ((0,) * (len(SECONDS) + 1), 0.0))
+                added = tuple(a + b for a, b in zip(counts, histogram.counts, strict=True))
+                sums[labels] = added, total + histogram.total
+            samples.append(Sample(METRICS[name], {}, sums))
+        return samples
 
-    async def serve(self, host: str, port: int) -> int:
-        """Serve GET /metrics on ``port`` (0 selects a free port); return the bound port."""
-        self._server = await asyncio.start_server(self._answer, host, port)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-            found = head[:REQUEST_BYTES_MAX].startswith((b"GET /metrics ", b"GET /metrics?"))
-            body = self.text().encode() if found else b"see /metrics\n"
-            status = b"200 OK" if found else b"404 Not Found"
-            writer.write(
-                b"HTTP/1.1 %b\r\nContent-Type: text/plain; version=0.0.4\r\n"
-                b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body)
-            )
-            await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            writer.close()
+    def slow_samples(self) -> list[Sample]:
+        """Read the slow gauges. Any thread."""
+        return [_gauge(name, read) for name, read in self._slow_gauges.items()]
 
 
-def _head(lines: list[str], typed: set[str], name: str, kind: str) -> None:
-    if name not in typed:
-        typed.add(name)
-        lines.append(f"# TYPE {PREFIX}{name} {kind}")
-
-
-def _labels(label: str, bound: str = "") -> str:
-    pairs = []
-    if label:
-        pairs.append(f'kind="{label}"')
-    if bound:
-        pairs.append(f'le="{bound}"')
-    return "{" + ",".join(pairs) + "}" if pairs else ""
+def _gauge(name: str, read: Read) -> Sample:
+    found = read()
+    return Sample(METRICS[name], found if isinstance(found, Mapping) else {(): float(found)})

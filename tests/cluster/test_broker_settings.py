@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import re
+import json
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from data_calls import RAW, ROWS_ONLY, find_topic, make_topic, read, rows_batch, send_batch
 from plain_connection import PlainConnection
+from prometheus_client.parser import text_string_to_metric_families
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.server.metrics import METRICS, PREFIX
 
 
 @pytest.mark.parametrize(
@@ -44,15 +47,32 @@ def test_fetch_validation_follows_the_broker_setting(
 
 
 def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster]) -> None:
-    running = make_cluster(1, config={"metrics.port": "0"})
+    running = make_cluster(2, config={"metrics.port": "0"})
     place = make_topic(running, "measured")
     with PlainConnection(place.address) as leader:
         assert send_batch(leader, place, rows_batch([b"x"])).error_code == 0
-    found = re.search(r"metrics on (http://\S+)", Path(running.brokers[0].log).read_text())
-    assert found is not None
-    with urllib.request.urlopen(found[1], timeout=30) as answer:
-        text = answer.read().decode()
-    assert 'logbus_requests_total{kind="produce"} 1' in text
-    assert "logbus_partitions 1" in text
-    assert "logbus_flush_ms_count" in text
-    assert "logbus_loop_blocked_max_ms" in text
+    ports = [broker.metrics_port for broker in running.brokers]
+    assert len(set(ports)) == 2 and None not in ports
+    found: dict[str, list[Any]] = {}
+    for port in ports:
+        for family in text_string_to_metric_families(page(f"http://127.0.0.1:{port}/metrics")):
+            found.setdefault(family.name, []).extend(family.samples)
+    declared = {PREFIX + name: metric for name, metric in METRICS.items()}
+    served = {name for name in found if name.startswith(PREFIX)}
+    assert served == set(declared), "the table and the brokers agree"
+    for name in served:
+        for sample in found[name]:
+            assert set(sample.labels) - {"le"} == set(declared[name].labels)
+    produced = [one for one in found["logbus_requests"] if one.labels == {"api": "produce"}]
+    assert sum(one.value for one in produced) == 1
+    received = [one for one in found["logbus_received_records"] if one.value]
+    assert [(one.labels["topic"], one.value) for one in received] == [("measured", 1)]
+    assert "process_resident_memory_bytes" in found
+    assert page(f"http://127.0.0.1:{ports[0]}/livez") == "ok\n"
+    assert json.loads(page(f"http://127.0.0.1:{ports[0]}/readyz")) == {"ready": True, "reasons": []}
+
+
+def page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        content: str = answer.read().decode()
+    return content

@@ -27,6 +27,7 @@ from broker_lite.model import (
 )
 from broker_lite.server.clock import Clock
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.metrics import Metrics
 
 
 def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
@@ -591,7 +592,9 @@ def test_claims_of_groups_that_another_broker_coordinates_are_dropped(world: Wor
 
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1)
-        coordinator = GroupCoordinator(BrokerConfig(broker_id=1), one.registry, clock=Clock())
+        coordinator = GroupCoordinator(
+            BrokerConfig(broker_id=1), one.registry, clock=Clock(), metrics=Metrics()
+        )
         groups = [f"g{number}" for number in range(20)]
         claims = [await one.registry.claim_group(group) for group in groups]
         two = await cluster.start(2)

@@ -62,6 +62,7 @@ class _SimWorker:
     def __init__(self, name: str, disk: SimDisk) -> None:
         self.name = name
         self._disk = disk
+        self._flushes = disk.metrics.histogram("flush_duration_seconds")
         self._waiting: deque[Job] = deque()
         self._is_busy = False
 

@@ -40,6 +40,7 @@ from broker_lite.server.cluster.registry import BrokerRegistration, NewTopic, Re
 from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.handlers import delete_groups
+from broker_lite.server.metrics import Metrics
 from broker_lite.wire.calls import groups as wire
 from broker_lite.wire.consumer_protocol import encode_subscription
 
@@ -92,7 +93,7 @@ class BrokerProcess:
         self.registry = Registry(
             config, now_ms=clock.now_ms, store=self.zk, random_bytes=rng.randbytes
         )
-        self.groups = GroupCoordinator(config, self.registry, clock=clock)
+        self.groups = GroupCoordinator(config, self.registry, clock=clock, metrics=Metrics())
         self.spawn(self.run())
 
     def spawn(self, coroutine: Any) -> asyncio.Task[Any]:

@@ -33,6 +33,7 @@ from broker_lite.model import NO_BROKER, NO_EPOCH, BrokerView, StateChange, Topi
 from broker_lite.replication.election import can_be_left, is_election_due, leaderless_reason
 from broker_lite.replication.topics import REPLICATION_LEVEL
 from broker_lite.server.cluster.controller import ControllerShell
+from broker_lite.server.metrics import Counter
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class Membership:
         self._suspects: dict[int, int] = {}
         """Broker epochs of suspected processes, by broker id."""
         self._lost: dict[int, int] = {}
+        self.session_losses = Counter()
+        """Counts the sessions with ZooKeeper that expired."""
         """Broker epochs of processes whose peer connection ended, by broker id."""
         self._elected_by_s = 0.0
         """Loop time until which elections may be due."""
@@ -282,6 +285,7 @@ class Membership:
                 self._wake_waiting()
                 return
             case SessionLost():
+                self.session_losses.n += 1
                 self._connected.clear()
                 self._broker_epoch = NO_EPOCH
                 self._register_due = True

@@ -520,6 +520,11 @@ class Registry(Membership):
 
     # Administration.
 
+    @property
+    def is_controller(self) -> bool:
+        """Whether this broker is the active controller."""
+        return self._controller.is_active
+
     def _check_controller(self) -> None:
         if self._closed:
             raise ClosedError("the broker stops")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,6 +39,7 @@ from broker_lite.metadata.group_offsets import GroupAge
 from broker_lite.model import MIRROR_PREFIX, BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.metrics import Labels, Metrics
 
 logger = logging.getLogger("logbus.groups")
 
@@ -70,7 +72,9 @@ class HeldGroup:
 class GroupCoordinator:
     """The group coordinator of one broker. ``clock`` measures sessions in monotonic time."""
 
-    def __init__(self, config: BrokerConfig, registry: Registry, *, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, registry: Registry, *, clock: Clock, metrics: Metrics
+    ) -> None:
         self._config = config
         self._registry = registry
         self._clock = clock
@@ -89,8 +93,16 @@ class GroupCoordinator:
         self._token = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = NEVER
+        self._rebalances = metrics.counter("group_rebalances")
+        metrics.gauge("coordinated_groups", self._groups_by_state)
+        metrics.gauge(
+            "coordinated_members", lambda: sum(held.group.size for held in self._held.values())
+        )
         registry.on_change(self._snapshot_changed)
         registry.on_watch(self._watch_fired)
+
+    def _groups_by_state(self) -> Mapping[Labels, float]:
+        return Counter((held.group.state.value,) for held in self._held.values())
 
     # Coordinator selection.
 
@@ -527,6 +539,7 @@ class GroupCoordinator:
             self._drop(held, NotCoordinatorError(error.message))
             return
         held.writing = None
+        self._rebalances.n += 1
         self._step(held, ev.GenerationWritten(effect.generation))
         self._look_after(held)
         logger.info(

@@ -102,6 +102,7 @@ class _ConsumerFetch:
         "_request",
         "_timer",
         "_waits_at",
+        "_waits_since_ms",
     )
 
     def __init__(
@@ -125,6 +126,7 @@ class _ConsumerFetch:
         self._done = False
         self._timer: asyncio.TimerHandle | None = None
         self._waits_at: list[Replica] = []
+        self._waits_since_ms = 0
 
     def assess(self) -> None:
         """Answer if records or errors are available, else wait. Runs again when a replica
@@ -196,6 +198,7 @@ class _ConsumerFetch:
             self._answer(rows, {})
             return
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
+        self._waits_since_ms = self._parts.clock.monotonic_ms()
         for row in rows:
             assert row.replica is not None
             row.replica.waiters.add(self.assess)
@@ -215,6 +218,9 @@ class _ConsumerFetch:
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
+            waited_ms = self._parts.clock.monotonic_ms() - self._waits_since_ms
+            self._reply.waited_ms = waited_ms
+            self._parts.fetch_waits.observe(waited_ms / 1000)
             for replica in self._waits_at:
                 replica.waiters.discard(self.assess)
             self._waits_at.clear()
@@ -303,7 +309,7 @@ class _ConsumerFetch:
             if prepared.checked_end >= 0:
                 replica.crc_cache.checked(now_ms, one.offset, prepared.checked_end)
             if isinstance(prepared.error, CorruptMessageError):
-                self._parts.metrics.count("corrupt_batches_met")
+                self._parts.metrics.count("corrupt_batches", "fetch")
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, found: ranges.Prepared) -> ranges.Prepared:
@@ -329,7 +335,10 @@ class _ConsumerFetch:
             topics.append(wire.TopicAnswer(topic.name, topic.topic_id, answers[at : at + count]))
             at += count
         request = self._request
-        self._parts.metrics.count("fetched_bytes", sum(one.length for one in found.values()))
+        for at, one in found.items():
+            replica = rows[at].replica
+            if replica is not None:
+                replica.traffic.sent_bytes.n += one.length
         self._reply.answer(
             wire.encode_response(topics, request.api_version, request.correlation_id)
         )
@@ -356,7 +365,7 @@ class _ConsumerFetch:
         )
 
     def _refusal(self, asked: _FetchRow, error: LogbusError) -> wire.PartitionAnswer:
-        self._parts.metrics.count("fetch_errors", label=error.name)
+        self._parts.metrics.count("request_errors", "fetch", error.name)
         partition = asked.wanted.partition
         row = wire.PartitionAnswer(partition, wire_code(error))
         if isinstance(error, _OutOfRange):

@@ -21,6 +21,7 @@ from broker_lite.errors import (
     OffsetMetadataTooLargeError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
+    error_for,
     wire_code,
 )
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
@@ -64,6 +65,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         else:
             for key, failure in results.items():
                 codes[key] = NO_ERROR if failure is None else wire_code(failure)
+
+    for code in (*refused.values(), *codes.values()):
+        if code != NO_ERROR:
+            parts.metrics.count("offset_commit_errors", error_for(code).name)
 
     def answer(topic: Any, row: Any) -> Any:
         key = TopicPartition(topic.name, row.partition_index)

@@ -140,7 +140,7 @@ class _Produce:
             return
         timeout_ms = message.timeout_ms if message.acks else ACKS_NONE_TIMEOUT_MS
         deadline_ms = self._request.deadline_ms(timeout_ms)
-        done = partial(self._done, t, p, replica)
+        done = partial(self._done, t, p, replica, count=batch.header.record_count)
         replicas.append(replica, message.acks, batch, deadline_ms, done)
 
     def _batch(self, replica: Replica, records: memoryview | None) -> AppendBatch:
@@ -165,12 +165,21 @@ class _Produce:
         return AppendBatch(records, header, config.max_message_bytes)
 
     def _done(
-        self, t: int, p: int, replica: Replica, appended: Appended | None, error: LogbusError | None
+        self,
+        t: int,
+        p: int,
+        replica: Replica,
+        appended: Appended | None,
+        error: LogbusError | None,
+        *,
+        count: int,
     ) -> None:
         if appended is None:
             assert error is not None
             self._refused(t, p, replica.partition, error)
         else:
+            replica.traffic.received_records.n += count
+            replica.traffic.received_bytes.n += len(self._message.topics[t].partitions[p][1] or b"")
             self._rows[t][p] = wire.ProducedPartition(
                 replica.partition,
                 0,
@@ -181,7 +190,7 @@ class _Produce:
         self._one_less()
 
     def _refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
-        self._parts.metrics.count("produce_errors", label=error.name)
+        self._parts.metrics.count("request_errors", "produce", error.name)
         self._note_refused(t, p, partition, error)
         row = wire.ProducedPartition(partition, wire_code(error), error_message=error.message)
         if isinstance(error, NotLeaderError):
@@ -209,8 +218,7 @@ class _Produce:
         self._left -= 1
         if self._left:
             return
-        reply, message, parts = self._reply, self._message, self._parts
-        parts.metrics.observe_ms("produce", parts.clock.monotonic_ms() - self._request.arrived_ms)
+        reply, message = self._reply, self._message
         if message.acks == wire.ACKS_NONE:
             self._end_silently()
             return

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 
 from broker_lite.errors import LogbusError
 from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Histogram
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.fetch import FileRange, Part
@@ -46,7 +47,15 @@ class ResponseSlot:
     Holds the request's memory until the answer.
     """
 
-    __slots__ = ("_connection", "_held_bytes", "announced", "arrived_ms", "parts")
+    __slots__ = (
+        "_connection",
+        "_held_bytes",
+        "announced",
+        "arrived_ms",
+        "duration",
+        "parts",
+        "waited_ms",
+    )
 
     def __init__(self, connection: ClientConnection, held_bytes: int, arrived_ms: int) -> None:
         self._connection = connection
@@ -56,6 +65,10 @@ class ResponseSlot:
         """Size of an announced answer and the callback that builds it; None if nothing is
         announced."""
         self.parts: Sequence[Part] | None = None
+        self.duration: Histogram | None = None
+        """Receives the time from arrival to answer, less ``waited_ms``."""
+        self.waited_ms = 0
+        """Milliseconds for which a fetch waited for data."""
 
     @property
     def is_open(self) -> bool:
@@ -91,6 +104,9 @@ class ResponseSlot:
         """Send these parts after all previous answers; no parts means no answer (acks=0)."""
         assert self.parts is None, "answered twice"
         self.parts = parts
+        if self.duration is not None:
+            took_ms = self._connection.clock.monotonic_ms() - self.arrived_ms - self.waited_ms
+            self.duration.observe(took_ms / 1000)
         if self._connection.closed:
             self.release()
             return
@@ -129,7 +145,6 @@ class ClientConnection:
         "_begin",
         "_building",
         "_built_bytes",
-        "_clock",
         "_ended",
         "_fd",
         "_first_sent",
@@ -146,6 +161,7 @@ class ClientConnection:
         "_writing",
         "active_ms",
         "budget",
+        "clock",
         "closed",
         "frame_began_ms",
         "held",
@@ -170,7 +186,7 @@ class ClientConnection:
         self._socket = sock
         self._fd = sock.fileno()
         self._receiver = receiver
-        self._clock = clock
+        self.clock = clock
         self._requests_max = requests_max
         self._begin = begin
         self._ended = ended
@@ -230,7 +246,7 @@ class ClientConnection:
             cut = "" if self._receiver.is_between_frames else "in the middle of a request"
             self.close(f"the client ended the connection {cut}".strip(), quiet=not cut)
             return
-        self.active_ms = self._clock.monotonic_ms()
+        self.active_ms = self.clock.monotonic_ms()
         try:
             frames = self._receiver.received(count)
         except LogbusError as error:
@@ -272,7 +288,7 @@ class ClientConnection:
             self._reading = may_read
             # The client's time for the rest of a request runs only while the broker reads.
             is_cut = may_read and not self._receiver.is_between_frames
-            self.frame_began_ms = self._clock.monotonic_ms() if is_cut else 0
+            self.frame_began_ms = self.clock.monotonic_ms() if is_cut else 0
             if may_read:
                 self._loop.add_reader(self._fd, self._readable)
             else:
@@ -376,7 +392,7 @@ class ClientConnection:
                 sent = self._send(left)
             except (BlockingIOError, InterruptedError):
                 if left < WRITE_TURN_BYTES or not self._writing:
-                    self.sent_ms = self._clock.monotonic_ms()
+                    self.sent_ms = self.clock.monotonic_ms()
                 self._set_writing(True)
                 return
             except OSError as error:
@@ -388,7 +404,7 @@ class ClientConnection:
                 return
             left -= sent
             if left <= 0:
-                self.sent_ms = self._clock.monotonic_ms()
+                self.sent_ms = self.clock.monotonic_ms()
                 self._set_writing(True)
                 return
 

@@ -19,7 +19,7 @@ from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import Begin, ClientConnection
-from broker_lite.server.network.context import Session
+from broker_lite.server.network.context import PLAINTEXT, Session
 from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
 from broker_lite.wire.reused_memory import ReusedMemory
@@ -94,8 +94,9 @@ class Listener:
         for warning in self.exposure():
             logger.warning("%s", warning)
         self._loop, self._begin = loop, begin
-        self._metrics.gauge("connections", lambda: len(self._connections))
-        self._metrics.gauge("in_flight_bytes", lambda: self._budget.used_bytes)
+        self._metrics.gauge("connections", lambda: {(PLAINTEXT,): len(self._connections)})
+        self._metrics.gauge("request_memory_bytes", lambda: self._budget.used_bytes)
+        self._metrics.gauge("request_memory_limit_bytes", lambda: self._config.in_flight_bytes_max)
         self._resume_accepting()
 
     def stop(self) -> None:
@@ -154,7 +155,7 @@ class Listener:
                 config.connections_max,
                 extra={"about": peer.rpartition(":")[0]},
             )
-            self._metrics.count("connections_refused")
+            self._metrics.count("connections_refused", "max_connections")
             sock.close()
             return
         assert self._loop is not None and self._begin is not None

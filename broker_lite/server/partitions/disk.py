@@ -129,6 +129,7 @@ class Worker(threading.Thread):
         self._in_flight_count = 0
         """Number of jobs in flight when the previous group was answered."""
         self._coalesce_until_us = 0
+        self._flushes = disk.metrics.histogram("flush_duration_seconds")
 
     def put(self, job: Job) -> None:
         """Queue a job; call on the loop thread only.
@@ -233,7 +234,7 @@ class Worker(threading.Thread):
             for target in dirty:
                 results.append(_flush(target))
             took_ms = self._disk.clock.monotonic_ms() - began_ms
-            self._disk.metrics.observe_ms("flush", took_ms, label=self.name)
+            self._flushes.observe(took_ms / 1000)
         return results
 
 

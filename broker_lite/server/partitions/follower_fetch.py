@@ -82,6 +82,7 @@ class FollowerFetches:
         self.bytes_max = config.fetch_bytes_max
         self.waiting: dict[tuple[int, int], _FollowerFetch] = {}
         """Waiting fetches, by the follower's broker id and lane."""
+        self.sent_bytes = metrics.counter("replication_sent_bytes")
         metrics.gauge("follower_fetches_waiting", lambda: len(self.waiting))
 
     def begin(
@@ -321,7 +322,7 @@ class _FollowerFetch:
         for row in self._rows:
             # The leader epoch and the high watermark may have changed during the disk read.
             self._check(row)
-        self._owner.metrics.count("follower_fetched_bytes", size)
+        self._owner.sent_bytes.n += size
         if answer is None or not self._is_open():
             return
         answer(
@@ -334,7 +335,7 @@ class _FollowerFetch:
     def _row_answer(self, row: _FollowerRow) -> wire.PartitionAnswer:
         replica, error, number = row.replica, row.error, row.wanted.partition
         if error is not None:
-            self._owner.metrics.count("follower_fetch_errors", label=error.name)
+            self._owner.metrics.count("request_errors", "fetch_follower", error.name)
         if replica is None:
             assert error is not None
             return wire.PartitionAnswer(number, wire_code(error))

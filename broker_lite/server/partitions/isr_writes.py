@@ -110,14 +110,13 @@ class IsrWrites:
             logger.exception("cannot write ISR changes; retrying")
             await asyncio.sleep(AGAIN_S)
             return [None] * len(part)
-        self._metrics.count("isr_writes")
         for (target, _), state in zip(part, outcomes):
             if state is None:
-                self._metrics.count("isr_writes_refused")
+                self._metrics.count("isr_changes", "refused")
                 continue
             if len(state.isr) != len(target.isr):
                 more = len(state.isr) > len(target.isr)
-                self._metrics.count("isr_expands" if more else "isr_shrinks")
+                self._metrics.count("isr_changes", "expand" if more else "shrink")
             members = sorted(replica.broker_id for replica in state.isr)
             logger.info("%s: the ISR is now %s", target, members)
         return outcomes

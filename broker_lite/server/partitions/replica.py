@@ -52,6 +52,7 @@ from broker_lite.replication.events import (
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.partition import Offline, Partition
 from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import TopicTraffic
 from broker_lite.server.partitions.cache_policy import LARGE_BYTES, CachePolicy
 from broker_lite.server.partitions.crc_cache import CrcCache
 from broker_lite.server.partitions.disk import AppendJob, CallJob, Disk, FollowJob, Job, SyncJob
@@ -75,6 +76,8 @@ class ReplicaOwner(Protocol):
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None: ...
 
     def storage_failed(self, error: LogbusError) -> None: ...
+
+    def traffic(self, topic: str) -> TopicTraffic: ...
 
     def call_soon(self, callback: Callable[[], None], /) -> object: ...
 
@@ -105,6 +108,7 @@ class Replica:
         "role",
         "start_waiters",
         "topic",
+        "traffic",
         "waiters",
     )
 
@@ -113,6 +117,7 @@ class Replica:
         self._worker = owner.disk.worker_of(log.key)
         self.key = log.key
         self.topic = topic
+        self.traffic = owner.traffic(topic)
         self.partition = log.key.partition
         self.log = log
         self.role = role

@@ -112,7 +112,8 @@ class Fetchers:
         self._rows: dict[PartitionKey, _ReplicaRow] = {}
         self._hot_until: dict[PartitionKey, float] = {}
         self._leaders: dict[tuple[int, bool], _Leader] = {}
-        metrics.gauge("partitions_followed", lambda: len(self._rows))
+        self.received_bytes = metrics.counter("replication_received_bytes")
+        self.fetches = metrics.counter("replica_fetches")
 
     def fetch(self, target: FetchTarget, wanted: FetchFrom) -> None:
         """Fetch the wanted range; retry until it is answered or the partition wants another
@@ -147,7 +148,7 @@ class Fetchers:
     def suspect(self, target: FetchTarget) -> None:
         """Note a damaged batch from the leader, corrupted on its disk or in transit."""
         self.suspects.add(target.key)
-        self.metrics.count("replica_fetches_damaged")
+        self.metrics.count("corrupt_batches", "replica_fetch")
 
     def is_current(self, key: PartitionKey, row: _ReplicaRow) -> bool:
         return self._rows.get(key) is row
@@ -272,7 +273,7 @@ class _Leader:
         request = _request(rows, owner.broker_id, owner.cluster.broker_epoch, wait_ms, flags)
         self._under_way += 1
         self._has_new = False
-        owner.metrics.count("replica_fetches")
+        owner.fetches.n += 1
         owner.net.fetch(leader, request, lambda answer: self._answered(rows, answer))
 
     # Answers.
@@ -284,11 +285,11 @@ class _Leader:
         if self._owner.closed:
             return
         if isinstance(answer, LogbusError):
-            self._owner.metrics.count("replica_fetch_errors", label=answer.name)
+            self._owner.metrics.count("replica_fetch_errors", answer.name)
             self._fail(rows)
         elif answer.error_code:
             error = error_for(answer.error_code)
-            self._owner.metrics.count("replica_fetch_errors", label=error.name)
+            self._owner.metrics.count("replica_fetch_errors", error.name)
             self._fail(rows)
         else:
             self._accept(rows, answer)
@@ -308,14 +309,14 @@ class _Leader:
                 if event is None:
                     failed[key] = row
                     name = error_for(part.error_code).name
-                    self._owner.metrics.count("replica_fetch_errors", label=name)
+                    self._owner.metrics.count("replica_fetch_errors", name)
                     continue
                 self._attempts.pop(key, None)
                 if part.records:
                     self._owner.suspects.discard(key)
                     self._busy.add(key)
                     self._owner.mark_active(key)
-                    self._owner.metrics.count("replica_fetched_bytes", len(part.records))
+                    self._owner.received_bytes.n += len(part.records)
                 elif isinstance(event, Fetched):
                     self._idle.add(key)
                 row.target.deliver(event)

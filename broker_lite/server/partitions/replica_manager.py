@@ -48,7 +48,7 @@ from broker_lite.replication.events import (
 )
 from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
-from broker_lite.server.metrics import Metrics
+from broker_lite.server.metrics import Labels, Metrics
 from broker_lite.server.partitions.disk import AppendBatch, Disk
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
@@ -125,6 +125,7 @@ class ReplicaManager:
         self._config = config
         self._logs = logs
         self._metrics = metrics
+        self.traffic = metrics.traffic
         self._cluster = cluster
         self._configs = TopicConfigs()
         self._failure: LogbusError | None = None
@@ -144,8 +145,7 @@ class ReplicaManager:
         self.follower_fetches = FollowerFetches(
             loop, config, clock=clock, replicas=self, cluster=cluster, disk=disk, metrics=metrics
         )
-        metrics.gauge("partitions", lambda: len(self._replicas))
-        metrics.gauge("partitions_led", lambda: sum(r.role.is_leader for r in self.replicas))
+        metrics.gauge("partitions", self._partitions_by_role)
         metrics.gauge(
             "under_replicated_partitions",
             lambda: sum(r.is_under_replicated for r in self._ticks.replicated),
@@ -157,9 +157,23 @@ class ReplicaManager:
             "replica_lag_records_max",
             lambda: max((r.lag for r in self._ticks.replicated), default=0),
         )
-        metrics.gauge("log_dir_full", lambda: int(logs.is_full))
+        directory = (str(logs.directory),)
+        metrics.gauge("log_size_bytes", lambda: {directory: self._log_bytes()})
+        metrics.gauge(
+            "log_segments",
+            lambda: sum(replica.log.segment_count for replica in self._replicas.values()),
+        )
+        metrics.gauge("disk_full", lambda: {directory: logs.is_full})
+        metrics.gauge("disk_failed", lambda: {directory: logs.failed})
         metrics.gauge("stray_partitions", lambda: logs.stray_count)
         metrics.gauge("produces_waiting", lambda: len(self._produces))
+
+    def _partitions_by_role(self) -> dict[Labels, float]:
+        led = sum(replica.role.is_leader for replica in self.replicas)
+        return {("leader",): led, ("follower",): len(self._replicas) - led}
+
+    def _log_bytes(self) -> int:
+        return sum(replica.log.size_bytes for replica in self._replicas.values())
 
     # Finding.
 
@@ -500,7 +514,6 @@ class ReplicaManager:
             error.message,
             len(self._replicas),
         )
-        self._metrics.count("directory_failed")
         for replica in list(self._replicas.values()):
             replica.carry_out(
                 replica.role.step(self.clock.monotonic_ms(), StorageFailed(self._failure))
@@ -585,7 +598,7 @@ class ReplicaManager:
                 self.storage_failed(as_storage_error(error))
             elif count:
                 logger.info("%s: %d old segments deleted", replica, count)
-                self._metrics.count("segments_deleted", count)
+                self._metrics.count("segments_deleted", amount=count)
 
         self.disk.call(log.key, lambda: log.apply_retention(now_ms, high_watermark), done)
 

@@ -7,7 +7,7 @@ import dataclasses
 import errno
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from replica_world import Node, World, run
@@ -19,6 +19,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import LeaderAndIsr, StateChange
+from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions import replica_manager, ticks
 from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire
@@ -181,7 +182,10 @@ def test_stopped_follower_leaves_the_isr_and_rejoins() -> None:
         await leader.append([b"b"])
         await world.until(lambda: world.isr() == {1, 2, 3})
         assert await world.agree() == [(0, 1, 0), (1, 2, 0)]
-        assert leader.metrics.value("isr_shrinks") == leader.metrics.value("isr_expands") == 1
+        assert [leader.metrics.value("isr_changes", each) for each in ("shrink", "expand")] == [
+            1,
+            1,
+        ]
 
     run(test, replica_lag_ms=1000)
 
@@ -370,17 +374,21 @@ def test_log_reassigned_while_its_broker_was_down_is_removed() -> None:
     run(test)
 
 
+def gauges(metrics: Metrics) -> dict[str, Mapping[tuple[str, ...], float]]:
+    return {one.metric.name: one.values for one in metrics.snapshot()}
+
+
 def test_metrics_count_lag_and_under_replicated_partitions() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         world.take_out(3)
         world.nodes[3].manager.close(NotLeaderError())
-        text = leader.metrics.text()
-        assert "logbus_under_replicated_partitions 1\n" in text
-        assert "logbus_under_min_isr_partitions 0\n" in text
-        assert "logbus_partitions_led 1\n" in text
+        found = gauges(leader.metrics)
+        assert found["under_replicated_partitions"] == {(): 1}
+        assert found["under_min_isr_partitions"] == {(): 0}
+        assert found["partitions"] == {("leader",): 1, ("follower",): 0}
         world.take_out(2)
-        assert "logbus_under_min_isr_partitions 1\n" in leader.metrics.text()
+        assert gauges(leader.metrics)["under_min_isr_partitions"] == {(): 1}
 
     run(test)
 
