@@ -1,0 +1,177 @@
+"""Records of the topic ``__transaction_state``: keys and values as bytes.
+
+A key begins with one byte that names its kind, so that sinks can keep records in the same
+partition. A value begins with its version and with the wall time of its last change, which a reader
+may take without decoding the rest. Tagged fields at the end leave room for later versions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
+
+from broker_lite.errors import ProtocolError
+from broker_lite.model import NO_PRODUCER, NO_TIMESTAMP, PartitionKey
+from broker_lite.wire.primitives import Reader, Writer
+
+NO_PRODUCER_EPOCH = -1
+FLAG_OPEN = 1
+"""Flag of a record whose transaction has not ended; a new coordinator decodes it at once."""
+
+_TRANSACTION = 0
+"""Kind of a key; a sink's head and slots will be 1 and 2."""
+_VERSION = 0
+_HEAD = struct.Struct(">hq")
+_FIELDS = struct.Struct(">qhhqqqibbq")
+"""Producer id, epoch, last epoch, previous id, next id, number, timeout, state, transaction
+version, start."""
+
+
+class TransactionState(IntEnum):
+    """The states of a transactional id, by Kafka's numbers."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def label(self) -> str:
+        """The state by the name that clients receive, such as ``PrepareCommit``."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """The state of one transactional id.
+
+    ``previous_id`` and ``last_epoch`` are the pair before the last bump, -1 after a producer took
+    the id over; ``previous_id`` is set only if the id changed. ``next_id`` follows ``producer_id``
+    when the transaction completes, because the epochs are exhausted. ``number`` counts the
+    transactions of the id. ``start_ms`` and ``changed_ms`` are wall times.
+    """
+
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    last_epoch: int = NO_PRODUCER_EPOCH
+    previous_id: int = NO_PRODUCER
+    next_id: int = NO_PRODUCER
+    number: int = 0
+    version: int = 2
+    """Version of the transaction's protocol: 2 bumps the epoch at its end (KIP-890)."""
+    partitions: frozenset[PartitionKey] = frozenset()
+    groups: frozenset[str] = frozenset()
+    start_ms: int = NO_TIMESTAMP
+    changed_ms: int = NO_TIMESTAMP
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction has begun and its markers are not all written."""
+        return self.state in OPEN_STATES
+
+
+OPEN_STATES = frozenset(
+    (
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.PREPARE_ABORT,
+    )
+)
+
+
+def transaction_key(transactional_id: str) -> bytes:
+    """Return the key of a transactional id's record."""
+    return bytes((_TRANSACTION,)) + transactional_id.encode("utf-8")
+
+
+def transactional_id_of(key: bytes) -> str | None:
+    """Return the transactional id of a key; None for a key of another kind."""
+    return str(key[1:], "utf-8") if key and key[0] == _TRANSACTION else None
+
+
+def changed_ms_of(value: bytes) -> int:
+    """Return the wall time of the record's last change, without decoding the record."""
+    return int(_HEAD.unpack_from(value)[1])
+
+
+def encode_transaction(record: TransactionRecord) -> bytes:
+    """Return the value of a record; equal records have equal bytes."""
+    writer = Writer()
+    writer.pack(_HEAD, _VERSION, record.changed_ms)
+    writer.pack(
+        _FIELDS,
+        record.producer_id,
+        record.epoch,
+        record.last_epoch,
+        record.previous_id,
+        record.next_id,
+        record.number,
+        record.timeout_ms,
+        record.state,
+        record.version,
+        record.start_ms,
+    )
+    topics = groupby(sorted(record.partitions), key=lambda row: row.topic_id)
+
+    def put_topic(topic: tuple[str, Iterable[PartitionKey]]) -> None:
+        writer.uuid(topic[0])
+        writer.array((row.partition for row in topic[1]), writer.i32)
+
+    writer.array([(topic_id, list(rows)) for topic_id, rows in topics], put_topic)
+    writer.array(sorted(record.groups), writer.string)
+    writer.tag_end()
+    return bytes(writer.buffer)
+
+
+def decode_transaction(value: bytes) -> TransactionRecord:
+    """Return the record of a value. Raises ProtocolError for bytes that no version wrote."""
+    reader = Reader(value)
+    version, changed_ms = reader.unpack(_HEAD)
+    if version != _VERSION:
+        raise ProtocolError(
+            f"a transaction's record has version {version}; this broker reads {_VERSION}: "
+            "upgrade the broker"
+        )
+    (
+        producer_id,
+        epoch,
+        last_epoch,
+        previous_id,
+        next_id,
+        number,
+        timeout_ms,
+        state,
+        transaction_version,
+        start_ms,
+    ) = reader.unpack(_FIELDS)
+    partitions: set[PartitionKey] = set()
+    for topic_id, numbers in reader.array(lambda it: (it.uuid(), it.array(Reader.i32))):
+        partitions.update(PartitionKey(topic_id, partition) for partition in numbers)
+    groups = frozenset(reader.array(Reader.string))
+    reader.skip_tags()
+    if state not in TransactionState.__members__.values():
+        raise ProtocolError(f"a transaction's record has the unknown state {state}")
+    return TransactionRecord(
+        producer_id,
+        epoch,
+        timeout_ms,
+        TransactionState(state),
+        last_epoch,
+        previous_id,
+        next_id,
+        number,
+        transaction_version,
+        frozenset(partitions),
+        groups,
+        start_ms,
+        changed_ms,
+    )

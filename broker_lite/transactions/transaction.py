@@ -1,0 +1,593 @@
+"""One transactional id, as its coordinator sees it: ``step(now, event) -> effects``. Pure.
+
+No reply and no marker leaves before the record that justifies it is committed. The record that
+completes a transaction is the exception: the machine continues without its outcome. A later record
+implies it, and if it is lost, the next coordinator sends the markers again.
+
+Checks of a request, in this order: its producer id must be the id's; a record under way parks the
+request; its epoch must be one that the table in ``README.md`` accepts. ``deadline_ms`` is the time
+of the next TransactionTick; an earlier tick does nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from broker_lite.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    LogbusError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from broker_lite.model import NO_PRODUCER
+from broker_lite.transactions import effects as fx
+from broker_lite.transactions import events as ev
+from broker_lite.transactions.records import (
+    NO_PRODUCER_EPOCH,
+    TransactionRecord,
+    TransactionState,
+)
+
+NEVER = 1 << 62
+EPOCH_LAST = 32_766
+"""Highest epoch that a producer receives. Markers that fence it carry 32,767; then a new producer
+id begins at epoch 0."""
+RETRY_MS = 1_000
+"""Interval in ms after which a time-out is tried again whose record was refused."""
+PARKED_MAX = 100
+"""Maximum number of parked requests of one id."""
+PARTICIPANT_BYTES_MAX = 512 << 10
+"""Maximum bytes of a transaction's participants, so that its record fits into one batch."""
+_PARTITION_BYTES = 20
+
+_PREPARED = {
+    TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
+}
+
+Request = ev.Init | ev.Add | ev.End
+
+
+class Now(NamedTuple):
+    """The monotonic time, which decides, and the wall time, which records show."""
+
+    monotonic_ms: int
+    wall_ms: int
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A record under way, and the request that it answers. ``is_fence``: an Init aborts the
+    transaction of another producer with it."""
+
+    number: int
+    record: TransactionRecord | None
+    request: Request | None
+    is_fence: bool
+
+
+class Transaction:
+    """The state machine of one transactional id. ``record`` is the last committed one, None for an
+    unknown id."""
+
+    def __init__(
+        self, name: str, record: TransactionRecord | None = None, *, timeout_max_ms: int = 900_000
+    ) -> None:
+        self.name = name
+        self.record = record
+        self._timeout_max_ms = timeout_max_ms
+        self._now = Now(0, 0)
+        self._effects: list[fx.TransactionEffect] = []
+        self._pending: _UnderWay | None = None
+        self._numbers = 0
+        self._parked: list[Request] = []
+        self._remaining: set[ev.Participating] = set()
+        """Participants without their marker."""
+        self._begun_ms = 0
+        """Monotonic time at which the transaction began, or was loaded."""
+        self._retry_ms = 0
+        self._connection: int | None = None
+        """Connection on which the transaction began; None if it began before the load."""
+        self._spare_id: int | None = None
+        self._is_fetching_id = False
+
+    def step(self, now: Now, event: ev.TransactionEvent) -> list[fx.TransactionEffect]:
+        """Apply an event, and return the effects in order."""
+        self._now = now
+        self._effects = []
+        match event:
+            case ev.Init() | ev.Add() | ev.End():
+                self._handle(event)
+            case ev.Persisted():
+                self._persisted(event.number)
+            case ev.RecordRefused():
+                self._refused(event)
+            case ev.ParticipantDone():
+                self._participant_done(event)
+            case ev.ProducerIdReady():
+                self._spare_id, self._is_fetching_id = event.producer_id, False
+                self._retry_parked()
+            case ev.ProducerIdFailed():
+                self._is_fetching_id = False
+                self._retry_ms = now.monotonic_ms + RETRY_MS
+                self._fail_parked(event.error)
+            case ev.Resumed():
+                self._load()
+            case ev.TransactionTick():
+                self._tick()
+            case ev.Expire():
+                self._expire(event.before_ms)
+            case ev.Abandon():
+                self._parked = [row for row in self._parked if row.token != event.token]
+            case ev.Deposed():
+                self._depose(event.error)
+        return self._effects
+
+    # Views.
+
+    @property
+    def state(self) -> TransactionState:
+        """The state that administrators see."""
+        if self.record is None:
+            return TransactionState.DEAD
+        if self._pending is not None and self._pending.is_fence:
+            return TransactionState.PREPARE_EPOCH_FENCE
+        return self.record.state
+
+    @property
+    def deadline_ms(self) -> int:
+        """Monotonic time at which the open transaction times out."""
+        record = self.record
+        if self._is_busy or record is None or record.state is not TransactionState.ONGOING:
+            return NEVER
+        return max(self._begun_ms + record.timeout_ms, self._retry_ms)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the committed record is the complete state, so that the machine can be
+        dropped."""
+        is_open = self.record is not None and self.record.is_open
+        return not (self._is_busy or self._parked or is_open)
+
+    @property
+    def unfinished(self) -> frozenset[ev.Participating]:
+        """The participants that have not reported their marker."""
+        return frozenset(self._remaining)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._pending is not None or self._is_fetching_id
+
+    # Requests.
+
+    def _handle(self, event: Request) -> None:
+        """Check the producer id, park the request behind a record under way, or carry it out."""
+        try:
+            if isinstance(event, ev.Init):
+                self._check_timeout(event.timeout_ms)
+            else:
+                self._check_producer_id(event.producer_id)
+            if self._is_busy:
+                self._park(event)
+            elif isinstance(event, ev.Init):
+                self._init(event)
+            elif isinstance(event, ev.Add):
+                self._add(event)
+            else:
+                self._end(event)
+        except LogbusError as error:
+            self._fail(event, error)
+
+    def _check_timeout(self, timeout_ms: int) -> None:
+        if not 0 < timeout_ms <= self._timeout_max_ms:
+            raise InvalidTransactionTimeoutError(
+                f"transaction.timeout.ms {timeout_ms} of transactional id {self.name!r} is not "
+                f"between 1 and the broker's transaction.max.timeout.ms {self._timeout_max_ms}; "
+                "lower transaction.timeout.ms or raise the broker's setting"
+            )
+
+    def _check_producer_id(self, producer_id: int) -> None:
+        record = self.record
+        if record is None:
+            raise InvalidProducerIdMappingError(
+                f"transactional id {self.name!r} is unknown here: it expired, or no producer began "
+                "it; create a new producer"
+            )
+        known = record.producer_id, record.next_id, record.previous_id
+        if producer_id == NO_PRODUCER or producer_id not in known:
+            raise InvalidProducerIdMappingError(
+                f"transactional id {self.name!r} has producer id {record.producer_id}, not "
+                f"{producer_id}; create a new producer"
+            )
+
+    def _pairs(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
+        """Return the producer's current pair of id and epoch, and the one before the last bump."""
+        record = self.record
+        assert record is not None
+        if record.next_id != NO_PRODUCER:
+            current, former_id = (record.next_id, 0), record.producer_id
+        else:
+            current = record.producer_id, record.epoch
+            is_switched = record.previous_id != NO_PRODUCER
+            former_id = record.previous_id if is_switched else record.producer_id
+        has_former = record.last_epoch != NO_PRODUCER_EPOCH
+        return current, (former_id, record.last_epoch) if has_former else None
+
+    def _fenced(self, producer_id: int, epoch: int) -> ProducerFencedError:
+        current, _ = self._pairs()
+        return ProducerFencedError(
+            f"transactional id {self.name!r} has producer id {current[0]} and epoch {current[1]}; "
+            f"id {producer_id} with epoch {epoch} is fenced. Another producer began with this id, "
+            "or the transaction timed out. Create a new producer; give each live one its own id"
+        )
+
+    def _invalid(self, wish: str) -> InvalidTxnStateError:
+        assert self.record is not None
+        return InvalidTxnStateError(
+            f"transactional id {self.name!r} cannot {wish} in state {self.record.state.label}; "
+            "begin a new transaction"
+        )
+
+    def _init(self, event: ev.Init) -> None:
+        record = self.record
+        if record is None:
+            # A producer whose id expired continues with a new pair, as in Kafka.
+            producer_id = self._take_id(event)
+            if producer_id is not None:
+                fresh = TransactionRecord(producer_id, 0, event.timeout_ms)
+                self._persist(fresh, event)
+            return
+        if record.state in _PREPARED:
+            self._park(event)
+            return
+        current, former = self._pairs()
+        if event.expected is not None and event.expected != current:
+            is_open = record.state is TransactionState.ONGOING
+            if is_open or event.expected != former:
+                raise self._fenced(*event.expected)
+            self._reply(event, fx.InitResult(None, *current))
+            return
+        continues = event.expected is not None
+        if record.state is TransactionState.ONGOING:
+            if self._prepare(TransactionState.PREPARE_ABORT, event, continues=continues):
+                self._park(event)
+            return
+        producer_id, epoch, previous_id = record.producer_id, record.epoch + 1, NO_PRODUCER
+        if record.epoch >= EPOCH_LAST:
+            taken = self._take_id(event)
+            if taken is None:
+                return
+            previous_id = record.producer_id if continues else NO_PRODUCER
+            producer_id, epoch = taken, 0
+        bumped = replace(
+            record,
+            producer_id=producer_id,
+            epoch=epoch,
+            last_epoch=record.epoch if continues else NO_PRODUCER_EPOCH,
+            previous_id=previous_id,
+            timeout_ms=event.timeout_ms,
+            state=TransactionState.EMPTY,
+        )
+        self._persist(bumped, event)
+
+    def _add(self, event: ev.Add) -> None:
+        record = self.record
+        assert record is not None
+        if record.state in _PREPARED:
+            self._park(event)
+            return
+        if (event.producer_id, event.epoch) != self._pairs()[0]:
+            raise self._fenced(event.producer_id, event.epoch)
+        is_open = record.state is TransactionState.ONGOING
+        missing = event.partitions - record.partitions if is_open else event.partitions
+        new_groups = event.groups - record.groups if is_open else event.groups
+        if event.verify_only and (missing or new_groups or not is_open):
+            error = TransactionAbortableError(
+                f"the open transaction of id {self.name!r} does not contain this partition or "
+                "group: it ended, or the partition was not added; abort it and begin a new one"
+            )
+            self._reply(event, fx.AddResult(error, record.number, missing))
+            return
+        if not is_open or self._connection is None:
+            self._connection = event.connection
+        if is_open and not missing and not new_groups:
+            self._reply(event, fx.AddResult(None, record.number))
+            return
+        if not is_open:
+            self._begun_ms = self._now.monotonic_ms
+        grown = replace(
+            record,
+            state=TransactionState.ONGOING,
+            number=record.number if is_open else record.number + 1,
+            version=event.version,
+            partitions=record.partitions | missing,
+            groups=record.groups | new_groups,
+            start_ms=record.start_ms if is_open else self._now.wall_ms,
+        )
+        size = len(grown.partitions) * _PARTITION_BYTES
+        size += sum(len(group.encode("utf-8")) for group in grown.groups)
+        if size > PARTICIPANT_BYTES_MAX:
+            raise InvalidRequestError(
+                f"the transaction of id {self.name!r} would have {len(grown.partitions)} "
+                f"partitions and {len(grown.groups)} groups, {size} bytes; at most "
+                f"{PARTICIPANT_BYTES_MAX} are allowed: abort it and use several transactions"
+            )
+        self._persist(grown, event)
+
+    def _end(self, event: ev.End) -> None:
+        current, former = self._pairs()
+        pair = event.producer_id, event.epoch
+        if event.version < 2:
+            if pair != current:
+                raise self._fenced(*pair)
+            self._end_keeping_epoch(event)
+        elif pair == current:
+            self._end_bumping_epoch(event)
+        elif pair == former:
+            self._repeat_end(event)
+        else:
+            raise self._fenced(*pair)
+
+    def _end_bumping_epoch(self, event: ev.End) -> None:
+        """End the transaction, and bump the epoch with the same record (transaction version 2)."""
+        record = self.record
+        assert record is not None
+        if record.state in _PREPARED:
+            self._park(event)
+        elif record.state is TransactionState.ONGOING or not event.is_commit:
+            # Without a transaction too: an aborting producer may not know whether it began one.
+            self._prepare(_kind(event.is_commit), event)
+        else:
+            raise self._invalid("commit")
+
+    def _repeat_end(self, event: ev.End) -> None:
+        """Answer an End whose epoch is the one before the last bump."""
+        record = self.record
+        assert record is not None
+        kind = _kind(event.is_commit)
+        state = record.state
+        is_end = state not in (TransactionState.EMPTY, TransactionState.ONGOING)
+        if not is_end or record.version < 2:
+            raise self._fenced(event.producer_id, event.epoch)
+        if state is kind:
+            self._park(event)
+        elif state is _PREPARED[kind]:
+            self._reply(event, fx.EndResult(None, *self._pairs()[0]))
+        elif state is TransactionState.COMPLETE_ABORT:
+            # The transaction timed out before this commit (KAFKA-20785).
+            raise self._fenced(event.producer_id, event.epoch)
+        else:
+            raise self._invalid("commit" if event.is_commit else "abort")
+
+    def _end_keeping_epoch(self, event: ev.End) -> None:
+        """End the transaction of a client that keeps its epoch (transaction version 1).
+
+        A request and its repetition look alike. A delayed End must not reach the next transaction,
+        so one from an older connection than the transaction's first Add is refused.
+        """
+        record = self.record
+        assert record is not None
+        kind = _kind(event.is_commit)
+        if record.state is TransactionState.ONGOING:
+            began, came = self._connection, event.connection
+            if began is not None and came is not None and came < began:
+                raise self._invalid("be ended by a connection older than the transaction")
+            self._prepare(kind, event, bump=False)
+        elif record.version == 1 and record.state is kind:
+            self._park(event)
+        elif record.version == 1 and record.state is _PREPARED[kind]:
+            self._reply(event, fx.EndResult(None, *self._pairs()[0]))
+        else:
+            raise self._invalid("commit" if event.is_commit else "abort")
+
+    def _prepare(
+        self,
+        kind: TransactionState,
+        cause: Request | None,
+        *,
+        bump: bool = True,
+        continues: bool = True,
+    ) -> bool:
+        """Persist the decision; return False if that must wait for a producer id.
+
+        ``continues``: the producer of the present epoch may go on. Time-outs and Inits bump the
+        epoch in both versions of the protocol, so that the aborted record has version 2. An Init
+        is not answered with the decision: it waits until the transaction is complete.
+        """
+        record = self.record
+        assert record is not None
+        decided = replace(record, state=kind, version=2 if bump else 1)
+        if bump:
+            next_id = NO_PRODUCER
+            if record.epoch >= EPOCH_LAST:
+                taken = self._take_id(cause)
+                if taken is None:
+                    return False
+                next_id = taken
+            decided = replace(
+                decided,
+                epoch=record.epoch + 1,
+                last_epoch=record.epoch if continues else NO_PRODUCER_EPOCH,
+                previous_id=NO_PRODUCER,
+                next_id=next_id,
+            )
+        is_fence = isinstance(cause, ev.Init)
+        self._persist(decided, None if is_fence else cause, is_fence=is_fence)
+        return True
+
+    def _take_id(self, cause: Request | None) -> int | None:
+        """Return a reserved producer id; without one, request it and park the cause."""
+        taken, self._spare_id = self._spare_id, None
+        if taken is None:
+            self._is_fetching_id = True
+            self._effects.append(fx.FetchProducerId())
+            if cause is not None:
+                self._park(cause)
+        return taken
+
+    # Parking.
+
+    def _park(self, event: Request) -> None:
+        """Hold a client's request until the record under way, or the transaction, is complete.
+
+        The requests of a broker are answered instead: they share one connection in order.
+        """
+        is_broker = isinstance(event, ev.Add) and event.connection is None
+        if is_broker or len(self._parked) >= PARKED_MAX:
+            raise ConcurrentTransactionsError(
+                f"transactional id {self.name!r} is writing its previous change; try again"
+            )
+        self._parked.append(event)
+
+    def _retry_parked(self) -> None:
+        """Handle the parked requests in order; those that are still blocked are parked again."""
+        parked, self._parked = self._parked, []
+        for event in parked:
+            self._handle(event)
+
+    def _fail_parked(self, error: LogbusError) -> None:
+        parked, self._parked = self._parked, []
+        for event in parked:
+            self._fail(event, error)
+
+    # Records.
+
+    def _persist(
+        self, record: TransactionRecord | None, request: Request | None, *, is_fence: bool = False
+    ) -> None:
+        if record is not None:
+            record = replace(record, changed_ms=self._now.wall_ms)
+        self._numbers += 1
+        self._pending = _UnderWay(self._numbers, record, request, is_fence)
+        self._effects.append(fx.Persist(self._numbers, record))
+
+    def _persisted(self, number: int) -> None:
+        pending = self._pending
+        if pending is None or pending.number != number:
+            return
+        self._pending = None
+        self.record = pending.record
+        if pending.request is not None:
+            self._reply_persisted(pending.request)
+        if self.record is not None and self.record.state in _PREPARED:
+            self._send_markers()
+        self._retry_parked()
+
+    def _reply_persisted(self, request: Request) -> None:
+        record = self.record
+        assert record is not None
+        match request:
+            case ev.Init():
+                self._reply(request, fx.InitResult(None, record.producer_id, record.epoch))
+            case ev.Add():
+                self._reply(request, fx.AddResult(None, record.number))
+            case ev.End():
+                self._reply(request, fx.EndResult(None, *self._pairs()[0]))
+
+    def _refused(self, event: ev.RecordRefused) -> None:
+        pending = self._pending
+        if pending is None or pending.number != event.number:
+            return
+        self._pending = None
+        self._retry_ms = self._now.monotonic_ms + RETRY_MS
+        if pending.request is not None:
+            self._fail(pending.request, event.error)
+        self._fail_parked(event.error)
+
+    def _send_markers(self) -> None:
+        record = self.record
+        assert record is not None
+        self._remaining = {*record.partitions, *record.groups}
+        if not self._remaining:
+            self._complete()
+            return
+        self._effects.append(
+            fx.SendMarkers(
+                record.number,
+                record.producer_id,
+                record.epoch,
+                record.epoch - 1 if record.version > 1 else record.epoch,
+                record.state is TransactionState.PREPARE_COMMIT,
+                record.version,
+                record.partitions,
+                record.groups,
+            )
+        )
+
+    def _participant_done(self, event: ev.ParticipantDone) -> None:
+        record = self.record
+        if record is None or record.number != event.number or record.state not in _PREPARED:
+            return
+        self._remaining.discard(event.participant)
+        if not self._remaining:
+            self._complete()
+            self._retry_parked()
+
+    def _complete(self) -> None:
+        """Write the end of the transaction, and continue without waiting for the outcome."""
+        record = self.record
+        assert record is not None
+        done = replace(
+            record,
+            state=_PREPARED[record.state],
+            partitions=frozenset(),
+            groups=frozenset(),
+            changed_ms=self._now.wall_ms,
+        )
+        if record.next_id != NO_PRODUCER:
+            has_former = record.last_epoch != NO_PRODUCER_EPOCH
+            done = replace(
+                done,
+                producer_id=record.next_id,
+                epoch=0,
+                previous_id=record.producer_id if has_former else NO_PRODUCER,
+                next_id=NO_PRODUCER,
+            )
+        self.record = done
+        self._connection = None
+        self._numbers += 1
+        self._effects.append(fx.Persist(self._numbers, done))
+
+    # Load, time, loss.
+
+    def _load(self) -> None:
+        self._begun_ms = self._now.monotonic_ms
+        if self.record is not None and self.record.state in _PREPARED:
+            self._send_markers()
+
+    def _tick(self) -> None:
+        if self.deadline_ms <= self._now.monotonic_ms:
+            self._prepare(TransactionState.PREPARE_ABORT, None)
+
+    def _expire(self, before_ms: int) -> None:
+        if self.is_quiet and self.record is not None and self.record.changed_ms < before_ms:
+            self._persist(None, None)
+
+    def _depose(self, error: LogbusError) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None and pending.request is not None:
+            self._fail(pending.request, error)
+        self._fail_parked(error)
+
+    # Replies.
+
+    def _reply(self, event: Request, result: fx.TransactionResult) -> None:
+        self._effects.append(fx.TransactionReply(event.token, result))
+
+    def _fail(self, event: Request, error: LogbusError) -> None:
+        match event:
+            case ev.Init():
+                self._reply(event, fx.InitResult(error))
+            case ev.Add():
+                self._reply(event, fx.AddResult(error))
+            case ev.End():
+                self._reply(event, fx.EndResult(error))
+
+
+def _kind(is_commit: bool) -> TransactionState:
+    return TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT

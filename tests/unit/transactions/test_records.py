@@ -1,0 +1,101 @@
+"""Values and keys of ``__transaction_state``: golden bytes, and refused bytes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.errors import ProtocolError
+from broker_lite.model import PartitionKey
+from broker_lite.transactions.records import (
+    TransactionRecord,
+    TransactionState,
+    changed_ms_of,
+    decode_transaction,
+    encode_transaction,
+    transaction_key,
+    transactional_id_of,
+)
+
+FIRST, SECOND = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
+GOLDEN = (
+    "0000" "000000000000000b" "0000000000000005" "0003" "0002" "0000000000000004"
+    "ffffffffffffffff" "0000000000000007" "0000ea60" "02" "02" "0000000000000009"
+    "03" "00000000000000000000000000000001" "03" "00000000" "00000002"
+    "00000000000000000000000000000002" "02" "00000001" "02" "0267" "00"
+)  # fmt: skip
+RECORD = TransactionRecord(
+    5,
+    3,
+    60_000,
+    TransactionState.PREPARE_COMMIT,
+    last_epoch=2,
+    previous_id=4,
+    number=7,
+    partitions=frozenset({PartitionKey(FIRST, 2), PartitionKey(SECOND, 1), PartitionKey(FIRST, 0)}),
+    groups=frozenset({"g"}),
+    start_ms=9,
+    changed_ms=11,
+)
+
+
+def test_record_has_its_golden_bytes() -> None:
+    assert encode_transaction(RECORD).hex() == GOLDEN
+    assert decode_transaction(bytes.fromhex(GOLDEN)) == RECORD
+    assert changed_ms_of(bytes.fromhex(GOLDEN)) == 11
+
+
+def test_key_names_its_kind() -> None:
+    assert transaction_key("etl-1") == b"\x00etl-1"
+    assert transactional_id_of(b"\x00etl-1") == "etl-1"
+    assert transactional_id_of(b"\x01etl-1") is None
+    assert transactional_id_of(b"") is None
+
+
+def test_later_tagged_fields_are_skipped() -> None:
+    assert decode_transaction(bytes.fromhex(GOLDEN)[:-1] + b"\x01\x09\x02ab") == RECORD
+
+
+@pytest.mark.parametrize("cut", [0, 5, 40, 70, 100, len(GOLDEN) // 2 - 1])
+def test_cut_record_is_refused(cut: int) -> None:
+    with pytest.raises(ProtocolError):
+        decode_transaction(bytes.fromhex(GOLDEN)[:cut])
+
+
+def test_record_of_a_later_version_or_state_is_refused() -> None:
+    later = b"\x00\x01" + bytes.fromhex(GOLDEN)[2:]
+    with pytest.raises(ProtocolError, match="has version 1; this broker reads 0"):
+        decode_transaction(later)
+    data = bytearray.fromhex(GOLDEN)
+    data[50] = 9
+    with pytest.raises(ProtocolError, match="unknown state 9"):
+        decode_transaction(bytes(data))
+
+
+IDS = st.integers(-1, (1 << 63) - 1)
+EPOCHS = st.integers(-1, 32767)
+PARTITIONS = st.builds(PartitionKey, st.sampled_from([FIRST, SECOND]), st.integers(0, 1 << 30))
+RECORDS = st.builds(
+    TransactionRecord,
+    IDS,
+    EPOCHS,
+    st.integers(0, 1 << 30),
+    st.sampled_from(list(TransactionState)),
+    EPOCHS,
+    IDS,
+    IDS,
+    st.integers(0, 1 << 40),
+    st.integers(1, 2),
+    st.frozensets(PARTITIONS, max_size=5),
+    st.frozensets(st.text(max_size=9).filter(lambda name: name.isascii()), max_size=3),
+    IDS,
+    IDS,
+)
+
+
+@given(RECORDS)
+def test_every_record_survives_its_encoding(record: TransactionRecord) -> None:
+    value = encode_transaction(record)
+    assert decode_transaction(value) == record
+    assert encode_transaction(decode_transaction(value)) == value
