@@ -64,7 +64,8 @@ class EpochStarted(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Append is complete. A duplicate carries the offsets of the first append."""
+    """Append is complete. A duplicate carries the offsets of the first append; its base offset is
+    -1 if the log no longer knows it."""
 
     token: int
     base_offset: int

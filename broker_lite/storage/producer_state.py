@@ -99,6 +99,9 @@ class ProducerState:
         """Check a client's batch: return None to append it, or the recorded batch that it
         duplicates.
 
+        A duplicate of a batch older than the recorded ones has base offset ``NO_OFFSET``. Its next
+        offset is the base offset of the oldest recorded batch, so it is committed before that one.
+
         - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
           continue at any sequence.
         - ``refused``: the producer's last refused batch of the same epoch.
@@ -132,6 +135,12 @@ class ProducerState:
             for batch in producer.batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
+            oldest = producer.batches[0]
+            is_older = first <= last < oldest.first_sequence <= first + SEQUENCE_MASK // 2
+            if is_older and not (may_have_forgotten or self.forgot):
+                # The sequences of an epoch begin at 0 and have no gap, so the log has this batch.
+                # Half the range apart, the sequences have wrapped and the batch lies ahead.
+                return ProducedBatch(first, last, NO_OFFSET, oldest.base_offset)
             expected = (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK
         if first != expected:
             if refused is not None and refused.makes_gap(expected, first):

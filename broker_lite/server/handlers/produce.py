@@ -14,6 +14,7 @@ from functools import partial
 
 from broker_lite.errors import (
     CorruptMessageError,
+    DuplicateSequenceError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTopicError,
@@ -23,7 +24,7 @@ from broker_lite.errors import (
     NotLeaderError,
     wire_code,
 )
-from broker_lite.model import TRANSACTION_STATE, PartitionKey
+from broker_lite.model import NO_OFFSET, TRANSACTION_STATE, PartitionKey
 from broker_lite.record import newest_time
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
@@ -41,6 +42,7 @@ ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 ACKS_NONE_TIMEOUT_MS = 30_000
 """Timeout of acks=0 requests in milliseconds. Clients send any value, and the batch's memory is
 held meanwhile."""
+_OLD_DUPLICATE = "the log has this batch, but its offset is not recorded any more"
 
 
 def handle(
@@ -177,6 +179,8 @@ class _Produce:
         if appended is None:
             assert error is not None
             self._refused(t, p, replica.partition, error)
+        elif appended.base_offset == NO_OFFSET:
+            self._refused(t, p, replica.partition, DuplicateSequenceError(_OLD_DUPLICATE))
         else:
             replica.traffic.received_records.n += count
             replica.traffic.received_bytes.n += len(self._message.topics[t].partitions[p][1] or b"")

@@ -7,6 +7,7 @@ from stored import batch
 
 from broker_lite import errors
 from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from broker_lite.model import NO_OFFSET
 from broker_lite.record.batch import read_header
 from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState, decode
 from broker_lite.storage.refused_batches import RefusedBatch
@@ -44,8 +45,30 @@ def test_each_of_the_last_five_batches_is_a_duplicate_with_its_offsets() -> None
     for sequence in (2, 4, 6, 8, 10):
         found = judge(made, sequence, 2)
         assert (found.base_offset, found.next_offset) == (sequence, sequence + 2)
+
+
+@pytest.mark.parametrize(("sequence", "rows"), [(0, 2), (2, 2), (1, 1), (0, 4)])
+def test_batch_below_the_recorded_ones_is_a_duplicate_without_its_offset(
+    sequence: int, rows: int
+) -> None:
+    made = state(0, 2, 4, 6, 8, 10, 12, rows=2)
+    found = judge(made, sequence, rows)
+    assert (found.base_offset, found.next_offset) == (NO_OFFSET, 4)
+
+
+def test_batch_below_the_recorded_ones_is_refused_if_the_log_may_lack_it() -> None:
+    made = state(0, 2, 4, 6, 8, 10, rows=2)
+    with pytest.raises(OutOfOrderSequenceError):
+        judge(made, 0, 2, forgot=True)
+    made.forgot = True
     with pytest.raises(OutOfOrderSequenceError):
         judge(made, 0, 2)
+
+
+@pytest.mark.parametrize(("sequence", "rows"), [(0, 3), (1, 2), (LAST, 1), (LAST, 2), (14, 1)])
+def test_batch_that_is_partly_in_the_log_or_never_was_is_refused(sequence: int, rows: int) -> None:
+    with pytest.raises(OutOfOrderSequenceError):
+        judge(state(0, 2, 4, 6, 8, 10, rows=2), sequence, rows)
 
 
 def test_same_first_sequence_with_another_length_is_not_a_duplicate() -> None:
@@ -66,6 +89,8 @@ def test_sequence_may_wrap_inside_a_batch() -> None:
     made = ProducerState()
     made.update(header(LAST, 3), 0, 0)
     assert judge(made, LAST, 3).next_offset == 3
+    with pytest.raises(OutOfOrderSequenceError):
+        judge(made, 3)
     assert judge(made, 2) is None
 
 

@@ -15,6 +15,7 @@ from replica_world import TOPIC_ID, Node, World, part_bytes, run
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
     CorruptMessageError,
+    DuplicateSequenceError,
     NotEnoughReplicasError,
     NotLeaderError,
     OutOfOrderSequenceError,
@@ -122,3 +123,36 @@ def test_batches_after_one_corrupted_in_transit_get_the_same_error() -> None:
         await producer.finds_its_pipeline_refused(CorruptMessageError.code)
 
     run(body, brokers=1)
+
+
+def test_retry_of_a_batch_older_than_the_recorded_ones_is_answered_as_a_duplicate() -> None:
+    async def body(world: World) -> None:
+        await world.serves(1)
+        producer = Producer(world.nodes[1])
+        assert [await producer.send(sequence) for sequence in range(7)] == [0] * 7
+        assert await producer.send(1) == DuplicateSequenceError.code
+        assert await producer.send(2) == 0
+        assert await producer.send(7) == 0
+
+    run(body, brokers=1)
+
+
+def test_answer_of_an_old_duplicate_waits_for_the_high_watermark() -> None:
+    async def body(world: World) -> None:
+        world.config = {"min.insync.replicas": "2"}
+        leader, follower = world.nodes[1], world.nodes[2]
+        await world.serves(1)
+        world.elect(1, isr=[1, 2])
+        await world.serves(1)
+        follower.cut_off()
+        producer = Producer(leader)
+        first = [producer.send(sequence) for sequence in range(7)]
+        retried = producer.send(0)
+        log = leader.manager.replicas[0].log
+        await world.until(lambda: log.log_end_offset == 7)
+        assert not retried.done()
+        follower.reached = True
+        assert await asyncio.gather(*first) == [0] * 7
+        assert await retried == DuplicateSequenceError.code
+
+    run(body, brokers=2)
