@@ -29,6 +29,7 @@ from broker_lite.wire.api import (
     parse_header,
 )
 from broker_lite.wire.calls import (
+    broker_transactions,
     cluster,
     configs,
     group_removal,
@@ -651,6 +652,8 @@ def test_every_client_call_has_a_test() -> None:
         if isinstance(value, type) and hasattr(value, "API_KEY")
     }
     not_theirs = {
+        broker_transactions.AddParticipantsRequest,
+        broker_transactions.WriteTxnMarkersRequest,
         offsets.OffsetsForBytesRequest,
         offsets.RecordTimesRequest,
         replicas.UnregisterBrokerRequest,
