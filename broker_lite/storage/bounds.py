@@ -20,14 +20,19 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import PartitionKey
-from broker_lite.storage import paths, producer_state
+from broker_lite.model import NO_OFFSET, PartitionKey
+from broker_lite.record.control import EndOfTransaction, decode_marker
+from broker_lite.record.walker import LogBatch
+from broker_lite.storage import paths
 from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
+from broker_lite.storage.offset_index import CorruptIndex
 from broker_lite.storage.producer_snapshots import ProducerSnapshots
 from broker_lite.storage.producer_state import ProducerState
 from broker_lite.storage.reader import LogReader
+from broker_lite.storage.scan import read_batch
 from broker_lite.storage.segment import Segment
+from broker_lite.storage.transaction_index import AbortedEntry, TransactionIndex
 
 
 class LogBounds(LogReader):
@@ -46,6 +51,8 @@ class LogBounds(LogReader):
         self.leader_epochs = leader_epochs
         self.producers = ProducerState(segments[0].base_offset)
         self.flushed_end = 0
+        self.committed_end = 0
+        """The high watermark, as the loop last reported it."""
         self.directory = paths.partition_dir(data.path, key)
         self._data = data
         self._files = data.files
@@ -99,6 +106,7 @@ class LogBounds(LogReader):
 
     def _cut_log(self, offset: int, position: int, now_ms: int) -> None:
         self.flushed_end = min(self.flushed_end, offset)
+        self.committed_end = min(self.committed_end, offset)
         self._data.lower_recovery_point(self.key, offset)
         self._truncate_epochs(offset)
         with self._data.guard(f"truncating {self.key}"):
@@ -145,21 +153,84 @@ class LogBounds(LogReader):
 
         A replay reads headers alone, which the recovery point exempts from the scan of a start. A
         batch that does not continue its producer is checked whole: a flipped bit in a header could
-        fence a producer.
+        fence a producer. The replay also begins before the first transaction that the transaction
+        indexes miss, and completes those.
         """
         end = self._tail[0]
         first = self._chain[0][0]
-        state = self._snapshots.newest(first, end)
+        indexes, indexed_end = self._transaction_indexes(end)
+        state = self._snapshots.newest(first, indexed_end)
         if state is None:
             state = ProducerState(first)
             state.forgot = first > 0
-        continues = state.continues
+        continues, began = state.continues, state.next_offset
         for segment in self._chain[1]:
             start = max(state.next_offset, segment.base_offset)
-            found = self._headers(segment, start, end, needs_check=lambda h: not continues(h))
-            producer_state.replay(state, (batch.header for batch in found), now_ms)
+            aborted: list[AbortedEntry] = []
+            for batch in self._headers(segment, start, end, needs_check=lambda h: not continues(h)):
+                header = batch.header
+                marker = _read_marker(segment, batch) if header.is_control else None
+                entry = state.update(header, header.base_offset, now_ms, marker)
+                if entry is not None:
+                    aborted.append(entry)
+            if segment.has_transactions and segment.next_offset > began:
+                kept = indexes[segment].cut(began).entries
+                indexes[segment] = TransactionIndex([*kept, *aborted])
         state.next_offset = end
+        state.raise_starts(self.log_start_offset)
         self.producers = state
+        self._take_indexes(indexes)
+        self._note_transactions()
+
+    def _transaction_indexes(self, end: int) -> tuple[dict[Segment, TransactionIndex], int]:
+        """Return the transaction indexes, and the offset up to which they hold every transaction.
+
+        Delete a file that reaches beyond the log's end, and sync: later batches may take those
+        offsets.
+        """
+        indexes: dict[Segment, TransactionIndex] = {}
+        complete_end = end
+        for segment in self._chain[1]:
+            index, covered_end = TransactionIndex(), segment.base_offset
+            if not segment.has_transactions:
+                covered_end = segment.next_offset
+            elif segment.has_transaction_index:
+                index, covered_end = segment.transactions, segment.next_offset
+            else:
+                with contextlib.suppress(CorruptIndex):
+                    index, covered_end = segment.load_transactions()
+            if covered_end > segment.next_offset:
+                self._files.remove(segment.path(paths.TXN_INDEX))
+                self._files.sync_dir(self.directory)
+                index.is_saved = False
+            elif covered_end < segment.next_offset:
+                complete_end = min(complete_end, covered_end)
+            indexes[segment] = index
+        return indexes, complete_end
+
+    def _take_indexes(self, indexes: dict[Segment, TransactionIndex]) -> None:
+        """Give each segment its transaction index, and save those that its file does not hold."""
+        active = self._tail[1]
+        for segment, index in indexes.items():
+            segment.transactions = index
+            if segment.has_transactions and segment is not active:
+                with contextlib.suppress(OSError):
+                    if not index.is_saved:
+                        segment.save_transactions()
+                    segment.release()
+
+    def _note_transactions(self) -> None:
+        """Find the log's first transaction, and publish the open ones."""
+        self._publish_transactions()
+        starts = [s.base_offset for s in self._chain[1] if s.has_transactions]
+        if self.unstable is not None:
+            starts.append(self.unstable.open_start)
+        self.transactions_from = min(starts, default=NO_OFFSET)
+
+    def _publish_transactions(self) -> None:
+        transactions = self.producers.transactions
+        transactions.committed(self.committed_end)
+        self.unstable = transactions.published()
 
     # -- another beginning ---------------------------------------------------------------------
 
@@ -196,6 +267,7 @@ class LogBounds(LogReader):
         self.log_start_offset = log_start
         self.corruption = ()
         self.producers.forget_all(log_start)
+        self._note_transactions()
         self.flushed_end = log_start
 
     def _replace_segment(self, offset: int, now_ms: int) -> None:
@@ -237,6 +309,9 @@ class LogBounds(LogReader):
 
     def _start_now(self, offset: int) -> None:
         self.log_start_offset = offset
+        if self.unstable is not None:
+            self.producers.raise_starts(offset)
+            self._publish_transactions()
         # In memory only: the next epoch saves the file, and opening the log repeats the truncation.
         self.leader_epochs.truncate_from_start(offset)
         self.corruption = tuple(d for d in self.corruption if d.next_offset > offset)
@@ -245,3 +320,8 @@ class LogBounds(LogReader):
         for suffix in paths.SEGMENT_SUFFIXES:
             with contextlib.suppress(FileNotFoundError):
                 self._data.discard(segment.path(suffix), now_ms + self.config.file_delete_delay_ms)
+
+
+def _read_marker(segment: Segment, batch: LogBatch) -> EndOfTransaction | None:
+    whole = read_batch(segment.file, batch.position, segment.size_bytes)
+    return None if whole is None else decode_marker(whole[1], batch.header)

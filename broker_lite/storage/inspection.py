@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from broker_lite.storage import leader_epochs, offset_index, paths, producer_state, time_index
+from broker_lite.storage import (
+    leader_epochs,
+    offset_index,
+    paths,
+    producer_state,
+    time_index,
+    transaction_index,
+)
 from broker_lite.storage.checkpoint import (
     CorruptCheckpoint,
     decode_lines,
@@ -113,6 +120,7 @@ def _damaged_small_files(
         paths.INDEX: offset_index.decode,
         paths.TIME_INDEX: time_index.decode,
         paths.SNAPSHOT: producer_state.decode,
+        paths.TXN_INDEX: transaction_index.decode,
     }
     for name in names:
         found = paths.parse_segment_file(name)

@@ -9,6 +9,7 @@ never visible. A failed fsync stops the whole data directory. bounds.py shortens
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker_lite.config import LONG_MAX, TopicConfig
@@ -20,9 +21,10 @@ from broker_lite.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import NO_PRODUCER, NO_TIMESTAMP, PartitionKey
+from broker_lite.model import NO_OFFSET, NO_PRODUCER, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, set_log_append_time, stamp
+from broker_lite.record.control import Marker, decode_marker, encode_markers
 from broker_lite.storage import paths
 from broker_lite.storage.bounds import LogBounds
 from broker_lite.storage.directory import DataDirectory
@@ -49,6 +51,14 @@ class LogAppendInfo(NamedTuple):
     next_offset: int
     log_append_time_ms: int
     duplicate: bool
+
+
+class MarkersInfo(NamedTuple):
+    """The result of ``append_markers``: the offsets appended, and the refusal of each marker."""
+
+    base_offset: int
+    next_offset: int
+    errors: tuple[LogbusError | None, ...]
 
 
 class Log(LogBounds):
@@ -86,16 +96,18 @@ class Log(LogBounds):
         now_ms: int,
         *,
         keep: bool = True,
+        begins_at_zero: bool = False,
     ) -> LogAppendInfo:
         """Validate, stamp and write one client's batch, which fills ``buffer``.
 
         Without ``keep`` the batch leaves the page cache once it is on disk (``File.append``). A
         duplicate returns the offsets of the first append. A batch behind a refused one
-        (``note_refused``) raises the error of that one.
+        (``note_refused``) raises the error of that one. ``begins_at_zero``: see
+        ``ProducerState.check``.
 
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
-        OutOfOrderSequenceError, and StorageError. After a StorageError no part of the batch is
-        visible; ``failed`` tells whether the directory has stopped.
+        OutOfOrderSequenceError, InvalidTxnStateError, and StorageError. After a StorageError no
+        part of the batch is visible; ``failed`` tells whether the directory has stopped.
         """
         if self._data.failure or self._retired:
             self._check_usable()
@@ -106,6 +118,7 @@ class Log(LogBounds):
                 header,
                 may_have_forgotten=self.log_start_offset > 0,
                 refused=refused.find(self.key, header) if refused else None,
+                begins_at_zero=begins_at_zero,
             )
             if known is not None:
                 return LogAppendInfo(known.base_offset, known.next_offset, NO_TIMESTAMP, True)
@@ -118,16 +131,47 @@ class Log(LogBounds):
         else:
             _check_timestamps(header, config, now_ms)
         base = self._tail[0]
-        latest = self.leader_epochs.latest
-        if leader_epoch != latest:
-            if leader_epoch < latest:
-                raise FencedLeaderEpochError(
-                    f"{self.key}: leader epoch {leader_epoch} is fenced; the latest is {latest}"
-                )
-            self.start_epoch(leader_epoch)
+        if leader_epoch != self.leader_epochs.latest:
+            self._lead(leader_epoch)
         header = stamp(buffer, header, base, leader_epoch)
         self._write(buffer, (header,), now_ms, keep)
         return LogAppendInfo(base, self._tail[0], append_time, False)
+
+    def append_markers(
+        self, markers: Sequence[Marker], leader_epoch: int, now_ms: int
+    ) -> MarkersInfo:
+        """Judge each marker, and write the accepted ones as one buffer of control batches.
+
+        A marker without an open transaction succeeds and writes nothing. Raises
+        FencedLeaderEpochError and StorageError; no marker is then in the log.
+        """
+        self._check_usable()
+        self._data.check_room()
+        self._lead(leader_epoch)
+        accepted: dict[int, Marker] = {}
+        errors: list[LogbusError | None] = []
+        for marker in markers:
+            error: LogbusError | None = None
+            try:
+                if marker.producer_id not in accepted and self.producers.judge(marker):
+                    accepted[marker.producer_id] = marker
+            except LogbusError as refusal:
+                error = refusal
+            errors.append(error)
+        base = self._tail[0]
+        if accepted:
+            buffer, headers = encode_markers(list(accepted.values()), base, leader_epoch, now_ms)
+            self._write(buffer, headers, now_ms)
+        return MarkersInfo(base, self._tail[0], tuple(errors))
+
+    def _lead(self, leader_epoch: int) -> None:
+        """Begin a leader epoch that is new; raise FencedLeaderEpochError for an earlier one."""
+        latest = self.leader_epochs.latest
+        if leader_epoch < latest:
+            raise FencedLeaderEpochError(
+                f"{self.key}: leader epoch {leader_epoch} is fenced; the latest is {latest}"
+            )
+        self.start_epoch(leader_epoch)
 
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
         """Record a refused batch: the batches that its producer already sent behind it get
@@ -210,15 +254,34 @@ class Log(LogBounds):
         except OSError as error:
             raise self._repair(active, error) from error
         interval = config.index_interval_bytes
+        view, began, has_transactions = memoryview(buffer), position, False
         for header in headers:
             active.note(header, position, interval)
-            self.producers.update(header, header.base_offset, now_ms)
+            if header.attributes & fmt.ATTRIBUTES_OF_TRANSACTIONS:
+                has_transactions = True
+                self._note_transactional(active, header, view[position - began :], now_ms)
+            else:
+                self.producers.update(header, header.base_offset, now_ms)
             base = header.base_offset
             self._hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, active, position)
             position += header.length + fmt.LENGTH_PREFIX_BYTES
+        if has_transactions:
+            # Before ``_tail``: a reader of these batches must find what holds them back.
+            self._publish_transactions()
         self._tail = Tail(active.next_offset, active, active.size_bytes)
         if position - active.saved_bytes >= SAVE_EVERY_BYTES or position == len(buffer):
             self._save_progress(active)
+
+    def _note_transactional(
+        self, active: Segment, header: BatchHeader, batch: memoryview, now_ms: int
+    ) -> None:
+        """Record a transactional batch or a marker that was appended."""
+        if self.transactions_from == NO_OFFSET:
+            self.transactions_from = header.base_offset
+        marker = decode_marker(batch, header) if header.is_control else None
+        aborted = self.producers.update(header, header.base_offset, now_ms, marker)
+        if aborted is not None:
+            active.transactions.add(aborted)
 
     def _repair(self, active: Segment, error: OSError) -> LogbusError:
         """Cut off the remains of a failed write and return the error to raise."""
@@ -322,17 +385,17 @@ class Log(LogBounds):
 
     # -- retention -----------------------------------------------------------------------------
 
-    def apply_retention(self, now_ms: int, high_watermark: int) -> int:
+    def apply_retention(self, now_ms: int, last_stable_offset: int) -> int:
         """Roll an active segment older than segment.ms, delete expired segments, return their
         number.
 
-        Never deletes the active segment, or one that reaches beyond ``high_watermark``. Expires
-        idle producers too. Runs on the writer's thread.
+        Never deletes the active segment, or one that reaches beyond ``last_stable_offset``.
+        Expires idle producers too. Runs on the writer's thread.
         """
         with self._flush_lock:
-            return self._apply_retention(now_ms, high_watermark)
+            return self._apply_retention(now_ms, last_stable_offset)
 
-    def _apply_retention(self, now_ms: int, high_watermark: int) -> int:
+    def _apply_retention(self, now_ms: int, last_stable_offset: int) -> int:
         self._check_usable()
         self.producers.expire(now_ms, self._producer_expiration_ms)
         active = self._tail[1]
@@ -345,7 +408,7 @@ class Log(LogBounds):
             self.config,
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
-            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
         )
         if count:
             self._raise_start_if_room(segments[count].base_offset)

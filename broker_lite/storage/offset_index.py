@@ -20,7 +20,7 @@ _HEADER = struct.Struct(">4sHHqqqII")
 _HEADER_CRC = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size + _HEADER_CRC.size
 _MAGIC, _VERSION = b"LBOI", 1
-_FLAG_DAMAGED = 1
+_FLAG_DAMAGED, _FLAG_TRANSACTIONS = 1, 2
 
 ENTRIES_MAX = (10 << 20) // 8
 """Maximum entries; a segment rolls when its index is full, as with Kafka's 10 MiB index."""
@@ -44,6 +44,7 @@ class IndexFacts(NamedTuple):
     log_bytes: int
     next_offset: int
     damaged: bool
+    has_transactions: bool
     entry_count: int
     body_crc: int
 
@@ -95,10 +96,12 @@ class OffsetIndex:
         kept._offsets, kept._positions = self._offsets[:count], self._positions[:count]
         return kept
 
-    def encode(self, log_bytes: int, next_offset: int, damaged: bool) -> bytes:
+    def encode(
+        self, log_bytes: int, next_offset: int, damaged: bool, has_transactions: bool = False
+    ) -> bytes:
         """Return the index file for a log file of ``log_bytes`` that ends at ``next_offset``."""
         body = big_endian(self._offsets) + big_endian(self._positions)
-        flags = _FLAG_DAMAGED if damaged else 0
+        flags = _FLAG_DAMAGED * damaged | _FLAG_TRANSACTIONS * has_transactions
         header = _HEADER.pack(
             _MAGIC,
             _VERSION,
@@ -118,7 +121,8 @@ def decode_facts(data: bytes) -> IndexFacts:
     magic, version, flags, base, log_bytes, next_offset, count, crc = _HEADER.unpack(header)
     if magic != _MAGIC or version != _VERSION or count > ENTRIES_MAX + 1:
         raise CorruptIndex("not an offset index of this version")
-    return IndexFacts(base, log_bytes, next_offset, bool(flags & _FLAG_DAMAGED), count, crc)
+    damaged, transactional = bool(flags & _FLAG_DAMAGED), bool(flags & _FLAG_TRANSACTIONS)
+    return IndexFacts(base, log_bytes, next_offset, damaged, transactional, count, crc)
 
 
 def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:

@@ -12,7 +12,7 @@ from broker_lite.model import PartitionKey
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 TXN_INDEX = ".txnindex"
-"""The aborted transactions of a segment. Reserved; not written yet."""
+"""The aborted transactions of a segment that has transactional batches."""
 DELETED = ".deleted"
 """Suffix of deleted files, which are unlinked after ``file.delete.delay.ms``."""
 TORN = ".torn"

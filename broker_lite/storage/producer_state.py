@@ -1,4 +1,6 @@
-"""The recent batches of each idempotent producer, to detect duplicates, gaps and old epochs.
+"""The recent batches and the open transaction of each producer of one log.
+
+They detect duplicates, gaps and old epochs, and give the last stable offset.
 
 The state holds the last five batches per producer, because clients keep at most five in flight.
 Only a leader checks a batch (``check``). Every replica records it (``update``) after the append
@@ -10,14 +12,22 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from broker_lite.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
 from broker_lite.model import NO_OFFSET, NO_PRODUCER
 from broker_lite.record.batch import BatchHeader
+from broker_lite.record.control import EndOfTransaction, Marker
 from broker_lite.record.crc32c import crc32c
+from broker_lite.storage.open_transactions import OpenTransactions
 from broker_lite.storage.refused_batches import RefusedBatch
+from broker_lite.storage.transaction_index import AbortedEntry
 
 BATCHES_MAX = 5
 SEQUENCE_MASK = 0x7FFFFFFF
@@ -29,7 +39,11 @@ _PRODUCER = struct.Struct(">qhiqqB")
 batch count."""
 _BATCH = struct.Struct(">iiqi")
 """First sequence, last sequence, base offset, last offset delta."""
-_MAGIC, _VERSION = b"LBPS", 1
+_ENDED = struct.Struct(">qq")
+"""Version 2 only, after the producers and a count: first offset and marker of each transaction that
+may be uncommitted."""
+_COUNT = struct.Struct(">I")
+_MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1
 
 
@@ -71,10 +85,11 @@ class ProducerEntry:
 class ProducerState:
     """The state of all producers of one log."""
 
-    __slots__ = ("_producers", "forgot", "next_offset")
+    __slots__ = ("_producers", "forgot", "next_offset", "transactions")
 
     def __init__(self, next_offset: int = 0) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        self.transactions = OpenTransactions()
         self.next_offset = next_offset
         """Exclusive end: the state covers every batch below this offset."""
         self.forgot = False
@@ -94,7 +109,12 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def check(
-        self, header: BatchHeader, *, may_have_forgotten: bool, refused: RefusedBatch | None = None
+        self,
+        header: BatchHeader,
+        *,
+        may_have_forgotten: bool,
+        refused: RefusedBatch | None = None,
+        begins_at_zero: bool = False,
     ) -> ProducedBatch | None:
         """Check a client's batch: return None to append it, or the recorded batch that it
         duplicates.
@@ -105,16 +125,19 @@ class ProducerState:
         - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
           continue at any sequence.
         - ``refused``: the producer's last refused batch of the same epoch.
+        - ``begins_at_zero``: an unknown producer must begin at sequence 0 in any case, because its
+          epoch is new in each transaction (transaction version 2).
 
-        Raises InvalidProducerEpochError, OutOfOrderSequenceError, or the error of ``refused`` for a
-        batch behind it.
+        Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError for a batch
+        outside of the producer's open transaction, or the error of ``refused`` for a batch behind
+        it.
         """
         producer = self._producers.get(header.producer_id)
         first = header.base_sequence
         if producer is None:
             if first == 0:
                 return None
-            is_known = not (may_have_forgotten or self.forgot)
+            is_known = begins_at_zero or not (may_have_forgotten or self.forgot)
             if refused is not None and refused.makes_gap(0 if is_known else None, first):
                 raise refused.error
             if not is_known:
@@ -149,7 +172,35 @@ class ProducerState:
                 f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
                 f"{first}, but the partition expects {expected}"
             )
+        if producer.transaction_start != NO_OFFSET and not header.is_transactional:
+            raise InvalidTxnStateError(
+                f"producer {header.producer_id} has an open transaction in this partition and sent "
+                "a batch outside of it; end the transaction first"
+            )
         return None
+
+    def judge(self, marker: Marker) -> bool:
+        """Return whether to append a marker; False if its producer has no open transaction.
+
+        Such a marker repeats an earlier one, or ends a transaction without a batch here. Raises
+        TransactionCoordinatorFencedError or InvalidProducerEpochError.
+        """
+        producer = self._producers.get(marker.producer_id)
+        if producer is None:
+            return False
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"coordinator epoch {marker.coordinator_epoch} is fenced: a coordinator of epoch "
+                f"{producer.coordinator_epoch} ended a transaction of producer {marker.producer_id}"
+            )
+        if producer.transaction_start == NO_OFFSET:
+            return False
+        if marker.producer_epoch < producer.epoch + marker.raises_epoch:
+            raise InvalidProducerEpochError(
+                f"the marker has epoch {marker.producer_epoch}, but producer {marker.producer_id} "
+                f"wrote with epoch {producer.epoch}"
+            )
+        return True
 
     def continues(self, header: BatchHeader) -> bool:
         """Return whether a batch has no producer, or the next sequence of a recorded producer."""
@@ -161,13 +212,23 @@ class ProducerState:
             and header.producer_epoch == producer.epoch
             and header.base_sequence == (producer.last_sequence + 1) & SEQUENCE_MASK
             and not header.is_control
+            and header.is_transactional == (producer.transaction_start != NO_OFFSET)
         )
 
-    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Record an appended batch; a batch without a producer id only moves ``next_offset``."""
+    def update(
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        now_ms: int,
+        marker: EndOfTransaction | None = None,
+    ) -> AbortedEntry | None:
+        """Record an appended batch; a batch without a producer id only moves ``next_offset``.
+
+        ``marker`` is the content of a control batch. Return the transaction that it aborts, if any.
+        """
         self.next_offset = base_offset + header.last_offset_delta + 1
         if header.producer_id == NO_PRODUCER:
-            return
+            return None
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch)
@@ -175,7 +236,14 @@ class ProducerState:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
         producer.last_append_ms = now_ms
-        if not header.is_control and header.base_sequence >= 0:
+        if marker is not None:
+            return self._end_transaction(header.producer_id, producer, base_offset, marker)
+        if header.is_control:
+            return None
+        if header.is_transactional and producer.transaction_start == NO_OFFSET:
+            producer.transaction_start = base_offset
+            self.transactions.begin(header.producer_id, base_offset)
+        if header.base_sequence >= 0:
             producer.batches.append(
                 ProducedBatch(
                     header.base_sequence,
@@ -184,6 +252,26 @@ class ProducerState:
                     header.last_offset_delta,
                 )
             )
+        return None
+
+    def _end_transaction(
+        self, producer_id: int, producer: ProducerEntry, offset: int, marker: EndOfTransaction
+    ) -> AbortedEntry | None:
+        producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+        first, producer.transaction_start = producer.transaction_start, NO_OFFSET
+        if first == NO_OFFSET:
+            return None
+        stable = self.transactions.end(producer_id, offset)
+        return None if marker.is_commit else AbortedEntry(producer_id, first, offset, stable)
+
+    def raise_starts(self, log_start: int) -> None:
+        """Move the starts of open transactions up to the log's start, after a deletion of
+        records.
+        """
+        self.transactions.raise_to(log_start)
+        for producer in self._producers.values():
+            if NO_OFFSET < producer.transaction_start < log_start:
+                producer.transaction_start = log_start
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove producers idle for ``expiration_ms`` without an open transaction; return their
@@ -205,13 +293,19 @@ class ProducerState:
         before.
         """
         self._producers.clear()
+        self.transactions = OpenTransactions()
         self.forgot = self.forgot or next_offset > 0
         self.next_offset = next_offset
 
     def encode(self) -> bytes:
-        """Return a snapshot as of ``next_offset``."""
+        """Return a snapshot as of ``next_offset``; version 1 if no producer used transactions."""
         flags = _FLAG_FORGOT if self.forgot else 0
-        parts = [_SNAPSHOT.pack(_MAGIC, _VERSION, flags, self.next_offset, len(self._producers))]
+        ended = self.transactions.ended
+        is_transactional = bool(ended or self.transactions) or any(
+            producer.coordinator_epoch >= 0 for producer in self._producers.values()
+        )
+        version = _VERSION_TRANSACTIONS if is_transactional else _VERSION
+        parts = [_SNAPSHOT.pack(_MAGIC, version, flags, self.next_offset, len(self._producers))]
         for producer_id, producer in self._producers.items():
             parts.append(
                 _PRODUCER.pack(
@@ -224,6 +318,9 @@ class ProducerState:
                 )
             )
             parts.extend(_BATCH.pack(*batch) for batch in producer.batches)
+        if is_transactional:
+            parts.append(_COUNT.pack(len(ended)))
+            parts.extend(_ENDED.pack(*one) for one in ended)
         body = b"".join(parts)
         return body + crc32c(body).to_bytes(4, "big")
 
@@ -234,7 +331,7 @@ def decode(data: bytes) -> ProducerState:
     if len(data) < _SNAPSHOT.size + 4 or crc32c(body) != int.from_bytes(data[-4:], "big"):
         raise CorruptSnapshot("the CRC-32C does not match the content")
     magic, version, flags, next_offset, count = _SNAPSHOT.unpack_from(body)
-    if magic != _MAGIC or version != _VERSION:
+    if magic != _MAGIC or version not in (_VERSION, _VERSION_TRANSACTIONS):
         raise CorruptSnapshot("not a snapshot of this version")
     state = ProducerState(next_offset)
     state.forgot = bool(flags & _FLAG_FORGOT)
@@ -242,9 +339,22 @@ def decode(data: bytes) -> ProducerState:
     try:
         for _ in range(count):
             at = _decode_producer(state, body, at)
+        if version == _VERSION_TRANSACTIONS:
+            _decode_transactions(state, body, at)
     except struct.error as error:
         raise CorruptSnapshot(str(error)) from None
     return state
+
+
+def _decode_transactions(state: ProducerState, body: bytes, at: int) -> None:
+    starts = [(p.transaction_start, producer_id) for producer_id, p in state]
+    for start, producer_id in sorted(starts):
+        if start != NO_OFFSET:
+            state.transactions.begin(producer_id, start)
+    (count,) = _COUNT.unpack_from(body, at)
+    for i in range(count):
+        row = at + _COUNT.size + i * _ENDED.size
+        state.transactions.add_ended(*_ENDED.unpack_from(body, row))
 
 
 def _decode_producer(state: ProducerState, body: bytes, at: int) -> int:
@@ -258,9 +368,3 @@ def _decode_producer(state: ProducerState, body: bytes, at: int) -> int:
         producer.batches.append(ProducedBatch._make(_BATCH.unpack_from(body, at)))
         at += _BATCH.size
     return at
-
-
-def replay(state: ProducerState, headers: Iterable[BatchHeader], now_ms: int) -> None:
-    """Apply the batches after a snapshot to its state. Idle time counts from ``now_ms``."""
-    for header in headers:
-        state.update(header, header.base_offset, now_ms)

@@ -1,10 +1,10 @@
 """Reads of a log by any thread while its writer appends: slices, offsets, timestamps and checks.
 
-No locks. The writer publishes with single assignments: ``_tail`` (end offset, active segment and
-its size) after the bytes, ``_chain`` when segments are added or deleted. A reader takes one copy of
-each and stays consistent. A slice holds its file, so that a deleted segment stays readable through
-it. Callers pass offsets; positions are internal. A read in a damaged range raises
-CorruptMessageError, which names the range.
+No locks. The writer publishes with single assignments: ``unstable`` after the bytes, then ``_tail``
+(end offset, active segment and its size), and ``_chain`` when segments are added or deleted. A
+reader takes one copy of each and stays consistent. A slice holds its file, so that a deleted
+segment stays readable through it. Callers pass offsets; positions are internal. A read in a damaged
+range raises CorruptMessageError, which names the range.
 """
 
 from __future__ import annotations
@@ -20,14 +20,22 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     StorageError,
 )
-from broker_lite.model import NO_TIMESTAMP, ListedOffset, OffsetAndEpoch, PartitionKey
+from broker_lite.model import (
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    ListedOffset,
+    OffsetAndEpoch,
+    PartitionKey,
+)
 from broker_lite.record.batch import BatchHeader
 from broker_lite.record.walker import BadBatch, LogBatch
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
-from broker_lite.storage.offset_index import IndexEntry
+from broker_lite.storage.offset_index import CorruptIndex, IndexEntry
+from broker_lite.storage.open_transactions import UnstableTransactions
 from broker_lite.storage.scan import CorruptRange, read_batch, walk_batches, walk_headers
 from broker_lite.storage.segment import Segment
+from broker_lite.storage.transaction_index import AbortedEntry
 
 LOADED_SEGMENTS_MAX = 4
 """Maximum closed segments of one log whose file and indexes stay open."""
@@ -94,6 +102,10 @@ class LogReader:
         self.key = key
         self.log_start_offset = segments[0].base_offset
         self.corruption: tuple[CorruptRange, ...] = ()
+        self.unstable: UnstableTransactions | None = None
+        """The transactions that hold back the last stable offset; None without any."""
+        self.transactions_from = NO_OFFSET
+        """Offset below which the log has no transaction and no marker; -1 if it has none at all."""
         self._hints: Hints = [None] * HINTS
         self._loaded: deque[Segment] = deque()
         self._publish(segments)
@@ -119,6 +131,37 @@ class LogReader:
     def size_bytes(self) -> int:
         """Bytes of all log files, up to the published end."""
         return sum(segment.size_bytes for segment in self._chain[1])
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the exclusive end of the offsets that a read_committed reader may read."""
+        unstable = self.unstable
+        return high_watermark if unstable is None else unstable.last_stable_offset(high_watermark)
+
+    def is_in_active_segment(self, offset: int) -> bool:
+        """Return whether ``offset`` is in the active segment, whose indexes are in memory."""
+        return offset >= self._chain[0][-1]
+
+    @_translated
+    def aborted_in(self, start: int, end: int) -> list[AbortedEntry]:
+        """Return the aborted transactions with records in [start, end), which ends below the last
+        stable offset. May read index files, except within the active segment.
+        """
+        bases, segments = self._chain
+        found: list[AbortedEntry] = []
+        for segment in segments[max(bisect_right(bases, start) - 1, 0) :]:
+            if not segment.has_transactions:
+                continue
+            if not segment.has_transaction_index:
+                self._note_loaded(segment)
+            try:
+                if segment.transactions.collect(start, end, found):
+                    break
+            except CorruptIndex as error:
+                raise StorageError(
+                    f"the transaction index of {self.key} at offset {segment.base_offset} cannot "
+                    f"be used: {error}; restart the broker, which rebuilds it"
+                ) from None
+        return found
 
     @property
     def segment_count(self) -> int:
@@ -445,6 +488,8 @@ class LogReader:
         newest = NO_TIMESTAMP
         for found in self._headers(segment, max(start, segment.base_offset), end):
             time_ms, header = found.header.max_timestamp, found.header
+            if header.is_control:
+                continue
             if header.base_offset < start and time_ms > newest and not header.is_log_append_time:
                 time_ms = self._newest_in_batch(segment, found, start)
             newest = max(newest, time_ms)

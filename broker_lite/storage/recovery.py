@@ -193,6 +193,8 @@ class _Opening:
         for base, name in others:
             if base not in bases:
                 self.files.remove(f"{self.directory}/{name}")
+                # Synced: a later segment of the same offset must not find this index.
+                self._changed = self._changed or name.endswith(paths.TXN_INDEX)
         return bases
 
     def _drop_deleted(self, bases: list[int], log_start: int) -> list[int]:

@@ -49,13 +49,13 @@ def expired_count(
     *,
     now_ms: int,
     log_start_offset: int,
-    high_watermark: int,
+    last_stable_offset: int,
 ) -> int:
     """Return how many of the oldest segments to delete; the last one is active and always stays."""
     total = sum(segment.size_bytes for segment in segments)
     count = 0
     for segment, following in pairwise(segments):
-        deletable = following.base_offset <= high_watermark
+        deletable = following.base_offset <= last_stable_offset
         before_start = following.base_offset <= log_start_offset
         too_large = 0 <= config.retention_bytes <= total - segment.size_bytes
         too_old = 0 <= config.retention_ms < now_ms - segment.newest_ms

@@ -16,7 +16,7 @@ from broker_lite.model import NO_EPOCH, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, Buffer
 from broker_lite.record.walker import BadBatch, LogBatch, WalkPolicy
-from broker_lite.storage import offset_index, paths, time_index
+from broker_lite.storage import offset_index, paths, time_index, transaction_index
 from broker_lite.storage.checkpoint import read_whole, write_atomic
 from broker_lite.storage.files import File, Files
 from broker_lite.storage.offset_index import CorruptIndex, IndexEntry, OffsetIndex
@@ -28,6 +28,7 @@ from broker_lite.storage.scan import (
     walk_headers,
 )
 from broker_lite.storage.time_index import TimeIndex
+from broker_lite.storage.transaction_index import TransactionIndex
 
 UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
@@ -75,10 +76,12 @@ class Segment:
         "_files",
         "_index",
         "_times",
+        "_transactions",
         "base_offset",
         "damaged",
         "directory",
         "first_append_ms",
+        "has_transactions",
         "last_append_ms",
         "max_timestamp",
         "name_synced",
@@ -93,6 +96,7 @@ class Segment:
         self._file: File | None = None
         self._index: OffsetIndex | None = None
         self._times: TimeIndex | None = None
+        self._transactions: TransactionIndex | None = None
         self._bytes_since_entry = 0
         self.directory = directory
         self.base_offset = base_offset
@@ -102,6 +106,9 @@ class Segment:
         self.saved_bytes = 0
         """Size in bytes at the last save of indexes and producer state."""
         self.name_synced = False
+        self.has_transactions = False
+        """Whether any batch is transactional or a control batch; only then does the segment have a
+        transaction index."""
         self.damaged = False
         self.first_append_ms = NO_TIMESTAMP
         self.last_append_ms = NO_TIMESTAMP
@@ -116,6 +123,7 @@ class Segment:
         segment._file = files.create(segment.path(paths.LOG))
         segment._index = OffsetIndex(base_offset)
         segment._times = TimeIndex(base_offset)
+        segment._transactions = TransactionIndex()
         return segment
 
     @classmethod
@@ -150,6 +158,7 @@ class Segment:
         self.max_timestamp = times.max_timestamp
         self.next_offset = offsets.next_offset
         self.damaged = offsets.damaged
+        self.has_transactions = offsets.has_transactions
         return True
 
     def load_prefix(self, recovery_point: int) -> IndexEntry:
@@ -166,6 +175,7 @@ class Segment:
         if facts.base_offset != self.base_offset or facts.log_bytes != times_facts.log_bytes:
             return self._begin_indexes()
         self.first_append_ms = times_facts.first_append_ms
+        self.has_transactions = facts.has_transactions
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
         if facts.log_bytes > self.size_bytes or facts.damaged or not self._has_batch_at(entry):
             with contextlib.suppress(OSError):
@@ -280,6 +290,33 @@ class Segment:
         theirs.
         """
         self._index = self._times = self._file = None
+        # Keep an empty index: lookups cross many segments without aborted transactions.
+        if self._transactions and self._transactions.is_saved:
+            self._transactions = None
+
+    # -- transactions ------------------------------------------------------------------------
+
+    @property
+    def transactions(self) -> TransactionIndex:
+        """The transaction index, loaded from its file if needed. Raises OSError, CorruptIndex."""
+        found = self._transactions
+        if found is None:
+            found = self.load_transactions()[0]
+            self._transactions = found
+        return found
+
+    @transactions.setter
+    def transactions(self, index: TransactionIndex) -> None:
+        self._transactions = index
+
+    @property
+    def has_transaction_index(self) -> bool:
+        """Whether the transaction index is in memory."""
+        return self._transactions is not None
+
+    def load_transactions(self) -> tuple[TransactionIndex, int]:
+        """Return the saved transaction index and its covered end offset. Raises CorruptIndex."""
+        return transaction_index.decode(self._whole(paths.TXN_INDEX))
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -307,7 +344,9 @@ class Segment:
         """Extend the indexes and the segment's end by an appended or scanned batch."""
         base = header.base_offset
         size = header.length + fmt.LENGTH_PREFIX_BYTES
-        if header.max_timestamp > self.max_timestamp:
+        if header.attributes & fmt.ATTRIBUTES_OF_TRANSACTIONS:
+            self.has_transactions = True
+        if header.max_timestamp > self.max_timestamp and not header.is_control:
             self.max_timestamp = header.max_timestamp
         if self._bytes_since_entry > interval_bytes and position:
             assert self._index is not None and self._times is not None
@@ -325,6 +364,8 @@ class Segment:
         file.truncate(position)
         self._index = self.index.cut(position)
         self._times = self.times.cut(next_offset)
+        if self._transactions is not None:
+            self._transactions = self._transactions.cut(next_offset)
         self.size_bytes = position
         self.synced_bytes = min(self.synced_bytes, position)
         self.next_offset = next_offset
@@ -335,7 +376,8 @@ class Segment:
         start = self.index.last()
         with contextlib.suppress(BadBatch):
             for found in walk_headers(self.file, start.position, self.size_bytes, start.offset):
-                self.max_timestamp = max(self.max_timestamp, found.header.max_timestamp)
+                if not found.header.is_control:
+                    self.max_timestamp = max(self.max_timestamp, found.header.max_timestamp)
 
     def start_sync(self) -> None:
         """Start writing unsynced bytes to disk."""
@@ -356,10 +398,21 @@ class Segment:
         """Write both index files; unsynced by default, because a load checks them."""
         append_ms = (self.first_append_ms, self.last_append_ms)
         times = self.times.encode(self.size_bytes, append_ms, self.max_timestamp)
-        offsets = self.index.encode(self.size_bytes, self.next_offset, self.damaged)
+        offsets = self.index.encode(
+            self.size_bytes, self.next_offset, self.damaged, self.has_transactions
+        )
         base = f"{self.base_offset:020d}"
+        if self.has_transactions and self._transactions is not None:
+            self.save_transactions(sync=sync)
         write_atomic(self._files, self.directory, base + paths.TIME_INDEX, times, sync=sync)
         write_atomic(self._files, self.directory, base + paths.INDEX, offsets, sync=sync)
+
+    def save_transactions(self, *, sync: bool = False) -> None:
+        """Write the transaction index as of the segment's end."""
+        index = self.transactions
+        name = f"{self.base_offset:020d}{paths.TXN_INDEX}"
+        write_atomic(self._files, self.directory, name, index.encode(self.next_offset), sync=sync)
+        index.is_saved = True
 
     # -- reading -------------------------------------------------------------------------------
 

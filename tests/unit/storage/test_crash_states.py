@@ -1,7 +1,7 @@
 """Crashes at every operation of long seeded runs.
 
-After each recovery every flushed batch is readable, no unwritten byte is served, and a retried
-batch is a duplicate.
+After each recovery every flushed batch is readable, no unwritten byte is served, a retried batch is
+a duplicate, and the open and aborted transactions are those of the batches in the log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import pytest
 from stored import KEY, SMALL, Disk, append, batch, epochs
 
 from broker_lite.errors import OutOfOrderSequenceError, StorageError
+from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
+from broker_lite.record.control import Marker, decode_marker, encode_markers
 from broker_lite.record.crc32c import crc32c
 from broker_lite.storage import Log, PowerCut
 
@@ -30,6 +32,7 @@ class Trace:
         self.promised_end = 0
         self.promised_start = 0
         self.sequence = 0
+        self.transactional: dict[int, int] = {}
         self.epoch = 1
 
     def run(self) -> None:
@@ -38,7 +41,11 @@ class Trace:
 
     def step(self) -> None:
         log, choice = self.disk.log, self.random.randrange(100)
-        if choice < 60:
+        if choice < 10:
+            self.write_transaction(log)
+        elif choice < 18:
+            self.end_transaction(log)
+        elif choice < 60:
             self.append(log)
         elif choice < 80:
             self.promised_end = max(self.promised_end, log.flush())
@@ -68,6 +75,27 @@ class Trace:
         self.appended_end = appended.next_offset
         self.sequence += rows
 
+    def write_transaction(self, log: Log) -> None:
+        producer = self.random.choice((21, 22, 23))
+        sequence = self.transactional.get(producer, 0)
+        data = batch(
+            size=self.random.choice((100, 900)),
+            producer=(producer, 0, sequence),
+            attributes=fmt.ATTRIBUTE_TRANSACTIONAL,
+        )
+        self.written[log.log_end_offset] = data
+        appended = append(log, data, epoch=self.epoch, now_ms=self.disk.now_ms)
+        self.appended_end = appended.next_offset
+        self.transactional[producer] = sequence + 1
+
+    def end_transaction(self, log: Log) -> None:
+        marker = Marker(self.random.choice((21, 22, 23)), 0, 1, self.random.random() < 0.3)
+        buffer, _ = encode_markers([marker], log.log_end_offset, self.epoch, self.disk.now_ms)
+        if log.producers.judge(marker):
+            self.written[log.log_end_offset] = buffer
+        log.append_markers([marker], self.epoch, self.disk.now_ms)
+        self.appended_end = log.log_end_offset
+
     def check(self) -> None:
         """Compare the recovered log with the acknowledged offsets and the written batches."""
         log = self.disk.log
@@ -86,11 +114,42 @@ class Trace:
                 assert log.epoch_at(offset) == header.leader_epoch
                 offset, data = header.next_offset, data[header.size_bytes :]
         assert all(start <= log.log_end_offset for _, start in epochs(log))
+        self.check_transactions(log)
         self.check_producer(log)
+
+    def check_transactions(self, log: Log) -> None:
+        """Compare the log's notes with the transactions of all batches ever written to it."""
+        open_at: dict[int, list[int]] = {}
+        aborted: dict[int, list[int]] = {}
+        for offset, data in sorted(self.written.items()):
+            header = read_header(data)
+            if offset >= log.log_end_offset or not header.is_transactional:
+                continue
+            if not header.is_control:
+                open_at.setdefault(header.producer_id, []).append(offset)
+            elif header.producer_id in open_at:
+                offsets = open_at.pop(header.producer_id)
+                end = decode_marker(data, header)
+                if end is not None and not end.is_commit:
+                    aborted[offset] = offsets
+        start, end_offset = log.log_start_offset, log.log_end_offset
+        # A transaction may be forgotten once its records are deleted, and begin at a later one.
+        held = log.last_stable_offset(end_offset)
+        assert held >= min((max(one[0], start) for one in open_at.values()), default=end_offset)
+        remaining = [at for offsets in open_at.values() for at in offsets if at >= start]
+        assert held <= min(remaining, default=end_offset)
+        listed = {one.last_offset: one.first_offset for one in log.aborted_in(start, end_offset)}
+        for marker, offsets in aborted.items():
+            if marker >= start and max(offsets) >= start:
+                assert listed[marker] <= min(at for at in offsets if at >= start)
+        assert listed.keys() <= aborted.keys()
 
     def check_producer(self, log: Log) -> None:
         """Check that the last batch is a duplicate and that a gap in sequence is refused."""
-        last = max((o for o in self.written if o < log.log_end_offset), default=None)
+        last = max(
+            (o for o, data in self.written.items() if o < log.log_end_offset and is_plain(data)),
+            default=None,
+        )
         if last is None or last < log.log_start_offset:
             return
         again = bytearray(self.written[last])
@@ -99,6 +158,10 @@ class Trace:
         header = read_header(self.written[last])
         with pytest.raises(OutOfOrderSequenceError):
             append(log, batch(producer=(7, 0, header.last_sequence + 2)), epoch=self.epoch)
+
+
+def is_plain(data: bytearray) -> bool:
+    return not read_header(data).is_transactional
 
 
 def _cut_and_recover(seed: int, length: int, stop_at: int, crash: Random | None) -> Trace:

@@ -14,7 +14,7 @@ def count(
     segments: list[SegmentFacts], *, start: int = 0, end: int = 1 << 60, **config: int
 ) -> int:
     made = TopicConfig(**{"retention_ms": -1, **config})  # type: ignore[arg-type]
-    return expired_count(segments, made, now_ms=NOW, log_start_offset=start, high_watermark=end)
+    return expired_count(segments, made, now_ms=NOW, log_start_offset=start, last_stable_offset=end)
 
 
 def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:

@@ -1,0 +1,81 @@
+"""Control batches: the markers that commit or abort a producer's transaction in one partition.
+
+A marker is a batch of rows with one record, which takes one offset. Its key is a version and a
+type (0 abort, 1 commit); its value is a version and the coordinator epoch. Applications never
+receive it. Pure, any thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import BatchHeader, Buffer, read_header, set_crc
+
+_ABORT, _COMMIT = 0, 1
+_RECORD = struct.Struct(">BbBBBhhBhiB")
+"""Length, attributes, timestamp and offset deltas, key length, key (version, type), value length,
+value (version, coordinator epoch), header count."""
+_LENGTH, _KEY_LENGTH, _VALUE_LENGTH = 2 * (_RECORD.size - 1), 2 * 4, 2 * 6
+"""Zigzag varints of one byte."""
+MARKER_BYTES = fmt.HEADER_BYTES + _RECORD.size
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction in a partition, as its coordinator requests it."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    raises_epoch: bool = False
+    """Whether ``producer_epoch`` exceeds the transaction's own, as in transaction version 2."""
+    transaction_number: int = -1
+    """Number of the transaction among those of its id; -1 if unknown. The log does not hold it."""
+
+
+class EndOfTransaction(NamedTuple):
+    """The content of a control batch."""
+
+    is_commit: bool
+    coordinator_epoch: int
+
+
+def encode_markers(
+    markers: Sequence[Marker], base_offset: int, leader_epoch: int, now_ms: int
+) -> tuple[bytearray, tuple[BatchHeader, ...]]:
+    """Return a control batch for each marker, in one buffer, and their headers."""
+    buffer = bytearray(len(markers) * MARKER_BYTES)
+    view = memoryview(buffer)
+    headers = []
+    for index, marker in enumerate(markers):
+        one = view[index * MARKER_BYTES : (index + 1) * MARKER_BYTES]
+        fmt.HEADER.pack_into(
+            one, 0, base_offset + index, MARKER_BYTES - fmt.LENGTH_PREFIX_BYTES, leader_epoch,
+            fmt.MAGIC_ROWS, 0, fmt.ATTRIBUTES_OF_TRANSACTIONS, 0, now_ms, now_ms,
+            marker.producer_id, marker.producer_epoch, -1, 1,
+        )  # fmt: skip
+        kind = _COMMIT if marker.is_commit else _ABORT
+        _RECORD.pack_into(
+            one, fmt.HEADER_BYTES, _LENGTH, 0, 0, 0, _KEY_LENGTH, 0, kind, _VALUE_LENGTH, 0,
+            marker.coordinator_epoch, 0,
+        )  # fmt: skip
+        set_crc(one)
+        headers.append(read_header(one))
+    return buffer, tuple(headers)
+
+
+def decode_marker(batch: Buffer, header: BatchHeader) -> EndOfTransaction | None:
+    """Return the content of a control batch; None for other control records, which end no
+    transaction.
+    """
+    if header.size_bytes != MARKER_BYTES or len(batch) < MARKER_BYTES:
+        return None
+    length, _, _, _, key_length, _, kind, value_length, _, coordinator_epoch, _ = (
+        _RECORD.unpack_from(batch, fmt.HEADER_BYTES)
+    )
+    if (length, key_length, value_length) != (_LENGTH, _KEY_LENGTH, _VALUE_LENGTH):
+        return None
+    return EndOfTransaction(kind == _COMMIT, coordinator_epoch) if kind in (0, 1) else None

@@ -1,0 +1,93 @@
+"""The transactions of one log that hold back its last stable offset.
+
+A transaction holds it back from its first batch until its marker is committed. The log's writer
+notes begin and end; ``published`` gives the loop an immutable value to combine with the high
+watermark. Leaders and followers keep the same notes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_NONE_OPEN = 1 << 62
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction whose marker is in the log."""
+
+    first_offset: int
+    marker_offset: int
+
+
+class UnstableTransactions(NamedTuple):
+    """The open and the uncommitted transactions of a log at one time."""
+
+    open_start: int
+    """First offset of the oldest open transaction."""
+    ended: tuple[EndedTransaction, ...]
+    """Transactions whose markers may not be committed, in marker order."""
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the exclusive end of the offsets below which every transaction has ended."""
+        stable = min(self.open_start, high_watermark)
+        for first, marker in self.ended:
+            if marker >= high_watermark and first < stable:
+                stable = first
+        return stable
+
+
+class OpenTransactions:
+    """The open transactions of a log by producer id, and the ended ones that may be uncommitted."""
+
+    __slots__ = ("_ended", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: dict[int, int] = {}
+        """First offsets, in rising order: a transaction begins at the log's end."""
+        self._ended: list[EndedTransaction] = []
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def ended(self) -> tuple[EndedTransaction, ...]:
+        return tuple(self._ended)
+
+    def begin(self, producer_id: int, offset: int) -> None:
+        self._starts[producer_id] = offset
+
+    def end(self, producer_id: int, marker_offset: int) -> int:
+        """Note the marker of an open transaction; return the log's first open offset after it."""
+        first = self._starts.pop(producer_id)
+        self.add_ended(first, marker_offset)
+        return self.first_open(marker_offset + 1)
+
+    def add_ended(self, first_offset: int, marker_offset: int) -> None:
+        self._ended.append(EndedTransaction(first_offset, marker_offset))
+
+    def first_open(self, default: int) -> int:
+        """Return the first offset of the oldest open transaction, or ``default`` without one."""
+        return next(iter(self._starts.values()), default)
+
+    def committed(self, high_watermark: int) -> None:
+        """Drop the ended transactions whose markers are below ``high_watermark``."""
+        if self._ended and self._ended[0].marker_offset < high_watermark:
+            self._ended = [one for one in self._ended if one.marker_offset >= high_watermark]
+
+    def raise_to(self, log_start: int) -> None:
+        """Move every first offset below ``log_start`` up to it: those records are deleted."""
+        for producer_id, first in self._starts.items():
+            if first >= log_start:
+                break
+            self._starts[producer_id] = log_start
+        self._ended = [
+            EndedTransaction(max(first, log_start), marker)
+            for first, marker in self._ended
+            if marker >= log_start
+        ]
+
+    def published(self) -> UnstableTransactions | None:
+        """Return the present transactions, or None without any."""
+        if not self._starts and not self._ended:
+            return None
+        return UnstableTransactions(self.first_open(_NONE_OPEN), tuple(self._ended))

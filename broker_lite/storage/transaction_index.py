@@ -1,0 +1,95 @@
+"""The transaction index of a segment: the aborted transactions whose markers the segment holds.
+
+A read_committed fetch lists them, so that readers skip their records. The file has Kafka's 34 bytes
+an entry, then the offset up to which it covers the segment and a CRC-32C. An index is no hint: a
+missing entry would show aborted records. ``LogBounds.rebuild_producers`` replays the log from the
+first segment without a sound index. The log's writer changes it; any thread may read.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from operator import attrgetter
+from typing import NamedTuple
+
+from broker_lite.record.crc32c import crc32c
+from broker_lite.storage.offset_index import CorruptIndex
+
+_ENTRY = struct.Struct(">hqqqq")
+"""Version, producer id, first offset, last offset, last stable offset."""
+_VERSION = 0
+_END = struct.Struct(">qI")
+"""Covered end offset, CRC-32C of everything before it and of the end offset."""
+_LAST_OFFSET = attrgetter("last_offset")
+
+
+class AbortedEntry(NamedTuple):
+    """An aborted transaction; its last offset is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    """First offset of the oldest transaction that was open at the marker, else the offset behind
+    the marker: no later entry begins below it."""
+
+
+class TransactionIndex:
+    """The entries of one segment, in the order of their markers."""
+
+    __slots__ = ("_entries", "is_saved")
+
+    def __init__(self, entries: list[AbortedEntry] | None = None) -> None:
+        self._entries = [] if entries is None else entries
+        self.is_saved = False
+        """Whether the file holds every entry."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def entries(self) -> tuple[AbortedEntry, ...]:
+        return tuple(self._entries)
+
+    def add(self, entry: AbortedEntry) -> None:
+        self._entries.append(entry)
+        self.is_saved = False
+
+    def cut(self, offset: int) -> TransactionIndex:
+        """Return a copy without the markers at or beyond ``offset``."""
+        return TransactionIndex([one for one in self._entries if one.last_offset < offset])
+
+    def collect(self, start: int, end: int, found: list[AbortedEntry]) -> bool:
+        """Append the transactions with records in [start, end) to ``found``.
+
+        Return whether no later segment can hold another one.
+        """
+        entries = self._entries
+        for i in range(bisect_left(entries, start, key=_LAST_OFFSET), len(entries)):
+            if entries[i].first_offset < end:
+                found.append(entries[i])
+            if entries[i].last_stable_offset >= end:
+                return True
+        return False
+
+    def encode(self, end_offset: int) -> bytes:
+        """Return the file of a segment whose batches are covered up to ``end_offset``."""
+        body = b"".join(_ENTRY.pack(_VERSION, *one) for one in self._entries)
+        body += end_offset.to_bytes(8, "big")
+        return body + crc32c(body).to_bytes(4, "big")
+
+
+def decode(data: bytes) -> tuple[TransactionIndex, int]:
+    """Return the index of a file and its covered end offset. Raises CorruptIndex."""
+    size = len(data) - _END.size
+    if size < 0 or size % _ENTRY.size:
+        raise CorruptIndex("the length is not that of a transaction index")
+    end_offset, crc = _END.unpack_from(data, size)
+    if crc != crc32c(data[: size + 8]):
+        raise CorruptIndex("the entries do not match their checksum")
+    index = TransactionIndex(
+        [AbortedEntry(*row) for version, *row in _ENTRY.iter_unpack(data[:size])]
+    )
+    index.is_saved = True
+    return index, end_offset

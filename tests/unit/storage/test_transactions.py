@@ -1,0 +1,442 @@
+"""Transactions in one log: the last stable offset, aborted transactions, markers and recovery."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from stored import SMALL, Disk, append, batch
+
+from broker_lite.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    LogbusError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import read_header
+from broker_lite.record.control import Marker
+from broker_lite.storage import Log
+
+TRANSACTIONAL = fmt.ATTRIBUTE_TRANSACTIONAL
+
+
+def write(log: Log, producer: int = 7, epoch: int = 0, sequence: int = 0, **fields: int) -> int:
+    """Append a transactional batch of one row; return its offset."""
+    data = batch(producer=(producer, epoch, sequence), attributes=TRANSACTIONAL, **fields)
+    return append(log, data).base_offset
+
+
+def end(
+    log: Log, producer: int = 7, *, commit: bool = False, epoch: int = 0, coordinator: int = 1
+) -> LogbusError | None:
+    marker = Marker(producer, epoch, coordinator, commit)
+    return log.append_markers([marker], 1, 0).errors[0]
+
+
+def aborted(log: Log, start: int = 0, stop: int = 1 << 40) -> list[tuple[int, int, int]]:
+    return [
+        (one.producer_id, one.first_offset, one.last_offset) for one in log.aborted_in(start, stop)
+    ]
+
+
+def stable(log: Log, high_watermark: int | None = None) -> int:
+    return log.last_stable_offset(log.log_end_offset if high_watermark is None else high_watermark)
+
+
+# -- the last stable offset ------------------------------------------------------------------------
+
+
+def test_log_without_transactions_publishes_nothing() -> None:
+    disk = Disk()
+    disk.write(3)
+    assert disk.log.unstable is None and disk.log.transactions_from == -1
+    assert stable(disk.log, 2) == 2
+
+
+def test_open_transaction_holds_back_the_last_stable_offset() -> None:
+    log = Disk().log
+    append(log)
+    write(log)
+    append(log)
+    assert stable(log) == 1
+    assert stable(log, 0) == 0
+    assert log.transactions_from == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_uncommitted_marker_holds_back_the_last_stable_offset(commit: bool) -> None:
+    log = Disk().log
+    write(log)
+    assert end(log, commit=commit) is None
+    assert log.log_end_offset == 2
+    assert [stable(log, high_watermark) for high_watermark in (0, 1, 2)] == [0, 0, 2]
+
+
+def test_oldest_of_several_open_transactions_counts() -> None:
+    log = Disk().log
+    for producer in (1, 2, 3):
+        write(log, producer)
+    end(log, 2)
+    assert stable(log) == 0
+    end(log, 1)
+    assert stable(log) == 2
+    end(log, 3)
+    assert stable(log) == log.log_end_offset
+
+
+def test_committed_markers_are_dropped_from_the_published_transactions() -> None:
+    log = Disk().log
+    for sequence in range(5):
+        write(log, sequence=sequence)
+        end(log)
+    assert log.unstable is not None and len(log.unstable.ended) == 5
+    log.committed_end = log.log_end_offset
+    write(log, sequence=5)
+    assert log.unstable.ended == ()
+
+
+def test_end_is_published_after_what_holds_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that sees the new end must already see the transaction that begins there."""
+    log = Disk().log
+    seen: list[tuple[int, object]] = []
+
+    class Watched(Log):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "_tail":
+                seen.append((value[0], self.unstable))  # type: ignore[index]
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(log, "__class__", Watched)
+    write(log)
+    ((end_offset, unstable),) = seen
+    assert end_offset == 1 and unstable is not None
+
+
+# -- judging batches and markers -------------------------------------------------------------------
+
+
+def test_plain_batch_in_an_open_transaction_is_refused() -> None:
+    log = Disk().log
+    write(log)
+    with pytest.raises(InvalidTxnStateError, match="open transaction"):
+        append(log, batch(producer=(7, 0, 1)))
+    end(log)
+    assert append(log, batch(producer=(7, 0, 1))).base_offset == 2
+
+
+def test_duplicate_of_a_transactional_batch_returns_its_offset() -> None:
+    log = Disk().log
+    write(log)
+    data = batch(producer=(7, 0, 0), attributes=TRANSACTIONAL)
+    assert append(log, data).duplicate
+
+
+def test_unknown_producer_of_version_2_begins_at_sequence_0_in_a_shortened_log() -> None:
+    disk = Disk()
+    disk.write(3)
+    disk.log.delete_records_before(2)
+    data = batch(producer=(7, 3, 4), attributes=TRANSACTIONAL)
+    with pytest.raises(OutOfOrderSequenceError, match="must begin at sequence 0"):
+        disk.log.append_as_leader(data, read_header(data), 1, 0, begins_at_zero=True)
+    assert append(disk.log, data).base_offset == 3
+
+
+def test_marker_without_an_open_transaction_appends_nothing() -> None:
+    log = Disk().log
+    assert end(log) is None
+    write(log)
+    assert end(log) is None
+    assert end(log) is None
+    assert log.log_end_offset == 2
+
+
+def test_marker_of_a_deposed_coordinator_is_refused() -> None:
+    log = Disk().log
+    write(log)
+    end(log, coordinator=5)
+    write(log, sequence=1)
+    assert isinstance(end(log, coordinator=4), TransactionCoordinatorFencedError)
+    assert end(log, coordinator=5) is None
+    # The coordinator epoch is judged first, also without an open transaction.
+    assert isinstance(end(log, coordinator=4), TransactionCoordinatorFencedError)
+
+
+@pytest.mark.parametrize(
+    ("raises_epoch", "epoch", "is_refused"),
+    [(True, 3, True), (True, 4, False), (False, 2, True), (False, 3, False), (False, 4, False)],
+)
+def test_epoch_of_a_marker_follows_its_version(
+    raises_epoch: bool, epoch: int, is_refused: bool
+) -> None:
+    log = Disk().log
+    write(log, epoch=3)
+    (error,) = log.append_markers([Marker(7, epoch, 1, True, raises_epoch)], 1, 0).errors
+    assert isinstance(error, InvalidProducerEpochError) is is_refused
+    assert log.log_end_offset == 1 + (not is_refused)
+
+
+def test_marker_raises_the_producers_epoch() -> None:
+    log = Disk().log
+    write(log)
+    log.append_markers([Marker(7, 1, 1, True, True)], 1, 0)
+    with pytest.raises(InvalidProducerEpochError):
+        write(log, sequence=1)
+    assert write(log, epoch=1) == 2
+
+
+def test_markers_of_one_request_are_one_append() -> None:
+    log = Disk().log
+    for producer in (1, 2, 3):
+        write(log, producer, epoch=2)
+    markers = [
+        Marker(1, 2, 1, True),
+        Marker(2, 1, 1, True),  # an old epoch
+        Marker(3, 2, 1, False),
+        Marker(1, 2, 1, True),  # a repetition
+        Marker(9, 0, 1, True),  # an unknown producer
+    ]
+    info = log.append_markers(markers, 1, 0)
+    assert (info.base_offset, info.next_offset) == (3, 5)
+    refused = [type(error).__name__ for error in info.errors]
+    assert refused == ["NoneType", "InvalidProducerEpochError", "NoneType", "NoneType", "NoneType"]
+    assert stable(log) == 1
+
+
+# -- aborted transactions --------------------------------------------------------------------------
+
+
+def test_aborted_transactions_of_a_range_are_listed() -> None:
+    log = Disk().log
+    write(log, 1)  # 0
+    write(log, 2)  # 1
+    end(log, 1, commit=True)  # 2
+    end(log, 2)  # 3
+    append(log)  # 4
+    write(log, 3)  # 5
+    end(log, 3)  # 6
+    assert aborted(log) == [(2, 1, 3), (3, 5, 6)]
+    assert aborted(log, 0, 1) == []
+    assert aborted(log, 0, 2) == [(2, 1, 3)]
+    assert aborted(log, 3, 5) == [(2, 1, 3)]
+    assert aborted(log, 4, 5) == []
+
+
+def test_transaction_aborted_in_a_later_segment_is_listed() -> None:
+    disk = Disk()
+    log = disk.log
+    write(log)
+    while log.segment_count < 3:
+        append(log, batch(size=1500))
+    end(log)
+    write(log, sequence=1)
+    marker = log.log_end_offset
+    end(log)
+    assert aborted(log, 0, 1)[0][1:] == (0, marker - 2)
+    assert len(aborted(log, 0, 1)) == 1
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_restart_keeps_transactions_across_segments(is_clean: bool) -> None:
+    disk = Disk()
+    fill_segments(disk.log)
+    expected = aborted(disk.log)
+    assert len(expected) > 5
+    before = stable(disk.log), disk.log.transactions_from
+    disk.log.flush()
+    disk.manager.checkpoint()
+    disk.reopen(clean=is_clean)
+    assert aborted(disk.log) == expected
+    assert (stable(disk.log), disk.log.transactions_from) == before
+    assert isinstance(end(disk.log, 99, coordinator=0), TransactionCoordinatorFencedError)
+    end(disk.log, 99, coordinator=2)
+    assert stable(disk.log) == disk.log.log_end_offset
+
+
+def fill_segments(log: Log, count: int = 60) -> None:
+    """Write plain, committed and aborted batches over several segments; leave 99 open."""
+    for i in range(count):
+        producer = 1 + i % 3
+        write(log, producer, sequence=i // 3, size=400)
+        if i % 4 == 3:
+            end(log, producer, commit=i % 8 == 3)
+        append(log, batch(size=300))
+    for producer in (1, 2, 3):
+        end(log, producer)
+    write(log, 99)
+    end(log, 99, commit=True)
+    write(log, 99, sequence=1)
+    append(log)
+
+
+@pytest.mark.parametrize("damage", ["remove", "flip", "shrink"])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_lost_transaction_index_is_rebuilt_from_the_log(damage: str, which: int) -> None:
+    disk = Disk()
+    fill_segments(disk.log)
+    expected = aborted(disk.log)
+    disk.manager.close_clean()
+    name = disk.names(".txnindex")[which]
+    if damage == "remove":
+        disk.remove(name)
+    elif damage == "flip":
+        disk.flip(name, disk.open(name).size // 2)
+    else:
+        disk.shrink(name, 34)
+    disk.reopen()
+    assert aborted(disk.log) == expected
+
+
+def test_lost_offset_index_keeps_the_aborted_transactions() -> None:
+    disk = Disk()
+    fill_segments(disk.log)
+    expected = aborted(disk.log)
+    disk.manager.close_clean()
+    for suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+        for name in disk.names(suffix):
+            disk.remove(name)
+    disk.reopen()
+    assert aborted(disk.log) == expected
+    assert disk.log.transactions_from == 0
+
+
+def test_log_without_transactions_writes_no_new_file_format() -> None:
+    disk = Disk()
+    for sequence in range(40):
+        append(disk.log, batch(size=400, producer=(7, 0, sequence)))
+    disk.manager.close_clean()
+    assert disk.names(".txnindex") == []
+    for name in disk.names(".snapshot"):
+        assert disk.content(name)[4:6] == b"\0\1"
+    for name in disk.names(".index"):
+        assert disk.content(name)[6:8] == b"\0\0"
+
+
+def test_snapshot_keeps_a_marker_that_is_not_committed() -> None:
+    disk = Disk()
+    write(disk.log)
+    end(disk.log)
+    disk.reopen(clean=True)
+    assert [stable(disk.log, high_watermark) for high_watermark in (1, 2)] == [0, 2]
+
+
+# -- truncation ------------------------------------------------------------------------------------
+
+
+def test_truncation_reopens_a_transaction_whose_marker_it_cuts() -> None:
+    log = Disk().log
+    write(log)
+    append(log)
+    end(log)
+    assert stable(log) == 3
+    log.truncate_to(2)
+    assert aborted(log) == []
+    assert stable(log) == 0
+    end(log, commit=True)
+    assert aborted(log) == [] and stable(log) == 3
+
+
+def test_truncation_forgets_a_transaction_whose_first_batch_it_cuts() -> None:
+    log = Disk().log
+    append(log)
+    write(log)
+    append(log)
+    log.truncate_to(1)
+    assert stable(log) == 1 and log.unstable is None
+    append(log)
+    assert stable(log) == 2
+
+
+@pytest.mark.parametrize("cut", [1, 17, 40, 41, 60, 100, 138])
+def test_truncation_keeps_the_earlier_transactions_also_after_a_restart(cut: int) -> None:
+    disk, other = Disk(), Disk()
+    fill_segments(disk.log)
+    fill_segments(other.log)
+    disk.log.flush()
+    disk.log.truncate_to(cut)
+    expected = [one for one in aborted(other.log) if one[2] < disk.log.log_end_offset]
+    assert aborted(disk.log) == expected
+    held = stable(disk.log)
+    fill_after = [append(disk.log).base_offset for _ in range(30)]
+    assert fill_after[0] == cut
+    assert stable(disk.log) == (held if held < cut else disk.log.log_end_offset)
+    disk.log.flush()
+    disk.reopen()
+    assert aborted(disk.log) == expected
+
+
+def test_log_begun_anew_has_no_transactions() -> None:
+    log = Disk().log
+    write(log)
+    end(log)
+    write(log, sequence=1)
+    log.start_at(50)
+    assert log.unstable is None and log.transactions_from == -1
+    assert aborted(log, 50) == []
+    append(log)
+    assert stable(log) == 51
+
+
+# -- retention and deleted records -----------------------------------------------------------------
+
+
+def test_retention_keeps_the_segments_of_an_open_transaction() -> None:
+    disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
+    log = disk.log
+    append(log, batch(size=3000))
+    append(log, batch(size=3000))
+    write(log)
+    for _ in range(3):
+        append(log, batch(size=3000))
+    assert log.apply_retention(0, stable(log)) == 1
+    assert log.log_start_offset <= stable(log)
+    end(log)
+    assert log.apply_retention(0, stable(log)) > 0
+
+
+def test_deleted_records_raise_the_start_of_an_open_transaction() -> None:
+    disk = Disk()
+    log = disk.log
+    write(log)
+    for _ in range(4):
+        append(log)
+    log.delete_records_before(3)
+    assert stable(log) == 3
+    disk.log.flush()
+    disk.reopen()
+    assert stable(disk.log) == 3
+    end(disk.log)
+    assert stable(disk.log) == disk.log.log_end_offset
+    assert [one[0] for one in aborted(disk.log, 3)] == [7]
+
+
+# -- followers -------------------------------------------------------------------------------------
+
+
+def test_follower_keeps_the_same_notes_as_its_leader() -> None:
+    leader, follower = Disk(), Disk()
+    fill_segments(leader.log)
+    offset = 0
+    while offset < leader.log.log_end_offset:
+        piece = leader.log.read(offset, 3000, leader.log.log_end_offset)
+        follower.log.append_as_follower(memoryview(bytearray(piece.read())), 1, 0)
+        offset = piece.next_offset
+        held = follower.log.last_stable_offset(offset)
+        assert held <= leader.log.last_stable_offset(leader.log.log_end_offset)
+    assert aborted(follower.log) == aborted(leader.log)
+    assert stable(follower.log) == stable(leader.log)
+    assert follower.log.transactions_from == leader.log.transactions_from
+
+
+# -- lookups by time -------------------------------------------------------------------------------
+
+
+def test_lookups_by_time_skip_markers() -> None:
+    log = Disk().log
+    write(log, timestamp=1000)
+    log.append_markers([Marker(7, 0, 1, True)], 1, 9000)
+    newest = log.max_timestamp(log.log_end_offset)
+    assert newest is not None and newest.offset == 0
+    assert log.offset_for_timestamp(2000, log.log_end_offset) is None
+    assert log.first_at(1, log.log_end_offset) is None
