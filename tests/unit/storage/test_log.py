@@ -360,8 +360,7 @@ def test_duplicate_returns_the_offsets_of_the_first_append() -> None:
         append(log, batch(2, producer=(7, 0, sequence)))
     assert append(log, batch(2, producer=(7, 0, 4))) == (4, 6, -1, True)
     assert log.log_end_offset == 12
-    with pytest.raises(OutOfOrderSequenceError):
-        append(log, batch(2, producer=(7, 0, 0)))
+    assert append(log, batch(2, producer=(7, 0, 0))) == (-1, 2, -1, True)
 
 
 def test_unknown_producer_may_continue_where_records_were_deleted() -> None:
