@@ -166,7 +166,7 @@ class Delivery:
 
     def requests(self, now_ms: float, view: ClusterView) -> list[Outgoing]:
         """Return the produce requests to send now. Call again until the list is empty."""
-        if self.idempotent and self.identity is None:
+        if self.failure is not None or (self.idempotent and self.identity is None):
             return []
         chosen: dict[Endpoint, list[ProducerBatch]] = {}
         sizes: dict[Endpoint, int] = {}
