@@ -269,6 +269,8 @@ def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:
         topic_id = other.create_topic("t", partitions=1)
+        small_id = other.create_topic("small", partitions=1)
+        fill(other, "small", 5)
         for _ in range(4):
             fill(other, "t", 5)
         found = options.read_options(
@@ -306,6 +308,12 @@ def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
 
         with pytest.raises(DataLossError, match="the log was truncated"):
             values_of(other, [item], True)
+        # A fetch that serves the first answers of several small ranges finds it, too.
+        small = item._replace(
+            topic="small", topic_id=small_id, start=0, end=5, start_epoch=-1, stored_bytes=9
+        )
+        with pytest.raises(DataLossError, match="the log was truncated"):
+            values_of(other, [item._replace(stored_bytes=9), small], True)
         assert len(values_of(other, [item], False)) == 20
         assert "the log was truncated" in caplog.text
         with pytest.raises(DataLossError, match=r"t-0 \[10, 20\): the log was truncated"):

@@ -59,7 +59,7 @@ Judged = Walked | Stored | Retry | Corrupt | Failed
 class FetchPosition:
     """The next offset of one partition, with the state that its fetches need.
 
-    ``leader_epoch`` is the one of the last request. ``failures`` counts errors in a row.
+    ``policy`` has the leader epoch of the last request. ``failures`` counts errors in a row.
     ``repair_until_ms`` is the deadline for the repair of a corrupt batch, 0 if none is corrupt;
     until then, the leader checks CRCs before it answers.
     """
@@ -67,7 +67,6 @@ class FetchPosition:
     __slots__ = (
         "at_boundary",
         "failures",
-        "leader_epoch",
         "lineage",
         "offset",
         "policy",
@@ -88,7 +87,6 @@ class FetchPosition:
         self.tp = tp
         self.topic_id = topic_id
         self.policy = policy
-        self.leader_epoch = NO_EPOCH
         self.lineage = Lineage()
         self.seek(offset, last_epoch)
 
@@ -104,7 +102,8 @@ class FetchPosition:
     def request(self, leader_epoch: int, max_bytes: int) -> tuple[str, FetchPartition]:
         """Return the topic id and the partition's row of a fetch from the leader of
         ``leader_epoch``."""
-        self.leader_epoch = leader_epoch
+        if leader_epoch != self.policy.leader_epoch:
+            self.policy = self.policy._replace(leader_epoch=leader_epoch)
         row = FetchPartition(
             self.tp.partition,
             self.offset,
@@ -179,9 +178,9 @@ class FetchPosition:
         It rejects batches of an earlier leader epoch than the last batch read here. A committed
         leader epoch is not used for that: the leader validates it.
         """
-        policy = self.policy._replace(
-            leader_epoch=self.leader_epoch, aborted=answer.aborted_transactions or ()
-        )
+        policy, aborted = self.policy, answer.aborted_transactions
+        if aborted:
+            policy = policy._replace(aborted=aborted)
         return BatchWalker(
             policy,
             self.offset,
@@ -200,7 +199,7 @@ class FetchPosition:
     def _diverged(self, told: OffsetAndEpoch) -> Judged:
         """Judge the end of the last epoch that the leader's log has in common with the records
         read here."""
-        at = self.lineage.cut(told, self.offset, self.leader_epoch)
+        at = self.lineage.cut(told, self.offset, self.policy.leader_epoch)
         if at is None:
             self.lineage.forget()
             return Retry(None)

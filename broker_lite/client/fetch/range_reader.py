@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.position import (
+    LOGBUS_LOG,
     REPAIR_MS,
     Corrupt,
     Failed,
@@ -126,7 +127,9 @@ def read_range(
         local_reads and fetch_bytes >= LOCAL_BYTES_MIN,
         reads_once,
     )
-    position = FetchPosition(where, topic_id, start, last_epoch=start_epoch)
+    # ``first_answer`` comes from this leader, before any request of the position.
+    policy = LOGBUS_LOG._replace(leader_epoch=leader_epoch)
+    position = FetchPosition(where, topic_id, start, last_epoch=start_epoch, policy=policy)
     session = _RangeSession(position, options, leader, leader_epoch)
     session.first_answer = first_answer
     return _rows(session, start, end, depth, on_skipped)
@@ -278,7 +281,6 @@ class _RangeSession:
         )
         self._leader = leader
         self._leader_epoch = leader_epoch
-        position.leader_epoch = leader_epoch  # ``first_answer`` comes from this leader
         self._connection: PooledConnection | None = None
         self._in_place = InPlace(self._is_here, reads_once=options.reads_once)
         if not options.local_reads:

@@ -7,7 +7,7 @@ unreadable or corrupt, they fetch from the broker and read no more files of that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from broker_lite.client.in_place.local_files import FILE_BYTES, LocalRange
 from broker_lite.client.received import Walked
@@ -44,14 +44,14 @@ class InPlace:
         return where in self._open
 
     def asks(
-        self, endpoint: Endpoint, lane: str, wheres: Iterable[TopicPartition]
+        self, endpoint: Endpoint, lane: str, wheres: Sequence[TopicPartition]
     ) -> tuple[bytes, int]:
         """Return the machine id and the range bytes for a fetch of these partitions; (b"", 0) if
         local reads are not possible."""
-        count = sum(1 for _ in wheres)
+        count = len(wheres)
         if (
-            len(self._open) + count > OPEN_MAX
-            or not self._refused.isdisjoint(wheres)
+            not self._refused.isdisjoint(wheres)
+            or len(self._open) + count > OPEN_MAX
             or not self._is_here(endpoint, lane)
         ):
             return b"", 0
