@@ -30,9 +30,6 @@ EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
 NULL_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The topic id of sixteen zero bytes as text. Kafka's protocol sends it for "no topic id"."""
 
-TRANSACTION_STATE = "__transaction_state"
-"""The internal topic in which transaction coordinators keep their state."""
-
 MIRROR_PREFIX = "logbus-mirror-"
 """Prefix of the group and the topic on the target cluster in which a mirror stores its progress.
 The source's cluster id follows the prefix."""

@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import kafka.protocol.admin as admin
@@ -28,7 +29,9 @@ from broker_lite.server.cluster.registry import (
     BrokerRegistration,
     Registry,
 )
+from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.coordinators.group_transactions import GroupTransactions
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire import tables
@@ -84,9 +87,13 @@ class World:
             nothing = cast(Any, None)
             metrics = Metrics()
             groups = GroupCoordinator(config, registry, clock=clock, metrics=metrics)
+            epochs = CoordinatorEpochs(partial(getattr, registry, "snapshot"))
+            transactions = GroupTransactions(
+                config, registry, groups, clock=clock, calls=self.calls, epochs=epochs
+            )
             self.brokers[broker_id] = BrokerContext(
                 config, clock, registry, nothing, nothing, nothing, metrics, endpoint, groups,
-                self.calls,
+                self.calls, epochs, transactions,
             )  # fmt: skip
             self.stores[broker_id] = store
         while not all(self._settled(parts, count) for parts in self.brokers.values()):

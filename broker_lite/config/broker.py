@@ -208,6 +208,13 @@ class BrokerConfig(Config):
         "ms",
         at_least=10,
     )
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms",
+        15 * MINUTE,
+        "maximum transaction.timeout.ms of a producer",
+        "ms",
+        at_least=1,
+    )
     group_session_timeout_min_ms: int = setting(
         "group.min.session.timeout.ms",
         6 * SECOND,

@@ -118,13 +118,15 @@ class Leave(NamedTuple):
 class Commit(NamedTuple):
     """A request to commit offsets.
 
-    A client without a member (empty id, generation -1) may commit only while the group is empty.
+    A client without a member (empty id, generation -1) may commit only while the group is empty,
+    except in a transaction: older versions of TxnOffsetCommit name no member (KIP-447).
     """
 
     token: int
     member_id: str
     instance_id: str | None
     generation: int
+    is_transactional: bool = False
 
 
 class GenerationWritten(NamedTuple):

@@ -496,6 +496,8 @@ class Group:
         return None
 
     def _check_commit(self, event: ev.Commit) -> LogbusError | None:
+        if event.is_transactional:
+            return self._check_transactional(event)
         if event.generation < 0 and not self._roster.members:
             if self._roster.former is None:
                 return None
@@ -513,6 +515,21 @@ class Group:
             return RebalanceInProgressError(f"group {self.name!r} rebalances; commit after it")
         self._renew(self._roster.members[event.member_id])
         return None
+
+    def _check_transactional(self, event: ev.Commit) -> LogbusError | None:
+        if event.generation < 0 and not event.member_id and event.instance_id is None:
+            return None
+        if event.generation < 0 and not self._roster.members:
+            return None
+        error = self._check_generation(event.member_id, event.instance_id, event.generation)
+        if error is None and self._written_empty is not None:
+            # The next owner may read the offsets before this commit is written.
+            return IllegalGenerationError(
+                f"generation {event.generation} of group {self.name!r} is over"
+            )
+        if error is None:
+            self._renew(self._roster.members[event.member_id])
+        return error
 
     def _leave(self, event: ev.Leave) -> None:
         errors: list[LogbusError | None] = []

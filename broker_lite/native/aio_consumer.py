@@ -16,7 +16,6 @@ from broker_lite.client.callbacks import Callbacks, done
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.consuming.partition_discovery import PartitionDiscovery
 from broker_lite.client.operations import requests
-from broker_lite.client.operations.transaction_requests import OffsetsToCommit
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import CoordinationUnavailableError, LogbusError, NotOwnerError
@@ -29,7 +28,6 @@ from broker_lite.native.session import (
     JOIN_TIMEOUT_S,
     SessionDispatcher,
     consumer_name,
-    no_transactions,
     raise_worst,
     stamped,
 )
@@ -175,9 +173,6 @@ class NativeAsyncConsumer(AsyncConsumer):
             self._member.settled(where, rows.get(where), grant)
 
     # Commits.
-
-    def group_offsets(self) -> OffsetsToCommit:
-        raise no_transactions(self._group())
 
     def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return self._owned.grants(wheres)

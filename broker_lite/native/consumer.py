@@ -15,14 +15,13 @@ from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.consuming.consumer import OPERATION_TIMEOUT_MS, Consumer
 from broker_lite.client.consuming.starting import Starts
 from broker_lite.client.operations import requests
-from broker_lite.client.operations.transaction_requests import OffsetsToCommit
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import ClosedError, LogbusError
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native.beginning import beginnings
 from broker_lite.native.changes import Change, Changes
-from broker_lite.native.session import GroupSession, no_transactions, raise_worst
+from broker_lite.native.session import GroupSession, raise_worst
 
 LOOK_S = 0.05
 """Seconds between two checks whether a reader's thread has ended."""
@@ -181,9 +180,6 @@ class NativeConsumer(Consumer):
     def is_read_here(self) -> bool:
         """Return whether this thread was the last to ask for records."""
         return self._reader is threading.current_thread()
-
-    def group_offsets(self) -> OffsetsToCommit:
-        raise no_transactions(self._group())
 
     def abandon(self) -> None:
         """End while the reader works: uncommitted records are delivered again."""

@@ -21,7 +21,6 @@ from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.errors import (
     ClosedError,
     CoordinationUnavailableError,
-    InconsistentGroupProtocolError,
     LogbusError,
     NotOwnerError,
     RequestTimedOutError,
@@ -252,11 +251,3 @@ class GroupSession:
         await joined.wait()
         if readers.refused is not None:
             raise readers.refused
-
-
-def no_transactions(group: str) -> InconsistentGroupProtocolError:
-    """Return the error of ``send_offsets`` with a consumer of a native group."""
-    return InconsistentGroupProtocolError(
-        f"group {group!r} coordinates through ZooKeeper and cannot commit its offsets in a "
-        "transaction; make the consumer without coordination='zookeeper'"
-    )

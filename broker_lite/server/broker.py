@@ -34,8 +34,10 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import Peers
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
+from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.coordinators.group_transactions import GroupTransactions
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
@@ -175,6 +177,8 @@ class Broker:
             cluster=registry,
             net=peers,
         )
+        groups = GroupCoordinator(config, registry, clock=clock, metrics=metrics)
+        epochs = CoordinatorEpochs(lambda: registry.snapshot)
         parts = BrokerContext(
             config=config,
             clock=clock,
@@ -184,8 +188,12 @@ class Broker:
             disk=disk,
             metrics=metrics,
             endpoint=endpoint,
-            groups=GroupCoordinator(config, registry, clock=clock, metrics=metrics),
+            groups=groups,
             calls=peers,
+            coordinator_epochs=epochs,
+            group_transactions=GroupTransactions(
+                config, registry, groups, clock=clock, calls=peers, epochs=epochs
+            ),
             fetch_waits=metrics.histogram("fetch_wait_seconds"),
         )
         registry.on_change(peers.apply)
@@ -357,6 +365,7 @@ class Broker:
             (HOUSEKEEPING_MS, tick),
             (config.retention_check_interval_ms, retain),
             (config.offsets_retention_check_ms, groups.expire),
+            (config.offsets_retention_check_ms, parts.group_transactions.end_overdue),
             (LOOK_MS, opinion.look),
         ):
             self._timers.add(self._loop.create_task(_every(interval_ms, work)))

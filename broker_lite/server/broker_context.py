@@ -14,7 +14,9 @@ from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.coordinators.group_transactions import GroupTransactions
 from broker_lite.server.metrics import Histogram, Metrics
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
@@ -35,6 +37,8 @@ class BrokerContext:
     endpoint: Endpoint
     groups: GroupCoordinator
     calls: BrokerCalls
+    coordinator_epochs: CoordinatorEpochs
+    group_transactions: GroupTransactions
     fetch_waits: Histogram = field(default_factory=Histogram)
 
     @property

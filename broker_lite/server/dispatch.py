@@ -39,6 +39,7 @@ from broker_lite.server.handlers import (
     describe_producers,
     describe_topic_partitions,
     elect_leaders,
+    end_group_offsets,
     fetch,
     find_coordinator,
     heartbeat,
@@ -59,6 +60,7 @@ from broker_lite.server.handlers import (
     record_times,
     replace_configs,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
     update_features,
 )
@@ -97,6 +99,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_TOPICS: delete_topics.handle,
     ApiKey.DELETE_RECORDS: delete_records.handle,
     ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit.handle,
     ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
     ApiKey.CREATE_PARTITIONS: create_partitions.handle,
@@ -113,6 +116,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
     ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,
     ApiKey.RECORD_TIMES: record_times.handle,
+    ApiKey.END_GROUP_OFFSETS: end_group_offsets.handle,
 }
 """Handlers of all APIs except Produce and Fetch, which ``Dispatcher.begin`` calls directly."""
 

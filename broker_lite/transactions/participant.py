@@ -93,6 +93,11 @@ class Participant:
         known = self._holder(asked)
         return known is not None and known.number is not None
 
+    def number(self, producer_id: int) -> int:
+        """Return the number of a verified producer's transaction."""
+        known = self._producers.get(producer_id)
+        return NO_NUMBER if known is None or known.number is None else known.number
+
     def end(self, producer_id: int, epoch: int, number: int = NO_NUMBER) -> bool:
         """Apply a marker, or the end of a group's part, that enters the queue.
 

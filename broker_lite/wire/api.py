@@ -62,6 +62,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
     OFFSETS_FOR_BYTES = 10000
     RECORD_TIMES = 10001
+    END_GROUP_OFFSETS = 10002
 
 
 VERSIONS: Mapping[int, tuple[int, int]] = {
@@ -84,6 +85,7 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.DELETE_RECORDS: (0, 2),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    ApiKey.TXN_OFFSET_COMMIT: (0, 5),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.ALTER_CONFIGS: (0, 2),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
@@ -102,6 +104,7 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     ApiKey.OFFSETS_FOR_BYTES: (0, 0),
     ApiKey.RECORD_TIMES: (0, 0),
+    ApiKey.END_GROUP_OFFSETS: (0, 0),
 }
 """First and last served version of each API."""
 
@@ -152,6 +155,7 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
     ApiKey.OFFSETS_FOR_BYTES: 0,
     ApiKey.RECORD_TIMES: 0,
+    ApiKey.END_GROUP_OFFSETS: 0,
 }
 """First flexible version of each API: compact lengths and tagged fields."""
 

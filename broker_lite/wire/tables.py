@@ -31,6 +31,13 @@ from broker_lite.wire.api import (
     response_header_bytes,
 )
 from broker_lite.wire.calls import groups
+from broker_lite.wire.calls.group_transactions import (
+    TAG_ADD_GROUP,
+    AddGroupResponse,
+    EndGroupOffsetsRequest,
+    encode_add_group,
+    encode_end_group_offsets,
+)
 from broker_lite.wire.calls.offsets import (
     OffsetsForBytesRequest,
     RecordTimesRequest,
@@ -54,6 +61,7 @@ OffsetCommitResponse: Any = consumer.OffsetCommitResponse
 OffsetFetchResponse: Any = consumer.OffsetFetchResponse
 OffsetForLeaderEpochResponse: Any = consumer.OffsetForLeaderEpochResponse
 InitProducerIdResponse: Any = producer.InitProducerIdResponse
+TxnOffsetCommitResponse: Any = producer.TxnOffsetCommitResponse
 CreateTopicsResponse: Any = admin.CreateTopicsResponse
 DeleteTopicsResponse: Any = admin.DeleteTopicsResponse
 CreatePartitionsResponse: Any = admin.CreatePartitionsResponse
@@ -88,6 +96,7 @@ REQUESTS: dict[int, Any] = {
     ApiKey.OFFSET_FETCH: consumer.OffsetFetchRequest,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: consumer.OffsetForLeaderEpochRequest,
     ApiKey.INIT_PRODUCER_ID: producer.InitProducerIdRequest,
+    ApiKey.TXN_OFFSET_COMMIT: producer.TxnOffsetCommitRequest,
     ApiKey.CREATE_TOPICS: admin.CreateTopicsRequest,
     ApiKey.DELETE_TOPICS: admin.DeleteTopicsRequest,
     ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsRequest,
@@ -118,6 +127,11 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         groups.TAG_COMMIT_TOPIC_ID,
         Reader.uuid,
     ),
+    producer.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic: (
+        groups.TAG_COMMIT_TOPIC_ID,
+        Reader.uuid,
+    ),
+    producer.AddOffsetsToTxnRequest: (TAG_ADD_GROUP, Reader.boolean),
     consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
 }
 """Our tagged field in a struct of the library, and its decoder; extra bytes are ignored."""
@@ -129,6 +143,7 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
     ApiKey.OFFSETS_FOR_BYTES: (OffsetsForBytesRequest.decode_request, encode_answers),
     ApiKey.RECORD_TIMES: (RecordTimesRequest.decode_request, encode_answers),
+    ApiKey.END_GROUP_OFFSETS: (EndGroupOffsetsRequest.decode_request, encode_end_group_offsets),
 }
 """Decoder and encoder of an API without a table."""
 
@@ -172,6 +187,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
         return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
     if isinstance(response, groups.OffsetFetchResponse):
         return _by_hand(api_key, version, correlation_id, groups.encode_offset_fetch, response)
+    if isinstance(response, AddGroupResponse):
+        return _by_hand(api_key, version, correlation_id, encode_add_group, response)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
         version = 0
     response._header = None  # a response that was encoded before refuses another version
@@ -236,6 +253,7 @@ _MESSAGES = frozenset(
         OffsetFetchResponse,
         OffsetForLeaderEpochResponse,
         InitProducerIdResponse,
+        TxnOffsetCommitResponse,
         CreateTopicsResponse,
         DeleteTopicsResponse,
         CreatePartitionsResponse,

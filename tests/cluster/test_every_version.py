@@ -23,9 +23,11 @@ from wire_samples import message, plain
 from broker_lite.errors import (
     ElectionNotNeededError,
     GroupIdNotFoundError,
+    InvalidProducerIdMappingError,
     NoReassignmentInProgressError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    TransactionalIdAuthorizationError,
     UnknownLeaderEpochError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
@@ -81,6 +83,7 @@ OF_COORDINATOR = {
     ApiKey.DESCRIBE_GROUPS: GROUP,
     ApiKey.DELETE_GROUPS: NO_GROUP,
     ApiKey.OFFSET_DELETE: NO_GROUP,
+    ApiKey.TXN_OFFSET_COMMIT: NO_GROUP,
 }
 """Whose coordinator answers."""
 MODULES = (admin, consumer, metadata, producer)
@@ -88,7 +91,13 @@ EVERY = [
     (ApiKey(key), version)
     for key, (first, last) in VERSIONS.items()
     for version in range(first, last + 1)
-    if key not in (ApiKey.OFFSETS_FOR_BYTES, ApiKey.RECORD_TIMES, ApiKey.UNREGISTER_BROKER)
+    if key
+    not in (
+        ApiKey.OFFSETS_FOR_BYTES,
+        ApiKey.RECORD_TIMES,
+        ApiKey.END_GROUP_OFFSETS,
+        ApiKey.UNREGISTER_BROKER,
+    )
 ]
 
 
@@ -120,6 +129,9 @@ class Target:
             ask = library("FindCoordinatorRequest")(version=0, key=group)
             told = any_broker.call_library(ask, library("FindCoordinatorResponse"))
             self.coordinators[group] = self.connect_to(found, told.node_id)
+        # The topic of transaction coordinators is created now, not in the middle of a request.
+        ask = library("FindCoordinatorRequest")(version=4, key_type=1, coordinator_keys=["nobody"])
+        any_broker.call_library(ask, library("FindCoordinatorResponse"))
         self.wait_for_leader()
 
     def whom(self, key: ApiKey) -> PlainConnection:
@@ -198,6 +210,15 @@ def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
             ]
             return {"group_id": GROUP, "member_id": "",
                     "topics": [kind(name=name, partitions=rows)]}  # fmt: skip
+        case ApiKey.TXN_OFFSET_COMMIT:
+            kind = producer.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+            rows = [
+                kind.TxnOffsetCommitRequestPartition(
+                    partition_index=0, committed_offset=1, committed_metadata=""
+                )
+            ]
+            return {"transactional_id": "nobody", "group_id": NO_GROUP, "producer_id": 1,
+                    "producer_epoch": 0, "topics": [kind(name=name, partitions=rows)]}  # fmt: skip
         case ApiKey.OFFSET_FETCH:
             if version >= 8:
                 kind = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
@@ -302,6 +323,10 @@ ALLOWED = {
     ApiKey.LEAVE_GROUP: {UnknownMemberIdError.code},
     ApiKey.DELETE_GROUPS: {GroupIdNotFoundError.code},
     ApiKey.OFFSET_DELETE: {GroupIdNotFoundError.code},
+    ApiKey.TXN_OFFSET_COMMIT: {
+        TransactionalIdAuthorizationError.code,
+        InvalidProducerIdMappingError.code,
+    },
 }
 """Errors that are asked for."""
 

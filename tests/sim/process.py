@@ -20,6 +20,7 @@ from broker_lite.errors import LogbusError, NotLeaderError
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
+from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.disk import CallJob, SyncJob
 from broker_lite.server.partitions.replica_manager import ReplicaManager
@@ -130,6 +131,8 @@ class Process:
             endpoint=Endpoint("sim", self.broker_id),
             groups=_NO_GROUPS,
             calls=_NO_CALLS,
+            coordinator_epochs=CoordinatorEpochs(lambda: self.registry.snapshot),
+            group_transactions=_NO_GROUPS,
         )
         self.registry.on_change(self.replicas.apply)
         self.serving = True

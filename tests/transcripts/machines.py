@@ -12,7 +12,6 @@ from controller_machine import ControllerMachine
 from group_machine import GroupMachine
 from membership_machine import MembershipMachine
 from native_machine import NativeVerb
-from producer_machine import ProducerMachine
 from transaction_machine import TransactionMachine
 
 from broker_lite.errors import CorruptMessageError, LogbusError, NotLeaderError, StorageError
@@ -195,7 +194,6 @@ MACHINES: dict[str, Any] = {
     "group": GroupMachine,
     "membership": MembershipMachine,
     "native": NativeVerb,
-    "producer": ProducerMachine,
     "transaction": TransactionMachine,
 }
 

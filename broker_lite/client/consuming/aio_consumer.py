@@ -25,7 +25,6 @@ from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.operations.transaction_requests import OffsetsToCommit, manual_offsets
 from broker_lite.client.received import Record
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
@@ -374,12 +373,6 @@ class AsyncConsumer:
             self.commit_error = None
         except LogbusError as error:
             self.commit_error = error
-
-    def group_offsets(self) -> OffsetsToCommit:
-        """Return group, positions and membership for ``send_offsets`` of a transaction."""
-        return manual_offsets(
-            self._group(), self._intake.commitable(), auto_commit=self.config.auto_commit
-        )
 
     def _group(self) -> str:
         if self.group is None:

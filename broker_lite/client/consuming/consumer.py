@@ -38,7 +38,6 @@ from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.bounds import INT64_MAX
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.requests import PerPartition
-from broker_lite.client.operations.transaction_requests import OffsetsToCommit, manual_offsets
 from broker_lite.client.received import Record
 from broker_lite.client.transport.blocking import Pool, Reactor, monotonic_ms
 from broker_lite.client.transport.steps import Operation, spawn
@@ -392,12 +391,6 @@ class Consumer:
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the positions without records in flight, as an automatic commit uses them."""
         return self._intake.settled()
-
-    def group_offsets(self) -> OffsetsToCommit:
-        """Return group, positions and membership for ``send_offsets`` of a transaction."""
-        return manual_offsets(
-            self._group(), self._intake.commitable(), auto_commit=self.config.auto_commit
-        )
 
     def _group(self) -> str:
         if self.group is None:

@@ -22,7 +22,6 @@ from broker_lite.client.membership.events import Lose, Take
 from broker_lite.client.membership.member import Change, MemberShell
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations import requests
-from broker_lite.client.operations.transaction_requests import OffsetsToCommit, manual_offsets
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.errors import LogbusError, NotOwnerError
 from broker_lite.model import CommittedOffset, TopicPartition
@@ -89,15 +88,6 @@ class AsyncMemberConsumer(AsyncConsumer):
             self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
         if self._share:
             await self._take_changes()
-
-    def group_offsets(self) -> OffsetsToCommit:
-        rows = self._intake.commitable()
-        return manual_offsets(
-            self._group(),
-            rows,
-            auto_commit=self.config.auto_commit,
-            member=self._share.committer(rows),
-        )
 
     # Reports of the member.
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 
 from broker_lite.client.consuming.intake import Intake
 from broker_lite.client.consuming.starting import Starts
-from broker_lite.client.membership.beginning import FirstLook, not_owner
+from broker_lite.client.membership.beginning import FirstLook
 from broker_lite.client.membership.events import Give, Lose, MemberIdentity, Take
 from broker_lite.client.membership.member import Change, MemberShell
-from broker_lite.errors import RebalanceInProgressError
 from broker_lite.model import TopicPartition
 
 
@@ -40,17 +39,6 @@ class Share:
     def holds(self, where: TopicPartition, grant: int | None) -> bool:
         """Return whether a grant of a partition is still valid."""
         return self.member is not None and self.member.holds(where, grant)
-
-    def committer(self, rows: Iterable[TopicPartition]) -> MemberIdentity:
-        """Return the identity to commit these partitions with. Raises NotOwnerError for one that
-        the member has lost, RebalanceInProgressError while it is no member."""
-        identity = self.identity
-        for where in rows:
-            if identity is None or not self.holds(where, self._grants.get(where)):
-                raise not_owner(where)
-        if identity is None:
-            raise RebalanceInProgressError("this consumer is not in its group now; poll again")
-        return identity
 
     def __bool__(self) -> bool:
         """Return whether a change waits for the reader."""

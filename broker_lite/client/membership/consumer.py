@@ -24,7 +24,6 @@ from broker_lite.client.membership.events import Lose, Take
 from broker_lite.client.membership.member import Change, MemberShell
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations.requests import PerPartition
-from broker_lite.client.operations.transaction_requests import OffsetsToCommit, manual_offsets
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.steps import Operation
 from broker_lite.errors import LogbusError, NotOwnerError
@@ -118,15 +117,6 @@ class MemberConsumer(Consumer):
         self._check_refused()
         if self._share:
             self._take_changes()
-
-    def group_offsets(self) -> OffsetsToCommit:
-        rows = self._intake.commitable()
-        return manual_offsets(
-            self._group(),
-            rows,
-            auto_commit=self.config.auto_commit,
-            member=self._share.committer(rows),
-        )
 
     # Reports of the member, on the reactor's thread.
 

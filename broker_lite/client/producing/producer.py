@@ -89,8 +89,6 @@ class Producer:
         self._used_bytes = 0
         self._waiters = 0
         self._end: LogbusError | None = None
-        self._shut: LogbusError | None = None
-        """The error of ``send`` outside of a transaction; None: ``send`` may pass."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
         # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
@@ -306,9 +304,8 @@ class Producer:
         return rows
 
     def _await_space(self, topic: str) -> None:
-        refusal = self._end or self._shut
-        if refusal is not None:
-            raise refusal
+        if self._end is not None:
+            raise self._end
         if self._used_bytes < self.config.buffer_bytes:
             return
         deadline = time.monotonic() + self.config.max_block_ms / 1000.0
@@ -323,9 +320,8 @@ class Producer:
                         f"max.block.ms={self.config.max_block_ms}; is the cluster up?"
                     )
                 self._space.wait(left)
-                refusal = self._end or self._shut
-                if refusal is not None:
-                    raise refusal
+                if self._end is not None:
+                    raise self._end
         finally:
             self._waiters -= 1
 

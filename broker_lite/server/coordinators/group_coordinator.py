@@ -204,6 +204,13 @@ class GroupCoordinator:
             if probe.member_id or probe.generation >= 0 or probe.instance_id is not None:
                 raise _no_member(group)
             claim = await self._registry.claim_group(group)
+            if claim.kind != znodes.KIND_KAFKA and probe.is_transactional:
+                # The claim fences this commit if a native member converts the group meanwhile. So
+                # a native member knows that its group gets no pending offsets.
+                raise InconsistentGroupProtocolError(
+                    f"group {group!r} is {claim.kind}: native groups take no offsets of "
+                    "transactions; use another group"
+                )
             if claim.kind != znodes.KIND_KAFKA and await self._registry.native_members(group):
                 raise NonEmptyGroupError(
                     f"group {group!r} has native members; other clients cannot commit "

@@ -44,7 +44,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         for row in topic.partitions:
             key = TopicPartition(topic.name, row.partition_index)
             try:
-                offsets[key] = _checked(parts, key, row, topic_id)
+                offsets[key] = checked_offset(parts, key, row, topic_id)
             except LogbusError as error:
                 refused[key, topic_id] = wire_code(error)
 
@@ -85,7 +85,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     )
 
 
-def _checked(parts: BrokerContext, key: TopicPartition, row: Any, topic_id: str) -> CommittedOffset:
+def checked_offset(
+    parts: BrokerContext, key: TopicPartition, row: Any, topic_id: str
+) -> CommittedOffset:
+    """Return the offset of a request's row, with the topic's id and the time. Raise the error of a
+    row that is refused."""
     topic = parts.registry.snapshot.topics.get(key.topic)
     if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):
         raise UnknownTopicIdError(f"{key} has topic id {topic.topic_id}, not {topic_id}")

@@ -32,7 +32,12 @@ THEIRS = {**BY_HAND, **REQUESTS}
 
 def test_every_api_has_versions_and_a_codec() -> None:
     assert set(VERSIONS) <= set(ApiKey) == set(FLEXIBLE_FROM)
-    ours = {ApiKey.OFFSETS_FOR_BYTES, ApiKey.RECORD_TIMES, ApiKey.UNREGISTER_BROKER}
+    ours = {
+        ApiKey.OFFSETS_FOR_BYTES,
+        ApiKey.RECORD_TIMES,
+        ApiKey.END_GROUP_OFFSETS,
+        ApiKey.UNREGISTER_BROKER,
+    }
     assert set(VERSIONS) == {*REQUESTS, *BY_HAND, *ours}
 
 

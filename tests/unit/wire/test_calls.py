@@ -33,6 +33,7 @@ from broker_lite.wire.calls import (
     cluster,
     configs,
     group_removal,
+    group_transactions,
     groups,
     log_dirs,
     members,
@@ -656,6 +657,8 @@ def test_every_client_call_has_a_test() -> None:
         broker_transactions.WriteTxnMarkersRequest,
         offsets.OffsetsForBytesRequest,
         offsets.RecordTimesRequest,
+        group_transactions.AddGroupRequest,
+        group_transactions.EndGroupOffsetsRequest,
         replicas.UnregisterBrokerRequest,
     }
     assert known == {type(case[0]) for case in CASES} | not_theirs

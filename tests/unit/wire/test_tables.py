@@ -16,6 +16,12 @@ from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call, parse_header, read_response_header
 from broker_lite.wire.calls import groups
+from broker_lite.wire.calls.group_transactions import (
+    AddGroupRequest,
+    AddGroupResponse,
+    EndGroupOffsetsRequest,
+    EndGroupOffsetsResponse,
+)
 from broker_lite.wire.calls.offsets import (
     BytesAnswer,
     BytesPartition,
@@ -27,6 +33,7 @@ from broker_lite.wire.calls.offsets import (
     TimePartition,
 )
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
+from broker_lite.wire.primitives import Reader, Writer
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 EVERY = [
@@ -215,6 +222,10 @@ def test_apis_unknown_to_the_library_round_trip() -> None:
             RecordTimesRequest((TimePartition(TOPIC_ID, 1, 2),)),
             RecordTimesResponse((TimeAnswer(0, 9, 1_700_000_000_000), TimeAnswer(100, -1, -1))),
         ),
+        (
+            EndGroupOffsetsRequest("g", 1000, 3, 12, 5, 7, True),
+            EndGroupOffsetsResponse(52),
+        ),
     ],
 )
 def test_logbus_apis_round_trip(request_: Any, response: Any) -> None:
@@ -227,3 +238,26 @@ def test_logbus_apis_round_trip(request_: Any, response: Any) -> None:
     assert correlation_id == 5
     assert type(request_).decode(reader) == response
     assert reader.left == 0
+
+
+def test_answer_to_a_broker_names_the_transaction_and_the_coordinators_epoch() -> None:
+    response = AddGroupResponse(0, 12, 5, 7)
+    octets = tables.encode(ApiKey.ADD_OFFSETS_TO_TXN, 4, 5, response)
+    _, reader = read_response_header(memoryview(octets)[4:], ApiKey.ADD_OFFSETS_TO_TXN, 4)
+    assert AddGroupRequest.decode(reader) == response
+    assert reader.left == 0
+    # An answer without our field, as to a client.
+    reader = Reader(memoryview(bytes.fromhex("00000000" + "0033" + "00")))
+    assert AddGroupRequest.decode(reader) == AddGroupResponse(51)
+
+
+@pytest.mark.parametrize("verify_only", [False, True])
+def test_request_of_a_broker_to_add_a_group(verify_only: bool) -> None:
+    call = AddGroupRequest("copier", 1000, 3, "g", verify_only)
+    writer = Writer()
+    call.encode(writer)
+    kind = producer.AddOffsetsToTxnRequest
+    message = tables.struct_decoder(kind, kind._struct, 4, True)(Reader(memoryview(writer.buffer)))
+    assert (message.transactional_id, message.group_id) == ("copier", "g")
+    assert (message.producer_id, message.producer_epoch) == (1000, 3)
+    assert tables.own_tag(message) is verify_only

@@ -42,8 +42,9 @@ def test_forwarded_request_fails_when_a_hanging_controller_is_deposed() -> None:
         peers = Peers(loop, config, clock=clock, judge=nothing, metrics=Metrics())
         peers.apply(known.snapshot)
         parts = BrokerContext(
-            config, clock, cast(Any, known), *[nothing] * 4, endpoint, nothing, peers
-        )
+            config, clock, cast(Any, known), *[nothing] * 4, endpoint, nothing, peers,
+            nothing, nothing,
+        )  # fmt: skip
         asking = asyncio.ensure_future(ask_controller(parts, MetadataRequest(())))
         await asked.wait()
         known.snapshot = dataclasses.replace(known.snapshot, controller_id=1)

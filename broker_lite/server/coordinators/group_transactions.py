@@ -1,0 +1,268 @@
+"""Offsets of transactions in the groups that this broker coordinates. Loop thread.
+
+TxnOffsetCommit keeps offsets beside the group until the transaction ends. Before a producer's first
+offsets in a transaction, the broker asks the transaction coordinator, which adds the group to the
+transaction or knows it (``transactions.participant`` decides). EndGroupOffsets of the transaction
+coordinator commits or drops the offsets. Offsets whose end never arrives are found by age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker_lite.config import BrokerConfig
+from broker_lite.coordinator.events import Commit
+from broker_lite.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorNotAvailableError,
+    InvalidProducerEpochError,
+    LogbusError,
+    NotCoordinatorError,
+    ProducerFencedError,
+    TransactionalIdAuthorizationError,
+    TransactionCoordinatorFencedError,
+    UnknownServerError,
+    error_for,
+)
+from broker_lite.metadata.group_claims import GroupClaim
+from broker_lite.metadata.group_offsets import PendingRow
+from broker_lite.metadata.pending_offsets import Offsets
+from broker_lite.metadata.znodes import PendingOffsets, TransactionKey
+from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, TRANSACTION_STATE, TopicPartition
+from broker_lite.server.clock import Clock
+from broker_lite.server.cluster.peers import BrokerCalls
+from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.coordinators.state_log import state_partition
+from broker_lite.transactions.participant import Participant, Verification
+from broker_lite.wire.calls.group_transactions import (
+    AddGroupRequest,
+    AddGroupResponse,
+    EndGroupOffsetsRequest,
+)
+
+logger = logging.getLogger("logbus.groups")
+
+VERIFY_MS = 1000
+"""Milliseconds to ask a transaction coordinator again after retriable answers. The producer then
+gets a retriable error."""
+VERIFY_PAUSE_S = 0.01
+TIMEOUTS = 2
+"""The maximum transaction timeouts after which the end of pending offsets counts as overdue."""
+
+
+class GroupCommit(NamedTuple):
+    """A TxnOffsetCommit request. ``adds_group``: the request adds the group to the transaction;
+    without it the producer has added the group before."""
+
+    group: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    adds_group: bool
+    member_id: str
+    instance_id: str | None
+    generation: int
+    offsets: Offsets
+
+    def check(self, token: int) -> Commit:
+        """Return the check of the member and its generation (KIP-447)."""
+        return Commit(token, self.member_id, self.instance_id, self.generation, True)
+
+
+@dataclass(slots=True, eq=False)
+class _ClaimedGroup:
+    """The producers with open transactions in a group under one claim."""
+
+    claim: GroupClaim
+    participant: Participant = field(default_factory=Participant)
+    asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    """Verifications under way, by token."""
+
+
+class GroupTransactions:
+    """The transactions in the groups of one broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        registry: Registry,
+        groups: GroupCoordinator,
+        *,
+        clock: Clock,
+        calls: BrokerCalls,
+        epochs: CoordinatorEpochs,
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._groups = groups
+        self._clock = clock
+        self._calls = calls
+        self._epochs = epochs
+        self._claimed: dict[str, _ClaimedGroup] = {}
+
+    async def commit(self, request: GroupCommit) -> dict[TopicPartition, LogbusError | None]:
+        """Keep offsets until their transaction ends; return an error or None for each partition.
+
+        Raises the error of the member's or the producer's check.
+        """
+        if not self._registry.snapshot.has_transactions:
+            raise TransactionalIdAuthorizationError(
+                "a broker of the cluster does not support transactions; upgrade it"
+            )
+        claim = await self._groups.claim_for_commit(request.group, request.check)
+        claimed = self._of(claim)
+        asked = claimed.participant.admit(request.producer_id, request.producer_epoch)
+        if asked is not None:
+            await self._verify(claimed, asked, request)
+            # The member may have left during the verification. Nothing below suspends before the
+            # offsets are queued.
+            claim = await self._groups.claim_for_commit(request.group, request.check)
+            if claim is not claimed.claim or not claimed.participant.holds(asked):
+                raise CoordinatorNotAvailableError(
+                    f"the transaction of {request.transactional_id!r} ended, or group "
+                    f"{request.group!r} moved, during the verification; send the offsets again"
+                )
+        number = claimed.participant.number(request.producer_id)
+        transaction = TransactionKey(request.producer_id, request.producer_epoch, number)
+        value = PendingOffsets(request.transactional_id, request.offsets)
+        return await self._registry.add_pending_offsets(claim, transaction, value)
+
+    async def end(self, request: EndGroupOffsetsRequest) -> None:
+        """Commit or drop a transaction's offsets in a group. Repeating it has no effect."""
+        self._epochs.check(request.state_partition, request.coordinator_epoch)
+        self._groups.check_coordinator(request.group_id)
+        claimed = self._claimed.get(request.group_id)
+        if claimed is not None:
+            claimed.participant.end(request.producer_id, request.producer_epoch, request.number)
+            if not claimed.participant:
+                del self._claimed[request.group_id]
+        transaction = TransactionKey(request.producer_id, request.producer_epoch, request.number)
+        await self._registry.end_pending_offsets(
+            request.group_id, transaction, is_commit=request.committed
+        )
+
+    async def end_overdue(self) -> None:
+        """Drop pending offsets whose transaction is over, though no EndGroupOffsets arrived, in the
+        groups that this broker coordinates."""
+        for row in await self._registry.list_groups():
+            try:
+                self._groups.check_coordinator(row.group)
+                await self._end_overdue(row.group)
+            except NotCoordinatorError:
+                continue
+
+    async def _end_overdue(self, group: str) -> None:
+        overdue_ms = TIMEOUTS * self._config.transaction_max_timeout_ms
+        before_ms = self._clock.now_ms() - overdue_ms
+        asked: set[TransactionKey] = set()
+        for row in await self._registry.pending_offsets(group):
+            transaction = row.part.transaction
+            added_ms = max(offset.commit_ms for offset in row.value.offsets.values())
+            if added_ms > before_ms or transaction in asked:
+                continue
+            asked.add(transaction)
+            if await self._is_over(group, row):
+                logger.warning(
+                    "group %r: transaction %d of %r is over, but its end did not arrive; its "
+                    "offsets are dropped",
+                    group,
+                    transaction.number,
+                    row.value.transactional_id,
+                )
+                await self._registry.end_pending_offsets(group, transaction, is_commit=False)
+
+    async def _is_over(self, group: str, row: PendingRow) -> bool:
+        """Ask the transaction coordinator whether a transaction has ended."""
+        transaction = row.part.transaction
+        request = AddGroupRequest(
+            row.value.transactional_id, transaction.producer_id, transaction.epoch, group, True
+        )
+        try:
+            answer = await self._ask(request)
+        except LogbusError as error:
+            return not (error.retriable or isinstance(error, UnknownServerError))
+        return answer.number != transaction.number
+
+    # Verification.
+
+    def _of(self, claim: GroupClaim) -> _ClaimedGroup:
+        claimed = self._claimed.get(claim.group)
+        if claimed is None or claimed.claim is not claim:
+            if claimed is not None:
+                claimed.participant.clear()
+            claimed = self._claimed[claim.group] = _ClaimedGroup(claim)
+        return claimed
+
+    async def _verify(
+        self, claimed: _ClaimedGroup, asked: Verification, request: GroupCommit
+    ) -> None:
+        """Wait for the transaction coordinator's yes; raise any other answer.
+
+        Requests of one producer share a verification.
+        """
+        task = claimed.asking.get(asked.token)
+        if task is None:
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._ask_until_known(claimed, asked, request))
+            claimed.asking[asked.token] = task
+            task.add_done_callback(lambda _: claimed.asking.pop(asked.token, None))
+        await asyncio.shield(task)
+
+    async def _ask_until_known(
+        self, claimed: _ClaimedGroup, asked: Verification, request: GroupCommit
+    ) -> None:
+        call = AddGroupRequest(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.group,
+            not request.adds_group,
+        )
+        until_ms = self._clock.monotonic_ms() + VERIFY_MS
+        while True:
+            try:
+                answer = await self._ask(call)
+            except LogbusError as error:
+                if not error.retriable or self._clock.monotonic_ms() >= until_ms:
+                    claimed.participant.refuse(asked)
+                    raise _refusal(error, request) from None
+                await asyncio.sleep(VERIFY_PAUSE_S)
+                continue
+            claimed.participant.verify(asked, answer.number)
+            return
+
+    async def _ask(self, request: AddGroupRequest) -> AddGroupResponse:
+        """Send a request to the transactional id's coordinator; raise the error that it answers."""
+        snapshot = self._registry.snapshot
+        topic = snapshot.topics.get(TRANSACTION_STATE)
+        if topic is None:
+            raise CoordinatorNotAvailableError(f"topic {TRANSACTION_STATE!r} does not exist yet")
+        partition = state_partition(request.transactional_id.encode(), len(topic.partitions))
+        leader, _ = snapshot.leader(TRANSACTION_STATE, NULL_TOPIC_ID, partition)
+        if leader == NO_BROKER:
+            raise CoordinatorNotAvailableError(f"{TRANSACTION_STATE}-{partition} has no leader")
+        answer = await self._calls.send(leader, request)
+        if answer.error_code:
+            raise error_for(answer.error_code)
+        try:
+            self._epochs.check(answer.state_partition, answer.coordinator_epoch)
+        except TransactionCoordinatorFencedError as error:
+            raise NotCoordinatorError(error.message) from None
+        return answer
+
+
+def _refusal(error: LogbusError, request: GroupCommit) -> LogbusError:
+    """Return the error of a TxnOffsetCommit for a failed verification."""
+    what = f"group {request.group!r} cannot join the transaction of {request.transactional_id!r}"
+    if isinstance(error, ConcurrentTransactionsError) and request.adds_group:
+        return error
+    if error.retriable:
+        return CoordinatorNotAvailableError(f"{what} yet: {error.message}")
+    if isinstance(error, ProducerFencedError):
+        return InvalidProducerEpochError(f"{what}: {error.message}")
+    return error

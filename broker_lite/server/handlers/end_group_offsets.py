@@ -1,0 +1,28 @@
+"""EndGroupOffsets, logbus API 10002: end the offsets that a transaction has pending in a group.
+
+Transaction coordinators send it to the group's coordinator until it succeeds. The answer follows
+ZooKeeper's confirmation.
+"""
+
+from __future__ import annotations
+
+from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.calls.group_transactions import (
+    EndGroupOffsetsRequest,
+    EndGroupOffsetsResponse,
+)
+
+
+async def handle(
+    parts: BrokerContext, request: RequestContext, message: EndGroupOffsetsRequest
+) -> EndGroupOffsetsResponse:
+    """Apply or drop the offsets. Only brokers may ask."""
+    try:
+        if not request.is_broker:
+            raise InvalidRequestError("only brokers end a transaction's offsets in a group")
+        await parts.group_transactions.end(message)
+    except LogbusError as error:
+        return EndGroupOffsetsResponse(wire_code(error))
+    return EndGroupOffsetsResponse(NO_ERROR)

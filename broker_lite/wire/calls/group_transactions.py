@@ -1,0 +1,124 @@
+"""What brokers send one another about offsets in transactions: AddOffsetsToTxn v4 with a tagged
+field of ours, and our own EndGroupOffsets v0."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from broker_lite.model import NO_EPOCH
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer, put_tag
+
+TAG_ADD_GROUP = 10000
+"""In an AddOffsetsToTxn request of a broker: whether to verify the group only, one byte. In its
+answer: the transaction's number, and the state partition that answers with its leader epoch."""
+
+NO_NUMBER = -1
+"""The transaction number in an answer without one."""
+
+_VERIFIED = struct.Struct(">qii")
+_TRANSACTION = struct.Struct(">qhqii?")
+
+
+class AddGroupResponse(NamedTuple):
+    """``number`` counts the transactions of the id. ``coordinator_epoch`` is the leader epoch of
+    ``state_partition``, the partition of __transaction_state that holds the id."""
+
+    error_code: int
+    number: int = NO_NUMBER
+    state_partition: int = -1
+    coordinator_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class AddGroupRequest:
+    """Ask a transaction coordinator to add a group to an open transaction, or (``verify_only``)
+    whether the transaction has the group."""
+
+    API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
+    VERSION: ClassVar[int] = 4
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group_id: str
+    verify_only: bool
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.transactional_id)
+        writer.i64(self.producer_id)
+        writer.i16(self.producer_epoch)
+        writer.string(self.group_id)
+        put_tag(writer, TAG_ADD_GROUP, bytes([self.verify_only]))
+
+    @staticmethod
+    def decode(reader: Reader) -> AddGroupResponse:
+        reader.i32()  # throttle_time_ms
+        code = reader.i16()
+        verified = reader.tags().get(TAG_ADD_GROUP)
+        if verified is None:
+            return AddGroupResponse(code)
+        return AddGroupResponse(code, *Reader(verified).unpack(_VERIFIED))
+
+
+def encode_add_group(response: AddGroupResponse, writer: Writer) -> None:
+    """The broker's side: the body of the answer to another broker, version 3 or 4."""
+    code, *verified = response
+    writer.i32(0)
+    writer.i16(code)
+    put_tag(writer, TAG_ADD_GROUP, _VERIFIED.pack(*verified))
+
+
+class EndGroupOffsetsResponse(NamedTuple):
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndGroupOffsetsRequest:
+    """End the offsets that a transaction has pending in a group; to the group's coordinator.
+
+    ``producer_epoch`` is the client's while the transaction was open, not the next one. The
+    group's coordinator refuses a ``coordinator_epoch`` lower than it knows of ``state_partition``.
+    """
+
+    API_KEY: ClassVar[int] = ApiKey.END_GROUP_OFFSETS
+    VERSION: ClassVar[int] = 0
+
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+    number: int
+    state_partition: int
+    coordinator_epoch: int
+    committed: bool
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.group_id)
+        writer.pack(
+            _TRANSACTION,
+            self.producer_id,
+            self.producer_epoch,
+            self.number,
+            self.state_partition,
+            self.coordinator_epoch,
+            self.committed,
+        )
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> EndGroupOffsetsResponse:
+        return reader.ended(EndGroupOffsetsResponse(reader.i16()))
+
+    @staticmethod
+    def decode_request(reader: Reader) -> EndGroupOffsetsRequest:
+        """The broker's side: the request whose body ``reader`` stands at."""
+        request = EndGroupOffsetsRequest(reader.string(), *reader.unpack(_TRANSACTION))
+        return reader.ended(request)
+
+
+def encode_end_group_offsets(response: EndGroupOffsetsResponse, writer: Writer) -> None:
+    """The broker's side: the body of the answer."""
+    writer.i16(response.error_code)
+    writer.tag_end()
