@@ -93,7 +93,7 @@ class World:
             )
             self.brokers[broker_id] = BrokerContext(
                 config, clock, registry, nothing, nothing, nothing, metrics, endpoint, groups,
-                self.calls, epochs, transactions,
+                self.calls, epochs, transactions, nothing,
             )  # fmt: skip
             self.stores[broker_id] = store
         while not all(self._settled(parts, count) for parts in self.brokers.values()):

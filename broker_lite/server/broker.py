@@ -38,6 +38,7 @@ from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
+from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
@@ -179,6 +180,10 @@ class Broker:
         )
         groups = GroupCoordinator(config, registry, clock=clock, metrics=metrics)
         epochs = CoordinatorEpochs(lambda: registry.snapshot)
+        verifier = TransactionVerifier(
+            calls=peers, snapshot=lambda: registry.snapshot, epochs=epochs
+        )
+        self._stack.callback(verifier.close)
         parts = BrokerContext(
             config=config,
             clock=clock,
@@ -194,6 +199,7 @@ class Broker:
             group_transactions=GroupTransactions(
                 config, registry, groups, clock=clock, calls=peers, epochs=epochs
             ),
+            verifier=verifier,
             fetch_waits=metrics.histogram("fetch_wait_seconds"),
         )
         registry.on_change(peers.apply)

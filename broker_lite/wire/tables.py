@@ -30,7 +30,7 @@ from broker_lite.wire.api import (
     is_flexible,
     response_header_bytes,
 )
-from broker_lite.wire.calls import groups
+from broker_lite.wire.calls import groups, verification
 from broker_lite.wire.calls.group_transactions import (
     TAG_ADD_GROUP,
     AddGroupResponse,
@@ -185,6 +185,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
     version 0."""
     if api_key in _BY_HAND:
         return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
+    if isinstance(response, verification.VerifiedPartitions):
+        return _by_hand(api_key, version, correlation_id, verification.encode_verified, response)
     if isinstance(response, groups.OffsetFetchResponse):
         return _by_hand(api_key, version, correlation_id, groups.encode_offset_fetch, response)
     if isinstance(response, AddGroupResponse):

@@ -133,6 +133,7 @@ class Process:
             calls=_NO_CALLS,
             coordinator_epochs=CoordinatorEpochs(lambda: self.registry.snapshot),
             group_transactions=_NO_GROUPS,
+            verifier=_NO_CALLS,
         )
         self.registry.on_change(self.replicas.apply)
         self.serving = True

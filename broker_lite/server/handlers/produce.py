@@ -3,7 +3,8 @@
 Loop thread; no task per request. Each partition reports its outcome by callback, and the last one
 sends the answer. The loop parses only the fields needed for routing. The disk thread checks CRC,
 counts and structure before the append. A request with acks=0 has no answer; if a batch is refused,
-the broker closes the connection. Kafka's clients then refresh their metadata.
+the broker closes the connection. Kafka's clients then refresh their metadata. The first batch of a
+transaction waits until the transaction's coordinator has confirmed it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from broker_lite.errors import (
     LogbusError,
     MessageTooLargeError,
     NotLeaderError,
-    wire_code,
+    TransactionalIdAuthorizationError,
 )
-from broker_lite.model import NO_OFFSET, TRANSACTION_STATE, PartitionKey
+from broker_lite.model import NO_OFFSET, NO_PRODUCER, TRANSACTION_STATE, PartitionKey
 from broker_lite.record import newest_time
-from broker_lite.record.batch import read_header
+from broker_lite.record.batch import BatchHeader, read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.connection import ResponseSlot
@@ -34,11 +35,15 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.wire import produce as wire
-from broker_lite.wire.api import BY_TOPIC_ID
+from broker_lite.wire.api import BY_TOPIC_ID, ApiKey
+from broker_lite.wire.error_codes import code_in_version
 
 logger = logging.getLogger("logbus.produce")
 
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
+ADDS_PARTITIONS_FROM = 12
+"""First version in which the broker adds partitions to the transaction (KIP-890). Before, the
+client has added them."""
 ACKS_NONE_TIMEOUT_MS = 30_000
 """Timeout of acks=0 requests in milliseconds. Clients send any value, and the batch's memory is
 held meanwhile."""
@@ -140,10 +145,41 @@ class _Produce:
             self._refused(t, p, partition, error)
             self._one_less()
             return
+        if batch.header.is_transactional:
+            self._verify(t, p, replica, batch)
+        else:
+            self._start(t, p, replica, batch)
+
+    def _start(self, t: int, p: int, replica: Replica, batch: AppendBatch) -> None:
+        message = self._message
         timeout_ms = message.timeout_ms if message.acks else ACKS_NONE_TIMEOUT_MS
         deadline_ms = self._request.deadline_ms(timeout_ms)
         done = partial(self._done, t, p, replica, count=batch.header.record_count)
-        replicas.append(replica, message.acks, batch, deadline_ms, done)
+        self._parts.replicas.append(replica, message.acks, batch, deadline_ms, done)
+
+    def _verify(self, t: int, p: int, replica: Replica, batch: AppendBatch) -> None:
+        """Append the batch once its producer's transaction is verified."""
+        transactional_id = self._message.transactional_id
+        assert transactional_id is not None
+        header = batch.header
+
+        def verified(error: LogbusError | None) -> None:
+            if error is None:
+                self._start(t, p, replica, batch)
+            else:
+                self._refused(t, p, replica.partition, error)
+                self._one_less()
+
+        try:
+            asked = replica.participant.admit(header.producer_id, header.producer_epoch)
+        except LogbusError as error:
+            verified(error)
+            return
+        if asked is None:
+            verified(None)
+            return
+        adds = self._request.api_version >= ADDS_PARTITIONS_FROM
+        self._parts.verifier.verify(replica, asked, transactional_id, adds=adds, done=verified)
 
     def _batch(self, replica: Replica, records: memoryview | None) -> AppendBatch:
         """Return the batch after all checks that do not read its body."""
@@ -160,11 +196,28 @@ class _Produce:
                 f"{config.max_message_bytes}: send smaller batches or raise it"
             )
         header = read_header(records)
-        if header.is_transactional or message.transactional_id is not None:
-            raise InvalidTxnStateError(
-                "transactions are not supported; use a producer without transactional.id"
-            )
+        if header.is_transactional:
+            self._check_transactional(replica, header)
         return AppendBatch(records, header, config.max_message_bytes)
+
+    def _check_transactional(self, replica: Replica, header: BatchHeader) -> None:
+        message = self._message
+        if not self._parts.registry.snapshot.has_transactions:
+            raise InvalidTxnStateError(
+                "a broker of the cluster does not support transactions; upgrade it, or use a "
+                "producer without transactional.id"
+            )
+        if not message.transactional_id:
+            raise TransactionalIdAuthorizationError(
+                f"a batch of a transaction for {replica} has no transactional id"
+            )
+        if message.acks != wire.ACKS_ALL:
+            raise InvalidRequiredAcksError(
+                f"acks={message.acks}: a batch of a transaction takes acks=all"
+            )
+        if header.producer_id == NO_PRODUCER:
+            raise InvalidRecordError(f"a batch of a transaction for {replica} has no producer id")
+        replica.check_leader()
 
     def _done(
         self,
@@ -196,7 +249,8 @@ class _Produce:
     def _refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
         self._parts.metrics.count("request_errors", "produce", error.name)
         self._note_refused(t, p, partition, error)
-        row = wire.ProducedPartition(partition, wire_code(error), error_message=error.message)
+        code = code_in_version(error, ApiKey.PRODUCE, self._request.api_version)
+        row = wire.ProducedPartition(partition, code, error_message=error.message)
         if isinstance(error, NotLeaderError):
             topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)

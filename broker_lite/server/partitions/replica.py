@@ -60,6 +60,7 @@ from broker_lite.server.partitions.isr_writes import IsrWrites
 from broker_lite.server.partitions.purgatory import Waiters
 from broker_lite.server.partitions.replica_fetcher import Fetchers
 from broker_lite.storage.log import Log
+from broker_lite.transactions.participant import Participant
 
 logger = logging.getLogger("logbus.replicas")
 
@@ -103,6 +104,7 @@ class Replica:
         "key",
         "log",
         "min_insync",
+        "participant",
         "partition",
         "pending_columns",
         "role",
@@ -138,6 +140,8 @@ class Replica:
         self.assigned_count = self.min_insync = 1
         """Number of assigned replicas, and ``min.insync.replicas`` for acks=all."""
         self.pending_columns: set[int] = set()
+        self.participant = Participant()
+        """The producers whose transactions may write here in this leader epoch."""
         self._held: list[Job] | None = None
         """Disk jobs held back while a truncation is in progress; None when no truncation is."""
         self.closed = False
@@ -471,9 +475,10 @@ class Replica:
             )
 
     def leadership_changed(self) -> None:
-        """Forget follower offsets and wake all waiters; each waiting fetch checks leadership
-        again."""
+        """Forget follower offsets and verified producers, and wake all waiters; each waiting fetch
+        checks leadership again."""
         self.follower_starts.clear()
+        self.participant = Participant()
         self.waiters.wake()
         self.end_waiters.wake()
         self.start_waiters.wake()

@@ -42,6 +42,7 @@ from broker_lite.wire.calls import (
     replicas,
     topics,
     transactions,
+    verification,
 )
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
@@ -660,6 +661,7 @@ def test_every_client_call_has_a_test() -> None:
         group_transactions.AddGroupRequest,
         group_transactions.EndGroupOffsetsRequest,
         replicas.UnregisterBrokerRequest,
+        verification.VerifyPartitionsRequest,
     }
     assert known == {type(case[0]) for case in CASES} | not_theirs
 

@@ -1,0 +1,246 @@
+"""Ask transaction coordinators about producers before their first batch in a transaction.
+
+``transactions.participant`` decides, one for each led replica and leader epoch; this module sends.
+The questions of one loop turn to one coordinator are one AddPartitionsToTxn request. A retriable
+answer is followed by another question for at most a second; then the producer retries. An answer
+counts only while its token holds and while no newer coordinator is known. Loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker_lite.errors import (
+    NO_ERROR,
+    ConcurrentTransactionsError,
+    CoordinatorNotAvailableError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    LogbusError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    ProducerFencedError,
+    TransactionCoordinatorFencedError,
+    error_for,
+)
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import TRANSACTION_STATE
+from broker_lite.server.cluster.peers import BrokerCalls
+from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
+from broker_lite.server.coordinators.state_log import state_partition
+from broker_lite.server.partitions.replica import Replica
+from broker_lite.transactions.participant import Participant, Verification
+from broker_lite.wire.calls.verification import (
+    AskedTopic,
+    AskedTransaction,
+    VerifiedTransaction,
+    VerifyPartitionsRequest,
+)
+
+PATIENCE_S = 1.0
+"""Seconds of retriable answers after which the producer must retry."""
+AGAIN_S = 0.01
+"""Seconds between two questions; a coordinator answers a broker at once."""
+
+Verified = Callable[[LogbusError | None], None]
+"""Called once: with None in the loop turn in which the write may continue, else with the error."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """One producer's question about one partition, and the writes that wait for it in order."""
+
+    replica: Replica
+    participant: Participant
+    asked: Verification
+    transactional_id: str
+    adds: bool
+    deadline_s: float
+    waiting: list[Verified] = field(default_factory=list)
+
+
+class TransactionVerifier:
+    """The questions of one broker. ``snapshot`` returns the metadata."""
+
+    def __init__(
+        self,
+        *,
+        calls: BrokerCalls,
+        snapshot: Callable[[], MetadataSnapshot],
+        epochs: CoordinatorEpochs,
+    ) -> None:
+        self._calls = calls
+        self._snapshot = snapshot
+        self._epochs = epochs
+        self._questions: dict[tuple[Participant, int], _Question] = {}
+        self._due: list[_Question] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def verify(
+        self,
+        replica: Replica,
+        asked: Verification,
+        transactional_id: str,
+        *,
+        adds: bool,
+        done: Verified,
+    ) -> None:
+        """Wait for the verification that ``replica.participant.admit`` returned.
+
+        ``adds``: add the partition to the transaction (version 2); otherwise the client has added
+        it. Writes of one producer continue in the order of their calls.
+        """
+        participant = replica.participant
+        key = participant, asked.token
+        question = self._questions.get(key)
+        if question is None:
+            deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
+            question = self._questions[key] = _Question(
+                replica, participant, asked, transactional_id, adds, deadline_s
+            )
+            self._ask_soon(question)
+        question.waiting.append(done)
+
+    def close(self) -> None:
+        """Cancel the questions under way; the broker stops."""
+        for task in self._tasks:
+            task.cancel()
+
+    # Asking.
+
+    def _ask_soon(self, question: _Question) -> None:
+        self._due.append(question)
+        if len(self._due) == 1:
+            asyncio.get_running_loop().call_soon(self._ask_due)
+
+    def _ask_due(self) -> None:
+        due, self._due = self._due, []
+        requests: list[tuple[int, dict[str, list[_Question]]]] = []
+        for question in due:
+            broker_id = self._coordinator(question.transactional_id)
+            if broker_id is None:
+                self._answer(question, CoordinatorNotAvailableError())
+                continue
+            for other_id, questions in requests:
+                same = questions.get(question.transactional_id)
+                if other_id == broker_id and (same is None or _is_alike(same[0], question)):
+                    questions.setdefault(question.transactional_id, []).append(question)
+                    break
+            else:
+                requests.append((broker_id, {question.transactional_id: [question]}))
+        for broker_id, questions in requests:
+            task = asyncio.get_running_loop().create_task(self._send(broker_id, questions))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _coordinator(self, transactional_id: str) -> int | None:
+        snapshot = self._snapshot()
+        view = snapshot.topics.get(TRANSACTION_STATE)
+        if view is None:
+            return None
+        at = state_partition(transactional_id.encode(), len(view.partitions))
+        leader = view.partitions[at].state.leader
+        return leader if leader in snapshot.brokers else None
+
+    async def _send(self, broker_id: int, questions: dict[str, list[_Question]]) -> None:
+        """Send one request; each of its transactions has questions of one producer and epoch."""
+        rows = []
+        for transactional_id, same in questions.items():
+            partitions: dict[tuple[str, str], list[int]] = {}
+            for question in same:
+                replica = question.replica
+                topic = replica.topic, replica.key.topic_id
+                partitions.setdefault(topic, []).append(replica.partition)
+            topics = [AskedTopic(*topic, tuple(numbers)) for topic, numbers in partitions.items()]
+            asked, verify_only = same[0].asked, not same[0].adds
+            rows.append(
+                AskedTransaction(
+                    transactional_id, asked.producer_id, asked.epoch, verify_only, topics
+                )
+            )
+        try:
+            answer = await self._calls.send(
+                broker_id, VerifyPartitionsRequest(rows), PATIENCE_S * 1000
+            )
+            if answer.error_code != NO_ERROR:
+                raise error_for(answer.error_code)
+        except LogbusError as error:
+            for same in questions.values():
+                for question in same:
+                    self._answer(question, error)
+            return
+        results = {row.transactional_id: row for row in answer.results_by_transaction}
+        for transactional_id, same in questions.items():
+            for question in same:
+                self._read(question, results.get(transactional_id))
+
+    def _read(self, question: _Question, row: VerifiedTransaction | None) -> None:
+        """Judge the coordinator's answer to one question."""
+        replica = question.replica
+        codes = {
+            (topic.name, part.partition_index): part.partition_error_code
+            for topic in (row.topic_results if row else ())
+            for part in topic.results_by_partition
+        }
+        code = codes.get((replica.topic, replica.partition))
+        if row is None or code is None:
+            self._answer(question, CoordinatorNotAvailableError())
+        elif code != NO_ERROR:
+            self._answer(question, error_for(code))
+        else:
+            try:
+                self._epochs.check(row.state_partition, row.coordinator_epoch)
+            except TransactionCoordinatorFencedError:
+                # A deposed coordinator says yes from memory; the next one decides.
+                self._answer(question, CoordinatorNotAvailableError())
+                return
+            self._confirm(question, row.number)
+
+    # Outcomes.
+
+    def _confirm(self, question: _Question, number: int) -> None:
+        error: LogbusError | None = None
+        if question.replica.participant is not question.participant:
+            error = NotLeaderError(f"this broker does not lead {question.replica} any more")
+        elif not question.participant.verify(question.asked, number):
+            # The transaction ended meanwhile: a write of it must not reach the next one.
+            error = (InvalidProducerEpochError if question.adds else InvalidTxnStateError)(
+                f"{question.replica}: the transaction of producer {question.asked.producer_id} in "
+                f"epoch {question.asked.epoch} has ended"
+            )
+        self._end(question, error)
+
+    def _answer(self, question: _Question, error: LogbusError) -> None:
+        """Ask again after a retriable error, else refuse the waiting writes."""
+        loop = asyncio.get_running_loop()
+        if error.retriable and loop.time() < question.deadline_s:
+            loop.call_later(AGAIN_S, self._ask_soon, question)
+            return
+        question.participant.refuse(question.asked)
+        self._end(question, _as_produce_error(error, question))
+
+    def _end(self, question: _Question, error: LogbusError | None) -> None:
+        del self._questions[question.participant, question.asked.token]
+        for done in question.waiting:
+            done(error)
+
+
+def _is_alike(one: _Question, other: _Question) -> bool:
+    """Whether two questions about a transactional id fit one row: they have one producer."""
+    pairs = [(each.asked.producer_id, each.asked.epoch, each.adds) for each in (one, other)]
+    return pairs[0] == pairs[1]
+
+
+def _as_produce_error(error: LogbusError, question: _Question) -> LogbusError:
+    """Return the error that the producer's client acts on correctly."""
+    if isinstance(error, ProducerFencedError):
+        # The client may abort after this one; it treats PRODUCER_FENCED as fatal.
+        return InvalidProducerEpochError(error.message)
+    if error.retriable and not (question.adds and isinstance(error, ConcurrentTransactionsError)):
+        return NotEnoughReplicasError(
+            f"{question.replica}: the transaction coordinator of {question.transactional_id!r} did "
+            f"not confirm the transaction within {PATIENCE_S:.0f} s ({error.message}); retry"
+        )
+    return error

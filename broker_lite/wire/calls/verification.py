@@ -1,0 +1,133 @@
+"""What brokers ask transaction coordinators about partitions: AddPartitionsToTxn v5.
+
+Brokers add the partitions of transactions of version 2, and verify those of version 1. Tagged
+fields of ours name each topic's id in the request. In the answer, they name the transaction's
+number and the partition of ``__transaction_state`` that answers, with its leader epoch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from broker_lite.model import NO_EPOCH
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
+from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
+
+TAG_ASKED_TOPIC_ID = 10000
+"""In a topic of a broker's request: the topic's id."""
+TAG_VERIFIED = 10000
+"""In a transaction's row of the answer to a broker: number, state partition and its epoch."""
+_VERIFIED = struct.Struct(">qii")
+NO_TRANSACTION = -1
+
+
+class AskedTopic(NamedTuple):
+    """Partitions of one topic. A recreated topic is no participant of the transaction."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class AskedTransaction(NamedTuple):
+    """A transaction to verify, or (without ``verify_only``) to add partitions to."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    verify_only: bool
+    topics: Sequence[AskedTopic]
+
+
+class VerifiedTransaction(NamedTuple):
+    """The answer for one transaction. ``coordinator_epoch`` is the leader epoch of
+    ``state_partition``."""
+
+    transactional_id: str
+    topic_results: Sequence[AddedTopic]
+    number: int = NO_TRANSACTION
+    state_partition: int = -1
+    coordinator_epoch: int = NO_EPOCH
+
+
+class VerifiedPartitions(NamedTuple):
+    """The answer. ``error_code`` is set if no transaction was looked at."""
+
+    error_code: int
+    results_by_transaction: Sequence[VerifiedTransaction] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitionsRequest:
+    """Ask about the partitions of several transactions; each id occurs once."""
+
+    API_KEY: ClassVar[int] = ApiKey.ADD_PARTITIONS_TO_TXN
+    VERSION: ClassVar[int] = 5
+
+    transactions: Sequence[AskedTransaction]
+
+    def encode(self, writer: Writer) -> None:
+        def put_topic(row: AskedTopic) -> None:
+            writer.string(row.name)
+            writer.array(row.partitions, writer.i32)
+            put_tag(writer, TAG_ASKED_TOPIC_ID, uuid_bytes(row.topic_id))
+
+        def put_transaction(row: AskedTransaction) -> None:
+            writer.string(row.transactional_id)
+            writer.i64(row.producer_id)
+            writer.i16(row.producer_epoch)
+            writer.boolean(row.verify_only)
+            writer.array(row.topics, put_topic)
+            writer.tag_end()
+
+        writer.array(self.transactions, put_transaction)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> VerifiedPartitions:
+        reader.i32()  # throttle_time_ms
+        return reader.ended(VerifiedPartitions(reader.i16(), reader.array(_transaction)))
+
+
+def _transaction(reader: Reader) -> VerifiedTransaction:
+    name, topics = reader.string(), reader.array(_topic)
+    verified = reader.tags().get(TAG_VERIFIED)
+    if verified is None:
+        return VerifiedTransaction(name, topics)
+    return VerifiedTransaction(name, topics, *Reader(verified).unpack(_VERIFIED))
+
+
+def _topic(reader: Reader) -> AddedTopic:
+    return reader.ended(AddedTopic(reader.string(), reader.array(_partition)))
+
+
+def _partition(reader: Reader) -> AddedPartition:
+    return reader.ended(AddedPartition(reader.i32(), reader.i16()))
+
+
+def encode_verified(response: VerifiedPartitions, writer: Writer) -> None:
+    """The broker's side: the body of the answer, version 4 or 5."""
+
+    def put_partition(row: AddedPartition) -> None:
+        writer.i32(row.partition_index)
+        writer.i16(row.partition_error_code)
+        writer.tag_end()
+
+    def put_topic(row: AddedTopic) -> None:
+        writer.string(row.name)
+        writer.array(row.results_by_partition, put_partition)
+        writer.tag_end()
+
+    def put_transaction(row: VerifiedTransaction) -> None:
+        writer.string(row.transactional_id)
+        writer.array(row.topic_results, put_topic)
+        put_tag(writer, TAG_VERIFIED, _VERIFIED.pack(*row[2:]))
+
+    writer.i32(0)
+    writer.i16(response.error_code)
+    writer.array(response.results_by_transaction, put_transaction)
+    writer.tag_end()
