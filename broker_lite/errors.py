@@ -518,6 +518,19 @@ class NotOwnerError(LogbusError):
     code, name = 10018, "NOT_OWNER"
 
 
+class SinkAheadOfCheckpointError(LogbusError):
+    """An exactly-once sink has committed a later batch than the query writes: its checkpoint was
+    set back."""
+
+    code, name = 10019, "SINK_AHEAD_OF_CHECKPOINT"
+
+
+class SinkRowsDifferError(LogbusError):
+    """The replay of a batch that an exactly-once sink has committed has another number of rows."""
+
+    code, name = 10020, "SINK_ROWS_DIFFER"
+
+
 _DEFAULT_MESSAGES: dict[str, str] = {
     "UNKNOWN_SERVER_ERROR": "unexpected error in the broker; see the broker's log",
     "UNKNOWN_TOPIC_OR_PARTITION": "this broker does not know the topic or partition",

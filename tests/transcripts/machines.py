@@ -12,6 +12,7 @@ from controller_machine import ControllerMachine
 from group_machine import GroupMachine
 from membership_machine import MembershipMachine
 from native_machine import NativeVerb
+from sink_machine import SinkMachine
 from transaction_machine import TransactionMachine
 
 from broker_lite.errors import CorruptMessageError, LogbusError, NotLeaderError, StorageError
@@ -194,6 +195,7 @@ MACHINES: dict[str, Any] = {
     "group": GroupMachine,
     "membership": MembershipMachine,
     "native": NativeVerb,
+    "sinks": SinkMachine,
     "transaction": TransactionMachine,
 }
 

@@ -1,0 +1,173 @@
+"""Records of Spark sinks in ``__transaction_state``: heads and slots, as keys and values.
+
+A sink's *head* holds its run and its last committed batch; the head that commits a batch is the
+decision. A *slot* is a producer id of the partition's pool, under which one task attempt writes.
+``records`` holds the records of transactional ids, and the rules of all keys and values.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
+from typing import NamedTuple
+
+from broker_lite.errors import ProtocolError
+from broker_lite.model import PartitionKey
+from broker_lite.wire.primitives import Reader, Writer
+
+NO_BATCH = -1
+FORMER_RUNS_MAX = 16
+_HEAD_KEY, _SLOT_KEY = 1, 2
+_VERSION = 0
+_VERSION_FIELD = struct.Struct(">h")
+_HEAD = struct.Struct(">qqbqi")
+"""Last committed batch, its rows, state, last batch that ends, day of the last use."""
+_PAIR = struct.Struct(">qh")
+_SLOT = struct.Struct(">hqqqq")
+"""Epoch, batch, task, attempt, timeout in ms."""
+_SLOT_ID = struct.Struct(">q")
+
+
+class SinkState(IntEnum):
+    """Whether a sink's attempts wait for their markers."""
+
+    OPEN = 0
+    PREPARE_COMMIT = 1
+    PREPARE_ABORT = 2
+
+
+class ProducerPair(NamedTuple):
+    """A producer id and an epoch."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkHead:
+    """The state of one sink.
+
+    While ``state`` is not OPEN, attempts of former runs and of batches up to ``ends_batch`` get
+    their markers: commit markers for ``winners``, abort markers for the others. ``day`` is the last
+    use, in days since 1970.
+    """
+
+    run: str
+    former_runs: tuple[str, ...] = ()
+    batch: int = NO_BATCH
+    rows: int = 0
+    state: SinkState = SinkState.OPEN
+    ends_batch: int = NO_BATCH
+    winners: frozenset[ProducerPair] = frozenset()
+    day: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSlot:
+    """A producer id of the pool: free, or in use by one attempt of a task."""
+
+    epoch: int
+    sink: str = ""
+    run: str = ""
+    batch: int = NO_BATCH
+    task: int = 0
+    attempt: int = 0
+    timeout_ms: int = 0
+    partitions: frozenset[PartitionKey] = frozenset()
+
+    @property
+    def is_free(self) -> bool:
+        return self.batch == NO_BATCH
+
+    def freed(self) -> SinkSlot:
+        """Return the slot for its next attempt, which writes with the markers' epoch."""
+        return SinkSlot(self.epoch + 1)
+
+
+def head_key(sink: str) -> bytes:
+    """Return the key of a sink's head."""
+    return bytes((_HEAD_KEY,)) + sink.encode("utf-8")
+
+
+def slot_key(producer_id: int) -> bytes:
+    """Return the key of a slot."""
+    return bytes((_SLOT_KEY,)) + _SLOT_ID.pack(producer_id)
+
+
+def sink_of(key: bytes) -> str | None:
+    """Return the sink of a head's key; None for a key of another kind."""
+    return str(key[1:], "utf-8") if key and key[0] == _HEAD_KEY else None
+
+
+def slot_of(key: bytes) -> int | None:
+    """Return the producer id of a slot's key; None for a key of another kind."""
+    return int(_SLOT_ID.unpack(key[1:])[0]) if key and key[0] == _SLOT_KEY else None
+
+
+def encode_head(head: SinkHead) -> bytes:
+    """Return the value of a head; equal heads have equal bytes."""
+    writer = Writer()
+    writer.pack(_VERSION_FIELD, _VERSION)
+    writer.pack(_HEAD, head.batch, head.rows, head.state, head.ends_batch, head.day)
+    writer.string(head.run)
+    writer.array(head.former_runs, writer.string)
+    writer.array(sorted(head.winners), lambda pair: writer.pack(_PAIR, *pair))
+    writer.tag_end()
+    return bytes(writer.buffer)
+
+
+def decode_head(value: bytes) -> SinkHead:
+    """Return the head of a value. Raises ProtocolError for bytes that no version wrote."""
+    reader = _reader(value)
+    batch, rows, state, ends_batch, day = reader.unpack(_HEAD)
+    run = reader.string()
+    former_runs = tuple(reader.array(Reader.string))
+    winners = frozenset(reader.array(lambda it: ProducerPair(*it.unpack(_PAIR))))
+    reader.skip_tags()
+    if state not in SinkState.__members__.values():
+        raise ProtocolError(f"a sink's head has the unknown state {state}")
+    return SinkHead(run, former_runs, batch, rows, SinkState(state), ends_batch, winners, day)
+
+
+def encode_slot(slot: SinkSlot) -> bytes:
+    """Return the value of a slot; equal slots have equal bytes."""
+    writer = Writer()
+    writer.pack(_VERSION_FIELD, _VERSION)
+    writer.pack(_SLOT, slot.epoch, slot.batch, slot.task, slot.attempt, slot.timeout_ms)
+    writer.string(slot.sink)
+    writer.string(slot.run)
+    topics = groupby(sorted(slot.partitions), key=lambda row: row.topic_id)
+
+    def put_topic(topic: tuple[str, Iterable[PartitionKey]]) -> None:
+        writer.uuid(topic[0])
+        writer.array((row.partition for row in topic[1]), writer.i32)
+
+    writer.array([(topic_id, list(rows)) for topic_id, rows in topics], put_topic)
+    writer.tag_end()
+    return bytes(writer.buffer)
+
+
+def decode_slot(value: bytes) -> SinkSlot:
+    """Return the slot of a value. Raises ProtocolError for bytes that no version wrote."""
+    reader = _reader(value)
+    epoch, batch, task, attempt, timeout_ms = reader.unpack(_SLOT)
+    sink, run = reader.string(), reader.string()
+    partitions: set[PartitionKey] = set()
+    for topic_id, numbers in reader.array(lambda it: (it.uuid(), it.array(Reader.i32))):
+        partitions.update(PartitionKey(topic_id, partition) for partition in numbers)
+    reader.skip_tags()
+    return SinkSlot(epoch, sink, run, batch, task, attempt, timeout_ms, frozenset(partitions))
+
+
+def _reader(value: bytes) -> Reader:
+    reader = Reader(value)
+    (version,) = reader.unpack(_VERSION_FIELD)
+    if version != _VERSION:
+        raise ProtocolError(
+            f"a sink's record has version {version}; this broker reads {_VERSION}: "
+            "upgrade the broker"
+        )
+    return reader

@@ -1,0 +1,601 @@
+"""The Spark sinks of one partition of ``__transaction_state``, as a state machine. Pure.
+
+A micro-batch is one group transaction. Each task attempt writes under a slot of the partition's
+pool. The committed head record with the winners is the decision: winners get commit markers, all
+other attempts of the batch abort markers. A repeated batch is recognised by its number, so the
+decision is idempotent. Nothing is answered and no marker is sent before its record is committed.
+
+The record that frees slots and opens a head again is not awaited. A later record implies it, and if
+it is lost, the next coordinator sends the markers again. ``deadline_ms`` is the time of the next
+TransactionTick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from broker_lite.errors import (
+    ConcurrentTransactionsError,
+    InvalidRequestError,
+    LogbusError,
+    ProducerFencedError,
+    SinkAheadOfCheckpointError,
+    SinkRowsDifferError,
+    TransactionAbortableError,
+)
+from broker_lite.transactions import sink_events as ev
+from broker_lite.transactions.events import (
+    Deposed,
+    Persisted,
+    ProducerIdFailed,
+    ProducerIdReady,
+    RecordRefused,
+    TransactionTick,
+)
+from broker_lite.transactions.sink_records import (
+    FORMER_RUNS_MAX,
+    NO_BATCH,
+    ProducerPair,
+    SinkHead,
+    SinkSlot,
+    SinkState,
+)
+from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
+
+ANSWER_MS = 1_000
+"""Maximum ms for which the answer to a decision waits for the markers."""
+RETRY_MS = 1_000
+"""Interval in ms after which a time-out is tried again whose record was refused."""
+ATTEMPTS_MAX = 10_000
+"""Maximum open attempts of one sink."""
+PARKED_MAX = 2 * ATTEMPTS_MAX
+_DAY_MS = 86_400_000
+
+
+@dataclass(slots=True)
+class _Sink:
+    """One sink. ``head`` is committed; ``writing`` is the number of a head record under way."""
+
+    head: SinkHead | None = None
+    writing: int | None = None
+    parked: list[ev.SinkRequest] = field(default_factory=list)
+    attempts: set[int] = field(default_factory=set)
+    """Slots of this sink that are not free."""
+    unmarked: set[int] = field(default_factory=set)
+    """Slots whose markers are not done."""
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    """Tokens of ends that wait for the markers, with the time of their answer."""
+    timeout_ms: int = 0
+    active_ms: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request that changes the head must wait."""
+        return self.writing is not None or (
+            self.head is not None and self.head.state is not SinkState.OPEN
+        )
+
+
+class SinkPartition:
+    """All sinks and slots of one state partition, from the records that a coordinator loads."""
+
+    def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
+        self._sinks = {name: _Sink(head) for name, head in heads.items()}
+        self._slots = dict(slots)
+        """As appended; ``_opening`` names those whose first record is under way."""
+        self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
+        self._opening: dict[int, list[int]] = {}
+        """Tokens of the joins that wait for a slot's record, by producer id."""
+        self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
+        """What follows the outcome of a record, by its number."""
+        self._without_slot: list[ev.JoinBatch] = []
+        self._ids_fetched = 0
+        self._numbers = 0
+        self._now = Now(0, 0)
+        self._effects: list[ev.SinkEffect] = []
+        for producer_id, slot in slots.items():
+            if not slot.is_free:
+                sink = self._sinks.setdefault(slot.sink, _Sink())
+                sink.attempts.add(producer_id)
+                sink.timeout_ms = max(sink.timeout_ms, slot.timeout_ms)
+
+    def step(self, now: Now, event: ev.SinkEvent) -> list[ev.SinkEffect]:
+        """Apply an event, and return the effects in order."""
+        self._now = now
+        self._effects = []
+        match event:
+            case ev.JoinBatch() | ev.KeepBatch() | ev.EndBatch() | ev.AddToSlot():
+                self._handle(event)
+            case Persisted():
+                self._settle(event.number, None)
+            case RecordRefused():
+                self._settle(event.number, event.error)
+            case ProducerIdReady():
+                self._slots[event.producer_id] = SinkSlot(0)
+                self._free.append(event.producer_id)
+                self._ids_fetched -= 1
+                self._serve_waiting()
+            case ProducerIdFailed():
+                self._ids_fetched -= 1
+                waiting, self._without_slot = self._without_slot, []
+                for join in waiting:
+                    self._fail(join, event.error)
+            case ev.SlotMarked():
+                self._marked(event)
+            case ev.AbandonSinkRequest():
+                self._abandon(event.token)
+            case ev.ExpireSinks():
+                self._expire(event)
+            case ev.SinksLoaded():
+                self._load()
+            case TransactionTick():
+                self._tick()
+            case Deposed():
+                self._depose(event.error)
+        return self._effects
+
+    # Views.
+
+    @property
+    def deadline_ms(self) -> int:
+        """Monotonic time of the next time-out or late answer."""
+        times = [NEVER]
+        for sink in self._sinks.values():
+            times += [at for _, at in sink.waiting]
+            if sink.attempts and not sink.is_busy:
+                times.append(sink.active_ms + sink.timeout_ms)
+        return min(times)
+
+    def head(self, sink: str) -> SinkHead | None:
+        """Return a sink's committed head; None for an unknown sink."""
+        found = self._sinks.get(sink)
+        return found.head if found is not None else None
+
+    def heads(self) -> dict[str, SinkHead]:
+        """Return the committed head of every sink."""
+        return {name: sink.head for name, sink in self._sinks.items() if sink.head is not None}
+
+    def slot(self, producer_id: int) -> SinkSlot | None:
+        """Return a slot as it was appended last; None for an unknown producer id."""
+        return self._slots.get(producer_id)
+
+    def attempts(self, sink: str) -> dict[int, SinkSlot]:
+        """Return the slots of a sink's attempts that have no outcome yet."""
+        found = self._sinks.get(sink)
+        return {row: self._slots[row] for row in found.attempts} if found is not None else {}
+
+    # Requests.
+
+    def _handle(self, event: ev.SinkRequest) -> None:
+        try:
+            match event:
+                case ev.JoinBatch():
+                    self._join(event)
+                case ev.KeepBatch():
+                    self._keep(event)
+                case ev.EndBatch():
+                    self._end(event)
+                case ev.AddToSlot():
+                    self._add(event)
+        except LogbusError as error:
+            self._fail(event, error)
+
+    def _join(self, event: ev.JoinBatch) -> None:
+        if event.batch < 0 or event.timeout_ms <= 0 or not event.sink or not event.run:
+            raise InvalidRequestError(
+                f"JoinBatch of sink {event.sink!r}, run {event.run!r}, batch {event.batch}, "
+                f"timeout {event.timeout_ms} ms: names may not be empty, the batch not negative, "
+                "the timeout must be positive"
+            )
+        sink = self._sinks.setdefault(event.sink, _Sink())
+        head = sink.head
+        if head is not None and event.run in head.former_runs:
+            raise _fenced(event)
+        if sink.writing is not None or (
+            head is not None and event.run != head.run and sink.is_busy
+        ):
+            self._park(sink, event)
+            return
+        if head is None:
+            self._write_head(event.sink, SinkHead(event.run, day=self._day()), event)
+            return
+        if event.run != head.run:
+            former = (head.run, *head.former_runs)[:FORMER_RUNS_MAX]
+            state = SinkState.PREPARE_ABORT
+            taken = replace(head, run=event.run, former_runs=former, state=state,
+                            ends_batch=NO_BATCH, winners=frozenset(), day=self._day())  # fmt: skip
+            self._write_head(event.sink, taken, event)
+            return
+        sink.active_ms = self._now.monotonic_ms
+        sink.timeout_ms = event.timeout_ms
+        if event.batch == head.batch:
+            self._reply(event, ev.SinkResult())
+            return
+        self._check_not_behind(event, head)
+        for producer_id in sink.attempts:
+            slot = self._slots[producer_id]
+            if _is_attempt(slot, event) and producer_id not in sink.unmarked:
+                if producer_id in self._opening:
+                    self._opening[producer_id].append(event.token)
+                else:
+                    self._reply(event, ev.SinkResult(None, producer_id, slot.epoch))
+                return
+        if len(sink.attempts) >= ATTEMPTS_MAX:
+            raise InvalidRequestError(
+                f"sink {event.sink!r} has {ATTEMPTS_MAX} open attempts; use fewer tasks"
+            )
+        self._open_slot(sink, event)
+
+    def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
+        """Give a free slot to the attempt; without one, reserve a producer id first."""
+        if not self._free:
+            self._without_slot.append(event)
+            if self._ids_fetched < len(self._without_slot):
+                self._ids_fetched += 1
+                self._effects.append(ev.FetchSlotId())
+            return
+        producer_id = self._free.pop()
+        free = self._slots[producer_id]
+        slot = SinkSlot(
+            free.epoch,
+            event.sink,
+            event.run,
+            event.batch,
+            event.task,
+            event.attempt,
+            event.timeout_ms,
+            event.partitions,
+        )
+        sink.attempts.add(producer_id)
+        self._opening[producer_id] = [event.token]
+
+        def settled(error: LogbusError | None) -> None:
+            is_unused = self._slots.get(producer_id) is slot and producer_id not in sink.unmarked
+            if error is not None and is_unused:
+                # The record is not in the log, so no attempt writes under the slot.
+                sink.attempts.discard(producer_id)
+                self._slots[producer_id] = free
+                self._free.append(producer_id)
+            result = ev.SinkResult(error, producer_id, slot.epoch)
+            for token in self._opening.pop(producer_id):
+                self._effects.append(ev.SinkReply(token, result))
+
+        self._write_slot(producer_id, slot, settled)
+
+    def _serve_waiting(self) -> None:
+        """Continue the joins that waited for a producer id."""
+        waiting, self._without_slot = self._without_slot, []
+        for event in waiting:
+            self._handle(event)
+
+    def _keep(self, event: ev.KeepBatch) -> None:
+        sink, head = self._current(event)
+        if event.batch <= head.batch:
+            raise _fenced(event)
+        sink.active_ms = self._now.monotonic_ms
+        self._reply(event, ev.SinkResult())
+
+    def _end(self, event: ev.EndBatch) -> None:
+        sink, head = self._current(event)
+        sink.active_ms = self._now.monotonic_ms
+        if not event.is_commit:
+            self._abort(sink, head, event)
+            return
+        if event.batch == head.batch:
+            if event.rows != head.rows:
+                raise SinkRowsDifferError(
+                    f"batch {event.batch} of sink {event.sink!r} was committed with {head.rows} "
+                    f"rows, and its replay has {event.rows}: the query is not deterministic. Set "
+                    "onReplayMismatch=skip to keep the committed rows, or use a new checkpoint"
+                )
+            self._answer_after_markers(sink, event)
+            return
+        self._check_not_behind(event, head)
+        if sink.is_busy:
+            self._park(sink, event)
+            return
+        tasks = {self._check_winner(event, winner) for winner in event.winners}
+        if len(tasks) != len(event.winners):
+            raise InvalidRequestError(
+                f"batch {event.batch} of sink {event.sink!r} names two attempts of one task; "
+                "commit one attempt for each task"
+            )
+        decided = replace(
+            head,
+            batch=event.batch,
+            rows=event.rows,
+            state=SinkState.PREPARE_COMMIT,
+            ends_batch=event.batch,
+            winners=event.winners,
+            day=self._day(),
+        )
+        self._write_head(event.sink, decided, event)
+
+    def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
+        """End the attempts up to a batch. A decision is never undone."""
+        is_open = any(self._slots[row].batch <= event.batch for row in sink.attempts)
+        if event.batch <= head.batch or not is_open:
+            self._reply(event, ev.SinkResult())
+        elif sink.is_busy:
+            self._park(sink, event)
+        else:
+            self._write_head(event.sink, _aborting(head, event.batch, self._day()), event)
+
+    def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
+        """Return the task of an open attempt of the batch."""
+        slot = self._slots.get(winner.producer_id)
+        is_open = (
+            slot is not None
+            and winner.producer_id not in self._opening
+            and (slot.sink, slot.run, slot.batch, slot.epoch)
+            == (event.sink, event.run, event.batch, winner.epoch)
+        )
+        if slot is None or not is_open:
+            raise ProducerFencedError(
+                f"batch {event.batch} of sink {event.sink!r}: the attempt with producer id "
+                f"{winner.producer_id} and epoch {winner.epoch} was aborted, because the batch was "
+                "silent for longer than transaction.timeout.ms or another run took over. Nothing "
+                "is committed: start the query again"
+            )
+        return slot.task
+
+    def _add(self, event: ev.AddToSlot) -> None:
+        slot = self._slots.get(event.producer_id)
+        sink = self._sinks.get(event.sink)
+        is_open = (
+            slot is not None
+            and sink is not None
+            and (slot.sink, slot.epoch) == (event.sink, event.epoch)
+            and not slot.is_free
+            and event.producer_id not in self._opening
+            and event.producer_id not in sink.unmarked
+        )
+        if not is_open or slot is None or sink is None:
+            raise ProducerFencedError(
+                f"producer id {event.producer_id} with epoch {event.epoch} is no open attempt of "
+                f"sink {event.sink!r}; the batch was decided or another attempt took over"
+            )
+        if sink.writing is not None:
+            # A decision is under way; its outcome tells whether the attempt is still open.
+            raise ConcurrentTransactionsError(f"sink {event.sink!r} is ending a batch; retry")
+        missing = event.partitions - slot.partitions
+        if missing and event.verify_only:
+            raise TransactionAbortableError(
+                f"the attempt of sink {event.sink!r} does not contain this partition"
+            )
+        if not missing:
+            self._reply(event, ev.SinkResult())
+            return
+        grown = replace(slot, partitions=slot.partitions | missing)
+
+        def settled(error: LogbusError | None) -> None:
+            self._effects.append(ev.SinkReply(event.token, ev.SinkResult(error)))
+
+        self._write_slot(event.producer_id, grown, settled)
+
+    def _current(self, event: ev.KeepBatch | ev.EndBatch) -> tuple[_Sink, SinkHead]:
+        """Return the sink if the request is of its current run."""
+        sink = self._sinks.get(event.sink)
+        if sink is None or sink.head is None or sink.head.run != event.run:
+            raise _fenced(event)
+        return sink, sink.head
+
+    def _check_not_behind(self, event: ev.JoinBatch | ev.EndBatch, head: SinkHead) -> None:
+        if event.batch < head.batch:
+            raise SinkAheadOfCheckpointError(
+                f"sink {event.sink!r} has committed batch {head.batch}, and the query writes batch "
+                f"{event.batch}: its checkpoint was set back. Set onReplayMismatch=skip to pass "
+                "over committed batches, or use a new checkpoint, which is a new sink"
+            )
+
+    def _park(self, sink: _Sink, event: ev.SinkRequest) -> None:
+        if len(sink.parked) >= PARKED_MAX:
+            raise ConcurrentTransactionsError(f"sink {event.sink!r} is ending a batch; retry")
+        sink.parked.append(event)
+
+    # Records.
+
+    def _write_head(
+        self, name: str, head: SinkHead, request: ev.JoinBatch | ev.EndBatch | None
+    ) -> None:
+        """Append a head that awaits its outcome. The request continues after it."""
+        sink = self._sinks[name]
+        number = self._next_number()
+        sink.writing = number
+
+        def settled(error: LogbusError | None) -> None:
+            sink.writing = None
+            if error is not None:
+                if request is not None:
+                    self._fail(request, error)
+                else:
+                    sink.active_ms = self._now.monotonic_ms - sink.timeout_ms + RETRY_MS
+                self._fail_parked(sink, error)
+                if sink.head is None:
+                    del self._sinks[name]
+                return
+            sink.head = head
+            if isinstance(request, ev.EndBatch):
+                sink.waiting.append((request.token, self._now.monotonic_ms + ANSWER_MS))
+            elif request is not None:
+                sink.parked.insert(0, request)
+            if head.state is not SinkState.OPEN:
+                self._send_markers(name, sink, head)
+            self._retry_parked(sink)
+
+        self._settled[number] = settled
+        self._effects.append(ev.PersistHead(number, name, head))
+
+    def _write_slot(
+        self, producer_id: int, slot: SinkSlot, settled: Callable[[LogbusError | None], None]
+    ) -> None:
+        self._slots[producer_id] = slot
+        number = self._next_number()
+        self._settled[number] = settled
+        self._effects.append(ev.PersistSlot(number, producer_id, slot))
+
+    def _settle(self, number: int, error: LogbusError | None) -> None:
+        settled = self._settled.pop(number, None)
+        if settled is not None:
+            settled(error)
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    # Markers.
+
+    def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
+        """Send the markers of a committed decision; attempts that wrote nothing need none."""
+        rows = []
+        for producer_id in sorted(sink.attempts):
+            slot = self._slots[producer_id]
+            if slot.run == head.run and slot.batch > head.ends_batch:
+                continue
+            sink.unmarked.add(producer_id)
+            is_commit = ProducerPair(producer_id, slot.epoch) in head.winners
+            rows.append(ev.SlotMarkers(producer_id, slot.epoch + 1, is_commit, slot.partitions))
+        silent = [row for row in rows if not row.partitions]
+        sent = tuple(row for row in rows if row.partitions)
+        if sent:
+            self._effects.append(ev.SendSinkMarkers(name, sent))
+        for row in silent:
+            sink.unmarked.discard(row.producer_id)
+            self._free_slot(sink, row.producer_id)
+        if not sink.unmarked:
+            self._complete(name, sink)
+
+    def _marked(self, event: ev.SlotMarked) -> None:
+        slot = self._slots.get(event.producer_id)
+        if slot is None or slot.is_free or slot.epoch + 1 != event.epoch:
+            return
+        sink = self._sinks[slot.sink]
+        if event.producer_id not in sink.unmarked:
+            return
+        sink.unmarked.discard(event.producer_id)
+        self._free_slot(sink, event.producer_id)
+        if not sink.unmarked:
+            self._complete(slot.sink, sink)
+
+    def _free_slot(self, sink: _Sink, producer_id: int) -> None:
+        """Free a slot after its markers, without waiting for the record."""
+        freed: SinkSlot | None = self._slots.pop(producer_id).freed()
+        sink.attempts.discard(producer_id)
+        if freed is not None and freed.epoch <= EPOCH_LAST:
+            self._slots[producer_id] = freed
+            self._free.append(producer_id)
+        else:
+            freed = None
+        self._effects.append(ev.PersistSlot(self._next_number(), producer_id, freed))
+
+    def _complete(self, name: str, sink: _Sink) -> None:
+        """Open the head again after the last marker, without waiting for the record."""
+        head = sink.head
+        assert head is not None
+        sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())
+        self._effects.append(ev.PersistHead(self._next_number(), name, sink.head))
+        waiting, sink.waiting = sink.waiting, []
+        for token, _ in waiting:
+            self._effects.append(ev.SinkReply(token, ev.SinkResult()))
+        self._retry_parked(sink)
+        self._serve_waiting()
+
+    def _answer_after_markers(self, sink: _Sink, event: ev.EndBatch) -> None:
+        assert sink.head is not None
+        if sink.head.state is SinkState.OPEN:
+            self._reply(event, ev.SinkResult())
+        else:
+            sink.waiting.append((event.token, self._now.monotonic_ms + ANSWER_MS))
+
+    # Load, time, loss.
+
+    def _load(self) -> None:
+        for name, sink in self._sinks.items():
+            sink.active_ms = self._now.monotonic_ms
+            if sink.head is not None and sink.head.state is not SinkState.OPEN:
+                self._send_markers(name, sink, sink.head)
+
+    def _tick(self) -> None:
+        now_ms = self._now.monotonic_ms
+        for name, sink in self._sinks.items():
+            late = [token for token, at in sink.waiting if at <= now_ms]
+            sink.waiting = [(token, at) for token, at in sink.waiting if at > now_ms]
+            for token in late:
+                # The decision is committed; the markers follow.
+                self._effects.append(ev.SinkReply(token, ev.SinkResult()))
+            is_silent = sink.active_ms + sink.timeout_ms <= now_ms
+            if sink.attempts and is_silent and not sink.is_busy and sink.head is not None:
+                last = max(self._slots[row].batch for row in sink.attempts)
+                self._write_head(name, _aborting(sink.head, last, self._day()), None)
+
+    def _expire(self, event: ev.ExpireSinks) -> None:
+        for name, sink in list(self._sinks.items()):
+            head = sink.head
+            if head is None or sink.is_busy or sink.attempts or sink.parked:
+                continue
+            is_single = head.run == name
+            if head.day < event.before_day or (is_single and sink.active_ms < event.before_ms):
+                del self._sinks[name]
+                self._effects.append(ev.PersistHead(self._next_number(), name, None))
+
+    def _depose(self, error: LogbusError) -> None:
+        settled, self._settled = self._settled, {}
+        for outcome in settled.values():
+            outcome(error)
+        for sink in self._sinks.values():
+            for token, _ in sink.waiting:
+                self._effects.append(ev.SinkReply(token, ev.SinkResult(error)))
+            sink.waiting = []
+            self._fail_parked(sink, error)
+        waiting, self._without_slot = self._without_slot, []
+        for join in waiting:
+            self._fail(join, error)
+
+    # Parked requests and replies.
+
+    def _retry_parked(self, sink: _Sink) -> None:
+        parked, sink.parked = sink.parked, []
+        for event in parked:
+            self._handle(event)
+
+    def _fail_parked(self, sink: _Sink, error: LogbusError) -> None:
+        parked, sink.parked = sink.parked, []
+        for event in parked:
+            self._fail(event, error)
+
+    def _abandon(self, token: int) -> None:
+        for sink in self._sinks.values():
+            sink.parked = [event for event in sink.parked if event.token != token]
+        self._without_slot = [event for event in self._without_slot if event.token != token]
+
+    def _reply(self, event: ev.SinkRequest, result: ev.SinkResult) -> None:
+        self._effects.append(ev.SinkReply(event.token, result))
+
+    def _fail(self, event: ev.SinkRequest, error: LogbusError) -> None:
+        self._reply(event, ev.SinkResult(error))
+
+    def _day(self) -> int:
+        return self._now.wall_ms // _DAY_MS
+
+
+def _is_attempt(slot: SinkSlot, event: ev.JoinBatch) -> bool:
+    wanted = event.run, event.batch, event.task, event.attempt
+    return (slot.run, slot.batch, slot.task, slot.attempt) == wanted
+
+
+def _aborting(head: SinkHead, batch: int, day: int) -> SinkHead:
+    return replace(
+        head,
+        state=SinkState.PREPARE_ABORT,
+        ends_batch=batch,
+        winners=frozenset(),
+        day=day,
+    )
+
+
+def _fenced(event: ev.JoinBatch | ev.KeepBatch | ev.EndBatch) -> ProducerFencedError:
+    return ProducerFencedError(
+        f"run {event.run!r} of sink {event.sink!r} may not write batch {event.batch}: another run "
+        "of the query took over, or the batch was decided. Stop this query; the other one continues"
+    )
