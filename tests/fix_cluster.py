@@ -6,8 +6,10 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.faces import FACES, Face
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
@@ -67,6 +69,21 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 def bus(cluster: LocalCluster) -> Iterator[Bus]:
     """A Bus that is connected to the worker's cluster."""
     with connect(cluster.bootstrap_servers) as connected:
+        yield connected
+
+
+@pytest.fixture(params=FACES, ids=lambda each: each.name)
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """The blocking client, and the asyncio client with the same methods."""
+    made = request.param()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def face_bus(face: Face, cluster: LocalCluster) -> Iterator[Any]:
+    """A bus of each face that is connected to the worker's cluster."""
+    with face.connect(cluster.bootstrap_servers) as connected:
         yield connected
 
 

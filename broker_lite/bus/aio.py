@@ -15,8 +15,9 @@ from broker_lite.client.administration import admin_requests
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
+from broker_lite.client.consuming.reader_core import Joining
 from broker_lite.client.discovery import parse_endpoints, resolve
-from broker_lite.client.membership.aio_consumer import AsyncMemberConsumer
+from broker_lite.client.membership.kafka_membership import in_group
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
@@ -96,38 +97,34 @@ class AsyncBus:
         callbacks = Callbacks(on_assign, on_revoke, on_lost)
         given = options if zookeeper is None else {**options, "zookeeper": zookeeper}
         kind = membership(coordination, asked, given, callbacks)
+        joining: Joining | None = None
         if kind == "zookeeper":
-            session_timeout_ms = options.pop("session_timeout_ms", NATIVE_SESSION_TIMEOUT_MS)
-            from broker_lite.native.aio_consumer import NativeAsyncConsumer
+            from broker_lite.native.streams import joining_on_loop
 
-            return NativeAsyncConsumer(
-                self.bootstrap_servers,
+            session_timeout_ms = options.pop("session_timeout_ms", NATIVE_SESSION_TIMEOUT_MS)
+            config = build(ConsumerConfig, options, self._options)
+            joining = joining_on_loop(
+                self.admin,
                 asked.topics,
                 pattern=pattern,
                 group=group,
-                admin=self.admin,
                 zookeeper=zookeeper or self.zookeeper,
                 session_timeout_ms=session_timeout_ms,
-                config=build(ConsumerConfig, options, self._options),
-                callbacks=callbacks,
+                config=config,
             )
-        if kind == "kafka":
-            assert group is not None
-            return AsyncMemberConsumer(
-                self.bootstrap_servers,
-                asked.topics,
-                group=group,
-                pattern=pattern,
-                config=build(MemberConfig, options, self._options),
-                callbacks=callbacks,
-            )
-        config = build(ConsumerConfig, options, self._options)
+        elif kind == "kafka":
+            config = build(MemberConfig, options, self._options)
+            joining = in_group(asked.topics, pattern)
+        else:
+            config = build(ConsumerConfig, options, self._options)
         return AsyncConsumer(
             self.bootstrap_servers,
             asked.topics,
             group=group,
             partitions=asked.partitions,
             config=config,
+            callbacks=callbacks,
+            joining=joining,
         )
 
     async def create_topic(

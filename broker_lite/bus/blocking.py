@@ -112,7 +112,7 @@ class Bus:
         the group has native members.
         """
         from broker_lite.client.consuming.consumer import Consumer
-        from broker_lite.client.membership.consumer import MemberConsumer
+        from broker_lite.client.membership.kafka_membership import in_group
 
         group = options.pop("group_id", group) if group is None else group
         asked = reading(topics, partitions, pattern, group)
@@ -122,22 +122,15 @@ class Bus:
             return self.create_message_streams(
                 *asked.topics, group=group, pattern=pattern, **callbacks._asdict(), **options
             )[0]
-        if kind == "kafka":
-            assert group is not None
-            return MemberConsumer(
-                self.bootstrap_servers,
-                asked.topics,
-                group=group,
-                pattern=pattern,
-                config=build(MemberConfig, options, self._options),
-                callbacks=callbacks,
-            )
+        is_member = kind == "kafka"
         return Consumer(
             self.bootstrap_servers,
             asked.topics,
             group=group,
             partitions=asked.partitions,
-            config=build(ConsumerConfig, options, self._options),
+            config=build(MemberConfig if is_member else ConsumerConfig, options, self._options),
+            callbacks=callbacks,
+            joining=in_group(asked.topics, pattern) if is_member else None,
         )
 
     def create_message_streams(

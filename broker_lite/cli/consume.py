@@ -167,16 +167,18 @@ class _Reader:
 
     def _member(self, group: str) -> Consumer:
         from broker_lite.client.callbacks import Callbacks
-        from broker_lite.client.membership.consumer import MemberConsumer
+        from broker_lite.client.consuming.consumer import Consumer
+        from broker_lite.client.membership.kafka_membership import in_group
         from broker_lite.client.membership.settings import MemberConfig
         from broker_lite.client.options import build
 
-        return MemberConsumer(
+        return Consumer(
             self.servers,
             self.topics,
             group=group,
             config=build(MemberConfig, self.settings, self.options),
             callbacks=Callbacks(on_assign=self._seek),
+            joining=in_group(self.topics),
         )
 
     def _seek(self, consumer: Consumer, wheres: list[TopicPartition]) -> None:

@@ -6,7 +6,6 @@ for records, or that creates or closes the consumer.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -28,25 +27,16 @@ class Callbacks(NamedTuple):
     on_revoke: Callback | None = None
     on_lost: Callback | None = None
 
-    def assigned(self, consumer: Any, wheres: Iterable[TopicPartition]) -> Any:
-        return _call(self.on_assign, consumer, wheres)
-
-    def revoked(self, consumer: Any, wheres: Iterable[TopicPartition]) -> Any:
-        return _call(self.on_revoke, consumer, wheres)
-
-    def lost(self, consumer: Any, wheres: Iterable[TopicPartition]) -> Any:
-        return _call(self.on_lost or self.on_revoke, consumer, wheres)
+    @property
+    def lost(self) -> Callback | None:
+        """Return the callback for lost partitions."""
+        return self.on_lost or self.on_revoke
 
 
 NO_CALLBACKS = Callbacks()
 
 
-def _call(callback: Callback | None, consumer: Any, wheres: Iterable[TopicPartition]) -> Any:
+def call_back(callback: Callback | None, consumer: Any, wheres: Iterable[TopicPartition]) -> Any:
+    """Call a callback with the sorted partitions, unless there are none, and return its result."""
     listed = sorted(wheres)
     return callback(consumer, listed) if callback is not None and listed else None
-
-
-async def done(result: Any) -> None:
-    """Await a callback that is a coroutine."""
-    if inspect.isawaitable(result):
-        await result

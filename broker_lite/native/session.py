@@ -1,35 +1,28 @@
-"""Membership of one consumer for the blocking face: a thread with an event loop and a
-``Member``.
+"""The session of one consumer in a native group: its member (``NativeShell``) on an event loop.
 
-Each stream is a consumer on a thread of its own. Reports of the member go into the stream's queue;
-calls of a stream run on the loop. Methods are called from the streams' threads.
+The asyncio consumer has the session on its own loop. The streams of a blocking consumer share a
+session on a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from broker_lite.client.boottime_clock import lease_ms
-from broker_lite.errors import (
-    ClosedError,
-    CoordinationUnavailableError,
-    LogbusError,
-    NotOwnerError,
-    RequestTimedOutError,
-)
+from broker_lite.client.consuming.changes import Change, Give, Lose, Standing, Take
+from broker_lite.client.consuming.reader_core import ReaderCore
+from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
 from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.metadata.zookeeper import ZooKeeperStore
 from broker_lite.model import NO_TIMESTAMP, CommittedOffset, TopicPartition
-from broker_lite.native.changes import Change
-from broker_lite.native.events import PartitionStart, StreamGive, StreamLose, StreamTake
+from broker_lite.native.events import PartitionStart
 from broker_lite.native.member import NativeShell
 
 JOIN_TIMEOUT_S = 30.0
@@ -37,18 +30,6 @@ CLOSE_TIMEOUT_S = 10.0
 NAME_LENGTH_MAX = 200
 
 Errors = dict[TopicPartition, LogbusError]
-
-
-class Stream(Protocol):
-    """A reader of some of the consumer's partitions."""
-
-    queue: deque[Change]
-
-    def wake(self) -> None:
-        """Notice a longer queue or a renewed lease. Runs on the member's thread."""
-
-    def end(self, error: LogbusError) -> None:
-        """End the stream with an error. Runs on the member's thread."""
 
 
 def consumer_name(client_id: str, host: str) -> str:
@@ -73,87 +54,102 @@ def stamped(
     }
 
 
-def raise_worst(errors: Mapping[TopicPartition, LogbusError]) -> None:
-    """Raise the most important error of a commit.
-
-    NotOwnerError is raised only if no other error occurred: the next owner resumes from the
-    committed offset, while any other error means that an owned partition is not committed.
-    """
-    for error in sorted(errors.values(), key=lambda error: isinstance(error, NotOwnerError)):
-        raise error
-
-
 class SessionDispatcher:
-    """Puts the member's reports into the streams' queues. Runs on the member's loop."""
+    """Puts the member's changes into its readers' queues. Runs on the member's loop."""
 
-    def __init__(self, streams: Sequence[Stream]) -> None:
-        self._streams = streams
+    def __init__(self, readers: Sequence[ReaderCore]) -> None:
+        self._readers = readers
         self.refused: LogbusError | None = None
 
     def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
-        self._tell(stream, StreamGive(stream, where, start))
+        standing = Standing(start.committed, start.is_added, start.topic_id)
+        self._add(stream, Give({where: start.grant}, {where: standing}))
 
     def take(self, stream: int, where: TopicPartition) -> None:
-        self._tell(stream, StreamTake(stream, where))
+        self._add(stream, Take(0, frozenset((where,))))
 
     def lose(self, stream: int, where: TopicPartition) -> None:
-        self._tell(stream, StreamLose(stream, where))
+        self._add(stream, Lose(frozenset((where,))))
 
-    def _tell(self, stream: int, change: Change) -> None:
-        self._streams[stream].queue.append(change)
-        self._streams[stream].wake()
+    def _add(self, stream: int, change: Change) -> None:
+        self._readers[stream].assignment.queue.append(change)
+        self._readers[stream].notify()
 
     def renewed(self) -> None:
-        for stream in self._streams:
-            stream.wake()
+        for reader in self._readers:
+            reader.notify()
 
     def refuse(self, error: LogbusError) -> None:
         self.refused = error
-        for stream in self._streams:
-            stream.end(error)
+        for reader in self._readers:
+            reader.stop(error)
 
 
 class GroupSession:
-    """The membership that the streams of a consumer share. The constructor and ``start`` raise
-    CoordinationUnavailableError, InconsistentGroupProtocolError or another reason why the
-    consumer cannot join."""
+    """The membership that the readers of one consumer share, on the running event loop.
+
+    ``find_address`` returns the address of ZooKeeper, and may block. Any thread may call methods
+    that are not coroutines.
+    """
 
     def __init__(
         self,
-        address: str,
+        find_address: Callable[[], str],
         group: str,
         name: str,
         subscription: NativeSubscription,
         session_timeout_ms: int,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.name = name
         self.group = group
-        self._address = address
+        self._find_address = find_address
         self._subscription = subscription
         self._session_timeout_ms = session_timeout_ms
-        self._streams: list[Stream] = []
+        self._readers: list[ReaderCore] = []
         self._member: NativeShell | None = None
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop or asyncio.get_running_loop()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
 
-    def add(self, stream: Stream) -> None:
-        """Add a stream before ``start``, in the order of stream numbers."""
-        self._streams.append(stream)
+    def add(self, reader: ReaderCore) -> None:
+        """Add a reader before the session joins, in the order of stream numbers."""
+        self._readers.append(reader)
 
-    def start(self) -> None:
-        """Join the group; assignments reach the streams later."""
-        self._thread.start()
+    def enter(self) -> Awaitable[None] | None:
+        """Join the group; assignments come later. Raises CoordinationUnavailableError,
+        InconsistentGroupProtocolError or another reason why the consumer cannot join."""
+        return self._enter()
+
+    async def _enter(self) -> None:
+        await self._join(await asyncio.to_thread(self._find_address))
+
+    async def _join(self, address: str) -> None:
+        joined = asyncio.Event()
+        dispatcher = SessionDispatcher(self._readers)
+        member = self._member = NativeShell(
+            self.group,
+            self.name,
+            self._subscription,
+            dispatcher,
+            make_store=lambda: ZooKeeperStore(address, session_timeout_ms=self._session_timeout_ms),
+            now_ms=lease_ms,
+            on_joined=joined.set,
+        )
         try:
-            asyncio.run_coroutine_threadsafe(self._join(), self._loop).result(JOIN_TIMEOUT_S)
-        except concurrent.futures.TimeoutError:
-            self.close()
+            async with asyncio.timeout(JOIN_TIMEOUT_S):
+                await member.start()
+                await joined.wait()
+            if dispatcher.refused is not None:
+                raise dispatcher.refused
+        except TimeoutError:
+            await member.close()
             raise CoordinationUnavailableError(
                 f"group {self.group!r} could not be joined within {JOIN_TIMEOUT_S:g} s; does "
-                f"ZooKeeper at {self._address} answer?"
+                f"ZooKeeper at {address} answer?"
             ) from None
         except BaseException:
-            self.close()
+            await member.close()
             raise
 
     @property
@@ -163,30 +159,11 @@ class GroupSession:
         return member is None or lease_ms() >= member.lease_until_ms
 
     def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        """Report that a stream stopped reading a revoked partition."""
+        """Report that a reader stopped a revoked partition, and commit its position."""
         rows = {} if offset is None else stamped({where: offset})
         if self._member is not None and not self._is_closed:
             settled = partial(self._member.settled, where, rows.get(where), grant)
             self._loop.call_soon_threadsafe(settled)
-
-    def commit(
-        self,
-        rows: Mapping[TopicPartition, CommittedOffset],
-        grants: Mapping[TopicPartition, int],
-        timeout_s: float,
-    ) -> Errors:
-        """Commit rows and return the partitions that failed. ``grants`` has the stream's grants."""
-        if self._is_closed or self._member is None:
-            raise ClosedError("the consumer was closed")
-        commit = self._member.commit(stamped(rows), grants)
-        future = asyncio.run_coroutine_threadsafe(commit, self._loop)
-        try:
-            return future.result(timeout_s)
-        except concurrent.futures.TimeoutError:
-            future.cancel()
-            raise RequestTimedOutError(
-                f"group {self.group!r}: no answer to a commit in {timeout_s:g} s"
-            ) from None
 
     def commit_soon(
         self,
@@ -194,8 +171,8 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """Commit in the background; ``on_done`` runs on the member's thread."""
-
+        """Commit rows in the background. ``grants`` has the reader's grants. ``on_done`` gets the
+        partitions that failed, on the session's loop."""
         member = self._member
         if self._is_closed or member is None:
             on_done(ClosedError("the consumer was closed"))
@@ -209,22 +186,58 @@ class GroupSession:
 
         asyncio.run_coroutine_threadsafe(run(), self._loop)
 
-    def close(self) -> None:
-        """Leave the group and end all streams; other members may claim the partitions at once."""
-        if self._is_closed:
+    def leave(self) -> Awaitable[None] | None:
+        """Leave the group; other members may claim the partitions at once."""
+        return self._leave()
+
+    async def _leave(self) -> None:
+        self._is_closed = True
+        if self._member is not None:
+            await self._member.close()
+
+
+class ThreadSession(GroupSession):
+    """A session on a thread of its own, for blocking consumers: one for each stream."""
+
+    def __init__(
+        self,
+        find_address: Callable[[], str],
+        group: str,
+        name: str,
+        subscription: NativeSubscription,
+        session_timeout_ms: int,
+    ) -> None:
+        loop = asyncio.new_event_loop()
+        super().__init__(find_address, group, name, subscription, session_timeout_ms, loop=loop)
+        self._process_id = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
+
+    def enter(self) -> None:
+        """A stream does not join by itself: ``start`` joins for all."""
+
+    def start(self) -> None:
+        """Join the group, after all streams were added. Raises the errors of ``enter``."""
+        address = self._find_address()
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._join(address), self._loop).result()
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Leave the group and end all streams. A forked child does nothing: the parent stays the
+        member."""
+        if self._is_closed or os.getpid() != self._process_id:
             return
         self._is_closed = True
-        for stream in self._streams:
-            stream.end(ClosedError("the consumer was closed"))
-        if self._member is not None:
-            closing = asyncio.run_coroutine_threadsafe(self._member.close(), self._loop)
-            concurrent.futures.wait([closing], CLOSE_TIMEOUT_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_TIMEOUT_S)
-
-    def forget(self) -> None:
-        """Forget the session in a forked child: the parent stays the member."""
-        self._is_closed = True
+        for reader in self._readers:
+            reader.stop(ClosedError("the consumer was closed"))
+        if self._thread.is_alive():
+            leaving = asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
+            concurrent.futures.wait([leaving], CLOSE_TIMEOUT_S)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -232,22 +245,3 @@ class GroupSession:
             self._loop.run_forever()
         finally:
             self._loop.close()
-
-    async def _join(self) -> None:
-        joined = asyncio.Event()
-        readers = SessionDispatcher(self._streams)
-        member = self._member = NativeShell(
-            self.group,
-            self.name,
-            self._subscription,
-            readers,
-            make_store=lambda: ZooKeeperStore(
-                self._address, session_timeout_ms=self._session_timeout_ms
-            ),
-            now_ms=lease_ms,
-            on_joined=joined.set,
-        )
-        await member.start()
-        await joined.wait()
-        if readers.refused is not None:
-            raise readers.refused

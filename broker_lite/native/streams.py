@@ -10,9 +10,12 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.consuming.consumer import Consumer
+from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.discovery import ENV_ZOOKEEPER
 from broker_lite.client.options import check_pattern
 from broker_lite.config import ConsumerConfig
@@ -21,8 +24,8 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.metadata.zookeeper import split_address
 from broker_lite.model import TopicPartition
-from broker_lite.native.consumer import NativeConsumer
-from broker_lite.native.session import GroupSession, consumer_name
+from broker_lite.native.membership import NativeMembership
+from broker_lite.native.session import GroupSession, ThreadSession, consumer_name
 
 SESSION_TIMEOUT_MIN_MS = 1000
 STREAMS_MAX = 256
@@ -39,17 +42,23 @@ class MessageStreams:
     leaves the group; a thread that asks for more records afterwards gets ClosedError.
     """
 
-    def __init__(self, session: GroupSession, streams: Sequence[NativeConsumer]) -> None:
+    def __init__(
+        self,
+        session: ThreadSession,
+        streams: Sequence[Consumer],
+        memberships: Sequence[NativeMembership],
+    ) -> None:
         self._session = session
         self._streams = tuple(streams)
+        self._memberships = tuple(memberships)
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def __getitem__(self, index: int) -> NativeConsumer:
+    def __getitem__(self, index: int) -> Consumer:
         return self._streams[index]
 
-    def __iter__(self) -> Iterator[NativeConsumer]:
+    def __iter__(self) -> Iterator[Consumer]:
         return iter(self._streams)
 
     def assignment(self) -> list[list[TopicPartition]]:
@@ -67,19 +76,20 @@ class MessageStreams:
 
     def _close(self, *, is_done: bool) -> None:
         problems: list[LogbusError] = []
-        for stream in self._streams:
-            stream.halt()
+        for membership in self._memberships:
+            membership.halt()
         deadline = time.monotonic() + READERS_TIMEOUT_S
-        for stream in self._streams:
-            if not stream.await_reader(deadline):
-                stream.abandon()
+        for stream, membership in zip(self._streams, self._memberships):
+            if not membership.await_reader(deadline):
+                stream.run(stream.core.abandon())
                 continue
             try:
                 # A thread proves that its work succeeded only by asking for more records.
-                stream.finish(is_done=is_done and stream.is_read_here)
+                is_processed = is_done and membership.is_read_here
+                stream.run(stream.core.finish(is_done=is_processed))
             except LogbusError as error:
                 problems.append(error)
-        self._session.close()
+        self._session.leave()
         for stream in self._streams:
             stream.close()
         if problems and is_done:
@@ -115,19 +125,26 @@ def open_streams(
         config=config,
     )
     assert group is not None
-    address = zookeeper_address(admin, zookeeper)
     name = consumer_name(config.client_id, subscription.host)
-    session = GroupSession(address, group, name, subscription, session_timeout_ms)
-    made: list[NativeConsumer] = []
+    session = ThreadSession(
+        partial(zookeeper_address, admin, zookeeper), group, name, subscription, session_timeout_ms
+    )
+    memberships: list[NativeMembership] = []
+
+    def joining(reader: ReaderCore) -> NativeMembership:
+        memberships.append(NativeMembership(reader, session=session, topics=subscription.topics))
+        return memberships[-1]
+
+    made: list[Consumer] = []
     try:
         for _ in range(streams):
             made.append(
-                NativeConsumer(
+                Consumer(
                     bootstrap_servers,
-                    session,
-                    topics=subscription.topics,
+                    group=group,
                     config=config,
                     callbacks=callbacks,
+                    joining=joining,
                 )
             )
         session.start()
@@ -135,7 +152,34 @@ def open_streams(
         for stream in made:
             stream.stop()
         raise
-    return MessageStreams(session, made)
+    return MessageStreams(session, made, memberships)
+
+
+def joining_on_loop(
+    admin: Admin,
+    topics: Sequence[str],
+    *,
+    pattern: str | None,
+    group: str | None,
+    zookeeper: str | None,
+    session_timeout_ms: int,
+    config: ConsumerConfig,
+) -> Joining:
+    """Return the membership of a consumer with one stream on the running event loop."""
+    subscription = subscribe(
+        topics,
+        pattern,
+        streams=1,
+        group=group,
+        session_timeout_ms=session_timeout_ms,
+        config=config,
+    )
+    assert group is not None
+    name = consumer_name(config.client_id, subscription.host)
+    session = GroupSession(
+        partial(zookeeper_address, admin, zookeeper), group, name, subscription, session_timeout_ms
+    )
+    return partial(NativeMembership, session=session, topics=subscription.topics)
 
 
 def subscribe(

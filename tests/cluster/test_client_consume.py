@@ -81,7 +81,7 @@ def test_rows_that_failed_to_join_are_redelivered(
     with bus.consumer(topic, group="unjoined", start="earliest") as consumer:
         where = TopicPartition(topic, 0)
         for module, read in (
-            ("consumer.arrow_rows", consumer.poll_arrow),
+            ("reader_core.arrow_rows", consumer.poll_arrow),
             ("intake.records", consumer.poll),
         ):
             with monkeypatch.context() as patch:

@@ -273,7 +273,7 @@ def test_loop_gives_up_partitions_after_the_current_record(bus: Bus, topic: str)
             seen.append(record.value or b"")
             if len(seen) == 5:
                 other.start()
-                eventually(lambda: consumer._changes)
+                eventually(lambda: consumer.core.assignment.queue)
             if other.is_alive() and told:
                 break
         assert told == [5], "not at the end of what was fetched"
@@ -386,7 +386,7 @@ def test_no_record_is_delivered_without_recent_coordinator_contact(
     fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic) as consumer:
         assert len(consumer.poll(10.0, max_records=1)) == 1
-        held = consumer._member  # type: ignore[attr-defined]
+        held = consumer.core.membership.member  # type: ignore[attr-defined]
         monkeypatch.setattr(type(held), "_carry_out", lambda *_: None)
         eventually(lambda: consumer.poll(0.0, max_records=1) == [])
         assert len(consumer.assignment()) == 3, "it knows of nothing, and keeps still"

@@ -126,7 +126,7 @@ def test_native_members_share_partitions_and_hand_them_over(
             assert (listed.kind, listed.state) == ("Native", "Stable")
             shown = shell(cluster, "groups", "members", topic)
             assert {row["member"]: row["owns"] for row in shown} == {
-                each.member_id: " ".join(f"{t}-{p}" for t, p in sorted(each.assignment()))  # type: ignore[attr-defined]
+                each.member_id: " ".join(f"{t}-{p}" for t, p in sorted(each.assignment()))
                 for each in both
             }
             for each in both:
@@ -134,7 +134,7 @@ def test_native_members_share_partitions_and_hand_them_over(
             for row in shell(cluster, "groups", "describe", topic):
                 where = TopicPartition(topic, row["partition"])
                 (owner,) = [each for each in both if where in each.assignment()]
-                assert row["owner"] == owner.member_id  # type: ignore[attr-defined]
+                assert row["owner"] == owner.member_id
             with pytest.raises(NonEmptyGroupError):
                 bus.admin.commit_offsets(topic, {TopicPartition(topic, 0): 0})
         # The second has left: its partitions come back, and go on where it was.

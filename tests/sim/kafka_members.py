@@ -11,9 +11,8 @@ what they are about to give up, which is nobody's then.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from sim import kafka_groups as base
@@ -21,15 +20,16 @@ from sim.kafka_groups import GROUP, PARTITIONS, REBALANCE_MS, SESSION_MS, TOPIC
 from sim.scheduler import Owner
 from sim.seeded import main, play
 from sim.shell import LoopShell
+from sim.sim_consumer import SimConsumer
 
-from broker_lite.client.membership.beginning import beginnings, commit, first_look
-from broker_lite.client.membership.changes import Share
-from broker_lite.client.membership.member import MemberShell
+from broker_lite.client.consuming.reader_core import ReaderCore
+from broker_lite.client.consuming.waits import Task
+from broker_lite.client.membership.kafka_membership import KafkaMembership
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Send
 from broker_lite.coordinator import events as ev
-from broker_lite.errors import LogbusError, NotOwnerError, wire_code
+from broker_lite.errors import LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 from broker_lite.wire.calls import cluster as cluster_calls
@@ -224,23 +224,6 @@ class Wire(LoopShell):
         return 0 if found.error is None else wire_code(found.error)
 
 
-class Reads:
-    """What the reader reads: the intake's part that a ``Share`` needs."""
-
-    def __init__(self) -> None:
-        self.at = 0
-        self.positions: dict[TopicPartition, int] = {}
-
-    def assignment(self) -> list[TopicPartition]:
-        return list(self.positions)
-
-    def begin(self, offsets: Mapping[TopicPartition, int], _: object) -> None:
-        self.positions.update(offsets)
-
-    def end(self, where: TopicPartition) -> None:
-        self.positions.pop(where, None)
-
-
 class MachineMember(base.Member):
     """One process with a consumer in it."""
 
@@ -248,18 +231,12 @@ class MachineMember(base.Member):
         self.world, self.name, self.instance_id = world, name, instance_id
         self.owner = Owner(self)
         self.alive = True
-        self.asks = 0
-        self.seen = -1
         self.took_at = -1.0
         """When its last join without an id came to a coordinator: by that it has its static name,
         whichever process of that name is the newer."""
-        self.committing: asyncio.Task[None] | None = None
         self.wire = Wire(self)
-        self.reads = Reads()
-        self.share = Share(self.reads, deque())  # type: ignore[arg-type]
         bootstrap = tuple(Endpoint("sim", number) for number in world.brokers)
-        self.cluster = Cluster(bootstrap, self.wire.now_ms)
-        self.config = MemberConfig(
+        config = MemberConfig(
             start="earliest",
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=300,
@@ -269,137 +246,79 @@ class MachineMember(base.Member):
             group_instance_id=instance_id or "",
             assignors=world.assignors,
         )
-        self.member = self.share.member = MemberShell(
+        self.reader = SimConsumer(
             self.wire,
-            self.cluster,
-            GROUP,
-            topics=(TOPIC,),
-            pattern=None,
-            config=self.config,
-            now_ms=self.wire.now_ms,
-            is_alive=self.looked,
-            on_change=self.share.queue.append,
-            on_news=lambda: None,
+            Cluster(bootstrap, self.wire.now_ms),
+            config,
+            group=GROUP,
+            joining=self.joining,
         )
+        self.core = self.reader.core
         world.loop.create_task(self.run(), context=self.owner.context)
+
+    def joining(self, reader: ReaderCore) -> KafkaMembership:
+        self.membership = KafkaMembership(
+            reader, topics=(TOPIC,), pattern=None, lease_clock=self.wire.now_ms
+        )
+        self.member = self.membership.member
+        return self.membership
 
     @property
     def positions(self) -> dict[int, int]:  # type: ignore[override]
-        return {where.partition: at for where, at in self.reads.positions.items()}
+        return {where.partition: at for where, at in self.reader.positions().items()}
 
     @property
     def generation(self) -> int:  # type: ignore[override]
         return self.member.machine.generation
 
-    def looked(self) -> bool:
-        before, self.seen = self.seen, self.asks
-        return self.asks != before
-
     def kill(self) -> None:
         self.alive = False
         self.owner.die()
 
-    def deadline_ms(self) -> float:
-        return self.wire.now_ms() + 3000
-
     async def run(self) -> None:
-        chance = self.world.chance
-        while not self.share.look.counts:
-            with suppress(LogbusError):
-                look = first_look(self.cluster, GROUP, (TOPIC,), self.config, self.deadline_ms())
-                self.share.look = await self.wire.run(look)
-        self.member.start()
+        chance, core = self.world.chance, self.core
+        while not await self.attempt(core.membership.join()) and self.member.refused is None:
+            pass
         while self.alive and self.member.refused is None:
             is_stuck = chance.random() < 0.01 and not self.world.is_calm
             await asyncio.sleep(6.0 if is_stuck else 0.02 + chance.random() * 0.2)
-            self.asks += 1
-            if self.member.is_idle:
-                self.world.counts["idle"] += 1
-                self.member.polled()
-            if chance.random() < 0.2 and (self.committing is None or self.committing.done()):
-                # As an automatic commit: what it has read, though its owner may have changed since,
-                # and nobody waits for it.
-                carry_out = self.commit_of(self.reads.positions)
-                self.committing = self.world.loop.create_task(carry_out())
-            try:
-                await self.take_changes()
-            except LogbusError as error:
-                self.world.counts[type(error).__name__] += 1
-            if self.wire.now_ms() < self.member.lease_until_ms:
-                for where in self.reads.positions:
+            core.ask()
+            self.world.counts["idle"] += self.member.is_idle
+            # An automatic commit: what it has read, though its owner may have changed since, and
+            # nobody waits for it.
+            core.commit_due |= chance.random() < 0.2
+            await self.attempt(core.fill(0))
+            if not self.membership.is_held_back():
+                for where in self.reader.assignment():
                     self.world.handed_out(self, where)
-                    self.reads.positions[where] += chance.randrange(1, 20)
+                    self.reader.move(where, chance.randrange(1, 20))
             if chance.random() < 0.2:
-                await self.try_commit(self.reads.positions)
+                await self.attempt(core.commit())
         if self.member.refused is None and chance.random() < 0.8:
-            await self.try_commit(self.reads.positions)
+            await self.attempt(core.commit())
             self.member.close()
             await asyncio.sleep(4.0)
         self.alive = False
         self.owner.die()
+
+    async def attempt(self, task: Task[Any]) -> bool:
+        """Run a task of the reader, and count its error."""
+        try:
+            await self.reader.run(task)
+        except LogbusError as error:
+            self.world.counts[type(error).__name__] += 1
+            return False
+        return True
 
     def would_hand_out(self, where: TopicPartition) -> bool:
         """If it were asked now: of what its machine does not own it would hear before."""
         return (
             self.alive
             and not self.owner.paused
-            and where in self.reads.positions
+            and where in self.reader.assignment()
             and where in self.member.machine.owned
             and self.wire.now_ms() < self.member.lease_until_ms
         )
-
-    async def give_up(self) -> None:
-        while (change := self.share.next()) is not None:
-            going, _ = self.share.split(change)
-            await self.try_commit(going)
-            self.share.let_go(change)
-
-    async def take_changes(self) -> None:
-        await self.give_up()
-        while self.share.pending:
-            begun = await self.wire.run(
-                beginnings(
-                    self.cluster,
-                    GROUP,
-                    self.share.pending,
-                    look=self.share.look,
-                    config=self.config,
-                    deadline_ms=self.deadline_ms(),
-                )
-            )
-            self.share.begin(begun.starts)
-            if not self.share.queue:
-                break
-            await self.give_up()
-
-    async def try_commit(self, wheres: Iterable[TopicPartition]) -> None:
-        carry_out = self.commit_of(wheres)
-        if self.committing is not None:
-            # One that is under way would undo a later one.
-            await asyncio.wait([self.committing])
-        await carry_out()
-
-    def commit_of(
-        self, wheres: Iterable[TopicPartition]
-    ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """A commit of what is read now, whenever it is called: perhaps never, by who dies first."""
-        rows = {where: CommittedOffset(self.reads.positions[where]) for where in wheres}
-        grants = self.share.grants(rows)
-
-        async def carry_out() -> None:
-            operation = commit(
-                self.cluster,
-                GROUP,
-                rows,
-                grants=grants,
-                seat=self.share,
-                deadline_ms=self.deadline_ms(),
-            )
-            with suppress(LogbusError):
-                for error in (await self.wire.run(operation)).values():
-                    self.world.counts["not owner"] += isinstance(error, NotOwnerError)
-
-        return carry_out
 
 
 class World(base.World):

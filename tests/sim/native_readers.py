@@ -1,9 +1,9 @@
 """Consumers of a simulated native group: a production member, and readers that each are a thread.
 
 A reader hears of what it is given and what is taken only when it asks for more: production's
-queue, ``Changes``, ``Intake`` and look for where to begin are between it and the member, in the
-order in which ``NativeConsumer`` calls them. Records alone are left out: handing out is going on
-from a later offset, while the lease holds. A reader is at its work between two calls, at times for
+``ReaderCore`` and ``NativeMembership`` are between it and the member. Records alone are left out:
+handing out is going on from a later offset, while the lease holds. A reader is at its work between
+two calls, at times for
 so long that what it reads has gone to another stream or consumer, and has come back. It commits by
 itself, or before the work, or after it.
 """
@@ -11,17 +11,18 @@ itself, or before the work, or after it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sim.scheduler import Owner
 from sim.shell import LoopShell
+from sim.sim_consumer import SimConsumer
 from sim.zk import SimZk
 
-from broker_lite.client.consuming.intake import Intake
-from broker_lite.client.fetch.fetch_engine import FetchEngine
+from broker_lite.client.callbacks import Callbacks
+from broker_lite.client.consuming.reader_core import ReaderCore
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Send
 from broker_lite.config import ConsumerConfig
@@ -34,9 +35,8 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.model import EARLIEST_TIMESTAMP, CommittedOffset, Endpoint, TopicPartition
-from broker_lite.native.beginning import beginnings
-from broker_lite.native.changes import Change, Changes
 from broker_lite.native.member import NativeShell
+from broker_lite.native.membership import NativeMembership
 from broker_lite.native.session import SessionDispatcher
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import offsets
@@ -97,114 +97,66 @@ class Wire(LoopShell):
         return cluster_calls.MetadataResponse(0, (broker,), "sim", 1, tuple(topics))
 
 
-class NoFetches(Wire):
-    """The engine's shell: it never gets to fetch, and nothing ever arrives."""
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Not done."""
-
-
 class StreamReader:
     """One stream, and the thread that reads it."""
 
     def __init__(self, consumer: Reader, number: int) -> None:
         self.consumer, self.number = consumer, number
         self.world = world = consumer.world
-        self.queue: deque[Change] = deque()
         self.is_at_work = False
-        self.wire = Wire(world)
-        self.cluster = Cluster((BROKER,), self.wire.now_ms)
-        engine = FetchEngine(
-            NoFetches(world),
-            self.cluster,
+        wire = Wire(world)
+        session: Any = consumer
+        self.reader = SimConsumer(
+            wire,
+            Cluster((BROKER,), wire.now_ms),
             consumer.config,
-            on_arrival=lambda: None,
-            on_view=lambda view: None,
+            group=GROUP,
+            joining=partial(NativeMembership, session=session, topics=()),
+            callbacks=Callbacks(on_assign=self.begun, on_lost=self.lost),
         )
-        self.intake = Intake(engine, skips_corrupt=False)
-        self.owned = Changes(
-            self.queue,
-            self.intake,
-            engine,
-            self.settled,
-            says_how_far=consumer.commits == ITSELF,
-        )
+        self.core = self.reader.core
 
-    # What the member tells: ``queue`` is looked at when the reader asks.
+    def begun(self, _: SimConsumer, wheres: list[TopicPartition]) -> None:
+        self.world.counts["begun"] += len(wheres)
 
-    def wake(self) -> None:
-        """It does not wait."""
-
-    def end(self, error: LogbusError) -> None:
-        self.consumer.refused = error
+    def lost(self, _: SimConsumer, wheres: list[TopicPartition]) -> None:
+        self.world.counts["losses"] += len(wheres)
 
     # The reader's thread.
 
     async def run(self) -> None:
-        chance, consumer = self.world.chance, self.consumer
+        chance, consumer, intake = self.world.chance, self.consumer, self.core.intake
         while consumer.alive and consumer.refused is None:
             self.is_at_work = False
             if consumer.commits == ITSELF and chance.random() < 0.3:
-                self.commit(self.intake.settled())
+                self.commit(intake.settled())
             with suppress(LogbusError):
-                await self.take_changes()
+                await self.reader.run(self.core.take_changes())
             if not consumer.alive:
                 break
             self.hand_out()
             self.is_at_work = True
             if consumer.commits == BEFORE_WORK:
-                self.commit(self.intake.commitable())
+                self.commit(intake.commitable())
             await self.work()
             if consumer.commits == AFTER_WORK and chance.random() < 0.3:
-                self.commit(self.intake.commitable())
+                self.commit(intake.commitable())
 
     async def work(self) -> None:
         chance = self.world.chance
         is_slow = chance.random() < SLOW_PART and not self.world.is_calm
         await asyncio.sleep(chance.random() * SLOW_S if is_slow else 0.01 + chance.random() * 0.1)
 
-    async def take_changes(self) -> None:
-        """As ``NativeConsumer`` does."""
-        self.let_go()
-        while self.owned.pending:
-            await self.begin()
-            if not self.queue:
-                break
-            self.let_go()
-
-    def let_go(self) -> None:
-        owned = self.owned
-        while (going := owned.next()) is not None:
-            self.world.counts["losses"] += going.is_lost * len(owned.read_of(going))
-            owned.let_go(going)
-
-    async def begin(self) -> None:
-        owned, consumer = self.owned, self.consumer
-        begun = await self.wire.run(
-            beginnings(
-                self.cluster, GROUP, owned.pending, consumer.config, self.wire.now_ms() + 30_000
-            )
-        )
-        owned.begin(*begun.starts)
-        self.world.counts["begun"] += len(begun.starts.offsets)
-        if begun.commits and consumer.commits == ITSELF:
-            self.commit(begun.commits)
-
     def hand_out(self) -> None:
-        now_ms = self.world.loop.time() * 1000
-        for where in self.intake.assignment():
-            if self.consumer.alive and now_ms < self.consumer.member.lease_until_ms:
+        for where in self.reader.assignment():
+            if self.consumer.alive and not self.core.membership.is_held_back():
                 self.world.handed_out(self.consumer, where)
-                at = self.intake.position(where) or 0
-                self.intake.begin({where: at + self.world.chance.randrange(1, 20)})
+                self.reader.move(where, self.world.chance.randrange(1, 20))
 
     # What goes to the member's thread.
 
-    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        self.world.loop.call_soon(self.consumer.member.settled, where, offset, grant)
-
     def commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        self.consumer.spawn(self.consumer.commit(rows, self.owned.grants(rows)))
+        self.consumer.spawn(self.consumer.commit(rows, self.core.assignment.grants(rows)))
 
 
 class Reader:
@@ -222,12 +174,13 @@ class Reader:
         self.commits = world.chance.choice((ITSELF, ITSELF, BEFORE_WORK, AFTER_WORK))
         start = world.chance.choice(("earliest", "earliest", "latest"))
         self.config = ConsumerConfig(start=start, auto_commit=self.commits == ITSELF)
+        self.readers: list[ReaderCore] = []
         self.streams = [StreamReader(self, number) for number in range(subscription.streams)]
         self.member = NativeShell(
             GROUP,
             name,
             subscription,
-            Telling(self.streams, world),
+            Telling(self, world),
             make_store=lambda: self.zk,
             now_ms=lambda: world.loop.time() * 1000,
         )
@@ -235,6 +188,32 @@ class Reader:
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.world.loop.create_task(coroutine, context=self.owner.context)
+
+    # As a ``GroupSession``.
+
+    group = GROUP
+
+    def add(self, reader: ReaderCore) -> None:
+        self.readers.append(reader)
+
+    @property
+    def is_held_back(self) -> bool:
+        return self.world.loop.time() * 1000 >= self.member.lease_until_ms
+
+    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
+        self.world.loop.call_soon(self.member.settled, where, offset, grant)
+
+    def commit_soon(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+        on_done: Callable[[Any], None],
+    ) -> None:
+        async def run() -> None:
+            await self.commit(rows, grants)
+            on_done({})
+
+        self.spawn(run())
 
     async def run(self) -> None:
         while True:
@@ -260,7 +239,7 @@ class Reader:
     def positions(self) -> dict[TopicPartition, int]:
         """The partitions that are read, and by which stream."""
         return {
-            where: stream.number for stream in self.streams for where in stream.intake.assignment()
+            where: stream.number for stream in self.streams for where in stream.reader.assignment()
         }
 
     # Its end.
@@ -275,18 +254,22 @@ class Reader:
         self.alive = False
         for stream in self.streams:
             if self.commits == ITSELF and not stream.is_at_work:
-                rows = stream.intake.settled()
-                await self.commit(rows, stream.owned.grants(rows))
+                rows = stream.core.intake.settled()
+                await self.commit(rows, stream.core.assignment.grants(rows))
         await self.member.close()
 
 
 class Telling(SessionDispatcher):
     """Production's, counted."""
 
-    def __init__(self, streams: list[StreamReader], world: World) -> None:
-        super().__init__(streams)
-        self._world = world
+    def __init__(self, consumer: Reader, world: World) -> None:
+        super().__init__(consumer.readers)
+        self._consumer, self._world = consumer, world
 
     def renewed(self) -> None:
         self._world.counts["renewals"] += 1
         super().renewed()
+
+    def refuse(self, error: LogbusError) -> None:
+        self._consumer.refused = error
+        super().refuse(error)

@@ -117,7 +117,7 @@ def last_words_are_alike(patch: Patch) -> None:
         (no_lease, 2),
         (the_consumer_registry_is_not_watched, 2),
         (commits_are_not_compared, 1),
-        (claims_are_not_compared, 22),
+        (claims_are_not_compared, 14),
     ],
 )
 def test_removed_native_group_rule_is_detected(

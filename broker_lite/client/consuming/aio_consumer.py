@@ -1,35 +1,32 @@
-"""``AsyncConsumer``: the fetch engine and the intake on the running event loop.
+"""``AsyncConsumer``: the fetch engine and the reader on the running event loop.
 
-It shares the decisions of ``Consumer`` and awaits where ``Consumer`` blocks. A call that has taken
-rows awaits nothing more, so a cancellation loses no rows. Call all methods on the loop's thread.
+It runs the tasks of ``ReaderCore`` and awaits where ``Consumer`` blocks. A call that has taken rows
+awaits nothing more, so a cancellation loses no rows. Call all methods on the loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import inspect
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from broker_lite.client.consuming.intake import JOINED_ROWS, ConcatenatedSlices, Intake, arrow_rows
-from broker_lite.client.consuming.partition_discovery import PartitionDiscovery, Reset
-from broker_lite.client.consuming.starting import (
-    reset_offsets,
-    resolve_partitions,
-    starting_offsets,
-)
+from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.consuming.face import ConsumerFace
+from broker_lite.client.consuming.intake import arrow_rows
+from broker_lite.client.consuming.no_membership import alone
+from broker_lite.client.consuming.reader_core import Joining, ReaderCore
+from broker_lite.client.consuming.waits import FOREVER_MS, Await, RunOperation, Task, Wait
 from broker_lite.client.discovery import parse_endpoints
-from broker_lite.client.fetch.fetch_engine import FetchEngine
-from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.received import Record
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig
-from broker_lite.errors import ClosedError, InvalidGroupIdError, LogbusError, NotOwnerError
+from broker_lite.errors import ClosedError, LogbusError
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -37,361 +34,171 @@ from broker_lite.model import (
     TopicPartition,
 )
 
-OPERATION_TIMEOUT_MS = 30_000
-RECORDS_AHEAD = 1024
+T = TypeVar("T")
 
 
-class AsyncConsumer:
+class AsyncConsumer(ConsumerFace):
     """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end of the log.
 
     Automatic commits are at least once, as in ``Consumer``. After a crash or an exception in the
-    ``async with`` block, the records in flight are read again.
+    ``async with`` block, the records in flight are read again. Callbacks may be coroutines.
     """
 
     def __init__(
         self,
         bootstrap_servers: str,
-        topics: Sequence[str],
+        topics: Iterable[str] = (),
         *,
-        group: str | None,
-        partitions: Iterable[TopicPartition | int] | None,
-        config: ConsumerConfig,
+        group: str | None = None,
+        partitions: Iterable[TopicPartition | int] | None = None,
+        config: ConsumerConfig | None = None,
+        callbacks: Callbacks = NO_CALLBACKS,
+        joining: Joining | None = None,
     ) -> None:
-        self.config = config
-        self.group = group
-        self.commit_error: LogbusError | None = None
-        self._topics = tuple(dict.fromkeys(topics))
-        self._partitions = None if partitions is None else list(partitions)
+        config = config or ConsumerConfig()
         self._shell = LoopShell(config.client_id)
-        self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
         self._news = asyncio.Event()
-        self._engine = FetchEngine(
+        self._is_started = False
+        self.core = ReaderCore(
+            self,
             self._shell,
-            self._cluster,
-            config,
-            on_arrival=self._news.set,
-            on_view=lambda view: self._follower.look(view, self._intake.assignment()),
-        )
-        self._follower = PartitionDiscovery(
-            self._shell,
-            self._cluster,
+            Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id),
             config,
             group=group,
-            topics=self._topics if partitions is None else (),
-            on_found=lambda starts: self._intake.begin(*starts),
+            joining=joining or alone(tuple(dict.fromkeys(topics)), partitions),
+            callbacks=callbacks,
+            notify=self._news.set,
         )
-        self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
-        self._out_of_range: deque[tuple[TopicPartition, int]] = deque()
-        self._commit_due_ms = float("inf")
-        self._committing: asyncio.Task[None] | None = None
-        self._end: LogbusError | None = None
-        self._is_started = False
 
     async def start(self) -> None:
-        """Find partitions and starting offsets. ``async with`` and the first read call it."""
+        """Find partitions and starting offsets, or join the group. ``async with`` and the first
+        read call it."""
         if self._is_started:
             return
         self._is_started = True
         try:
-            await self._start()
+            await self.run(self.core.start())
         except BaseException:
             # On failure or cancellation, let the next read start again.
             self._is_started = False
             raise
 
-    async def _start(self) -> None:
-        deadline_ms = self._deadline()
-        wheres = await self._shell.run(
-            resolve_partitions(self._cluster, self._topics, self._partitions, deadline_ms)
-        )
-        starts = await self._shell.run(
-            starting_offsets(
-                self._cluster,
-                self.group,
-                wheres,
-                self.config,
-                deadline_ms,
-            )
-        )
-        self._intake.begin(*starts)
-        if self.group is not None and self.config.auto_commit:
-            self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
+    async def run(self, task: Task[T]) -> T:
+        """Run a task of the reader on the loop."""
+        try:
+            step = next(task)
+            while True:
+                try:
+                    result = await self._perform(step)
+                except BaseException as error:
+                    step = task.throw(error)
+                else:
+                    step = task.send(result)
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
 
-    def _deadline(self) -> float:
-        return monotonic_ms() + OPERATION_TIMEOUT_MS
+    async def _perform(self, step: RunOperation | Wait | Await) -> Any:
+        match step:
+            case RunOperation(operation):
+                return await self._shell.run(operation)
+            case Wait(is_over, deadline_ms):
+                while not is_over() and (left_ms := deadline_ms - self._shell.now_ms()) > 0:
+                    self._news.clear()
+                    left_s = None if left_ms == FOREVER_MS else left_ms / 1000.0
+                    try:
+                        async with asyncio.timeout(left_s):
+                            await self._news.wait()
+                    except TimeoutError:
+                        break
+            case Await(value) if inspect.isawaitable(value):
+                await value
+        return None
 
     # -- reading
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        intake, held_back = self._intake, self._intake.is_held_back
+        await self.start()
+        core = self.core
         while True:
-            intake.settle()
-            await self._fill(None)
-            at = intake.at
-            for record in intake.peek_records(RECORDS_AHEAD):
-                at += 1
-                intake.at = at
+            for record in core.each_record(lambda: False):
                 yield record
-                if intake.at != at or not intake.is_single or self._is_commit_due():
-                    break
-                if self._has_changes() or (held_back is not None and held_back()):
-                    break
+            await self.run(core.fill(None))
 
     async def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
         """Return the next records; [] after ``timeout_s``. See ``Consumer.poll``."""
-        self._intake.settle()
-        found: list[Record] = []
-        try:
-            while len(found) < max_records and await self._fill(
-                0.0 if found else timeout_s, bool(found)
-            ):
-                found += self._intake.take_records(max_records - len(found))
-            return found
-        except BaseException:
-            self._intake.give_back()
-            raise
+        await self.start()
+        core = self.core
+        core.ask()
+        if max_records > 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
+            return core.take_records(max_records)
+        return []
 
     async def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
         """Return the next rows as Arrow; see ``Consumer.poll_arrow``."""
-        self._intake.settle()
-        parts = ConcatenatedSlices()
-        limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
-        try:
-            while parts.row_count < limit and await self._fill(
-                0.0 if parts.slices else timeout_s, bool(parts.slices)
-            ):
-                left = None if max_rows is None else max_rows - parts.row_count
-                if not self._intake.take_rows(parts, left):
-                    break
-            return arrow_rows(parts.slices, headers=headers)
-        except BaseException:
-            self._intake.give_back()
-            raise
-
-    async def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
-        """Wait for rows; return False on time-out.
-
-        With ``is_more`` the call already holds rows and never awaits: a cancellation would lose
-        them.
-        """
         await self.start()
-        deadline_ms = float("inf") if timeout_s is None else monotonic_ms() + timeout_s * 1000
-        while True:
-            if self._end is not None:
-                raise self._end
-            if not is_more and self._is_commit_due():
-                self._auto_commit()
-            if not is_more and self._has_changes():
-                await self._take_changes()
-            self._news.clear()
-            try:
-                if self._intake.advance(self._note_out_of_range):
-                    return True
-            except LogbusError:
-                if is_more:
-                    return False
-                raise
-            if is_more:
-                return False
-            if self._out_of_range:
-                await self._reset(*self._out_of_range[0])
-                self._out_of_range.popleft()
-                continue
-            left_ms = deadline_ms - monotonic_ms()
-            if left_ms <= 0:
-                return False
-            left_ms = min(left_ms, max(0.0, self._commit_due_ms - monotonic_ms()))
-            try:
-                async with asyncio.timeout(None if left_ms == float("inf") else left_ms / 1000.0):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
-
-    def _note_out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
-        position = self._intake.position(where) or 0
-        goes_on_at = self._follower.truncated_at(error)
-        if goes_on_at is not None:
-            self._intake.go_on(where, goes_on_at)
-            self._follower.note_truncation(where, position, goes_on_at.offset)
-            return
-        if self._follower.reset_timestamp(where, position) is None:
-            raise error
-        self._out_of_range.append((where, position))
-
-    async def _reset(self, where: TopicPartition, before: int) -> None:
-        timestamp = self._follower.reset_timestamp(where, before)
-        if timestamp is None or self._intake.position(where) != before:
-            return  # the caller sought while the record was processed
-        await self._seek_listed(timestamp, (where,))
-        self._follower.note_reset(where, before, self._intake.position(where) or 0)
-
-    @property
-    def resets(self) -> list[Reset]:
-        """Positions that were no longer in the log, and the offsets where reading resumed."""
-        return self._follower.resets
+        core = self.core
+        core.ask()
+        if max_rows != 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
+            return core.take_rows(headers=headers, max_rows=max_rows)
+        return arrow_rows((), headers=headers)
 
     # -- positions
 
-    def assignment(self) -> list[TopicPartition]:
-        """Return the partitions that the consumer reads; empty before ``start``."""
-        return self._intake.assignment()
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record of each partition."""
-        return {where: self._intake.position(where) or 0 for where in self.assignment()}
-
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Move the position of a partition."""
-        self._intake.begin({TopicPartition(topic, partition): offset})
-
     async def seek_to_beginning(self, *wheres: TopicPartition) -> None:
         """Seek to the oldest record of these partitions, or of all."""
-        await self._seek_listed(EARLIEST_TIMESTAMP, wheres)
+        await self.seek_to_time(EARLIEST_TIMESTAMP, *wheres)
 
     async def seek_to_end(self, *wheres: TopicPartition) -> None:
         """Seek to the end of these partitions, or of all."""
-        await self._seek_listed(LATEST_TIMESTAMP, wheres)
+        await self.seek_to_time(LATEST_TIMESTAMP, *wheres)
 
     async def seek_to_time(self, timestamp_ms: int, *wheres: TopicPartition) -> None:
         """Seek to the first record at or after a timestamp (ms since 1970), else to the end."""
-        await self._seek_listed(int(timestamp_ms), wheres)
-
-    async def _seek_listed(self, timestamp_ms: int, wheres: Sequence[TopicPartition]) -> None:
-        self._intake.begin(
-            await self._list(timestamp_ms, lambda: list(wheres) or self.assignment())
-        )
-
-    async def _list(
-        self, timestamp_ms: int, chosen: Callable[[], Sequence[TopicPartition]]
-    ) -> dict[TopicPartition, int]:
-        """Start if needed, then list offsets of the partitions that ``chosen`` returns."""
         await self.start()
-        return await self._shell.run(
-            reset_offsets(self._cluster, chosen(), timestamp_ms, self.config, self._deadline())
-        )
-
-    def pause(self, *wheres: TopicPartition) -> None:
-        """Stop returning records of these partitions, or of all."""
-        self._intake.pause(wheres or self.assignment(), True)
-
-    def resume(self, *wheres: TopicPartition) -> None:
-        """Resume these partitions, or all."""
-        self._intake.pause(wheres or self.assignment(), False)
-        self._news.set()
+        await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(wheres)))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
         """Request and return the current end offsets (exclusive)."""
-        return await self._list(LATEST_TIMESTAMP, self.assignment)
+        await self.start()
+        return await self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     async def beginning_offsets(self) -> dict[TopicPartition, int]:
         """Request and return the oldest available offsets."""
-        return await self._list(EARLIEST_TIMESTAMP, self.assignment)
+        await self.start()
+        return await self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
     async def lag(self) -> dict[TopicPartition, int]:
         """Return the number of offsets between each position and the end of its partition."""
-        ends, positions = await self.end_offsets(), self.positions()
-        return {where: max(0, ends[where] - positions[where]) for where in ends}
+        return self._behind(await self.end_offsets())
 
     # -- the group
 
     async def committed(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the group's committed offsets of the assigned partitions."""
         await self.start()
-        operation = group_requests.committed(
-            self._cluster, self._group(), self.assignment(), self._deadline()
-        )
-        return requests.raise_first(await self._shell.run(operation))
-
-    def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions without records in flight, as an automatic commit uses them."""
-        return self._intake.settled()
+        return await self.run(self.core.committed())
 
     async def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> None:
-        """Commit these offsets (of the next record to read), or all positions.
+        """Commit these offsets (of the next record to read), or all positions. See
+        ``Consumer.commit``."""
+        await self.run(self.core.commit(offsets))
 
-        Positions include the records in flight. Raises UnknownTopicIdError for a recreated topic;
-        offsets of other topics are committed.
-        """
-        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
-        grants = self._grants(rows)
-        await self._await_commit()
-        await self._commit(rows, grants)
-
-    async def _await_commit(self) -> None:
-        """Wait for the automatic commit in flight: it could overwrite a later commit."""
-        if self._committing is not None:
-            await asyncio.wait([self._committing])
-
-    def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the grants of these partitions, to attribute a later commit to them."""
-        return {}
-
-    async def _commit(
-        self,
-        rows: Mapping[TopicPartition, CommittedOffset],
-        grants: Mapping[TopicPartition, int],
-    ) -> None:
-        if not rows:
-            return
-        operation = group_requests.commit_offsets(
-            self._cluster, self._group(), rows, self._deadline()
-        )
-        requests.raise_first(await self._shell.run(operation))
-
-    def _has_changes(self) -> bool:
-        """Return whether assignment changes are pending (group members only)."""
-        return False
-
-    async def _take_changes(self) -> None:
-        """Apply pending assignments and revocations."""
-
-    def _is_commit_due(self) -> bool:
-        return monotonic_ms() >= self._commit_due_ms
-
-    def _auto_commit(self) -> None:
-        """Send an automatic commit of the processed records, without waiting for the answer."""
-        self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
-        if self._committing is None or self._committing.done():
-            rows = self._intake.settled()
-            self._committing = self._shell.loop.create_task(
-                self._try_commit(rows, self._grants(rows))
-            )
-
-    async def _try_commit(
-        self,
-        rows: Mapping[TopicPartition, CommittedOffset],
-        grants: Mapping[TopicPartition, int],
-    ) -> None:
-        """Commit and keep the error. Ignore partitions of other members: they commit their own."""
-        try:
-            with contextlib.suppress(NotOwnerError):
-                await self._commit(rows, grants)
-            self.commit_error = None
-        except LogbusError as error:
-            self.commit_error = error
-
-    def _group(self) -> str:
-        if self.group is None:
-            raise InvalidGroupIdError("this consumer has no group; make it with group='…'")
-        return self.group
+    # -- the end
 
     async def close(self) -> None:
-        """Commit if automatic commits are on, and stop; see ``Consumer.close``."""
+        """Commit if automatic commits are on, leave the group and stop; see ``Consumer.close``."""
         await self._close(is_done=sys.exc_info()[0] is None)
 
     async def _close(self, *, is_done: bool) -> None:
-        if self._end is not None:
-            return
         try:
-            if self._commit_due_ms != float("inf"):
-                await self.commit(None if is_done else self._intake.settled())
+            await self.run(self.core.close(is_done=is_done))
         finally:
-            self._end = ClosedError("the consumer was closed")
-            self._news.set()
+            self.core.stop(ClosedError("the consumer was closed"))
             self._shell.close()
 
     async def __aenter__(self) -> AsyncConsumer:

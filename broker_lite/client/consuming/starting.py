@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from broker_lite.client.consuming.changes import Standing
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms, made_again
 from broker_lite.client.transport.steps import Operation, Pause
@@ -69,18 +70,6 @@ class Starts(NamedTuple):
 
     offsets: dict[TopicPartition, int]
     epochs: dict[TopicPartition, int]
-
-
-class Standing(NamedTuple):
-    """A group's knowledge of a partition to read.
-
-    ``committed`` is None without a committed offset. ``is_added``: the partition was created after
-    the group began to read.
-    """
-
-    committed: CommittedOffset | None
-    is_added: bool
-    topic_id: str
 
 
 class Begun(NamedTuple):

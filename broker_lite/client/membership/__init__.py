@@ -3,6 +3,6 @@
 Pure modules: ``assignors`` (the assignment algorithms), ``machine`` (a member's state machine, with
 its vocabulary in ``events``), ``topics`` (subscriptions), ``errors`` (refusals and their cures),
 ``settings``. ``member`` carries effects out on the shell of the consumer. On the reader's side,
-``changes`` queues assignments and ``beginning`` finds start offsets and commits. ``consumer`` and
-``aio_consumer`` are the faces. Read README.md first.
+``kafka_membership`` implements the port of the reader core, and ``beginning`` finds start offsets
+and commits. Read README.md first.
 """

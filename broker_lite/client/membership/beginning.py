@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker_lite.client.consuming.starting import Begun, Standing, begin, find_topics
-from broker_lite.client.membership.events import MemberIdentity
+from broker_lite.client.consuming.changes import MemberIdentity, Standing
+from broker_lite.client.consuming.starting import Begun, begin, find_topics
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.operations.requests import PerPartition

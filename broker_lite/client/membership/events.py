@@ -6,11 +6,10 @@ it has given up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from broker_lite.client.consuming.changes import Give, Lose, Take
 from broker_lite.errors import LogbusError
-from broker_lite.model import TopicPartition
 
 LANE_JOIN, LANE_BEAT = "group", "group-beat"
 """Lanes are separate connections: a join may wait for minutes, heartbeats must not."""
@@ -21,14 +20,6 @@ class TopicFacts(NamedTuple):
 
     topic_id: str
     partition_count: int
-
-
-class MemberIdentity(NamedTuple):
-    """The identity of a member's commits."""
-
-    member_id: str
-    generation: int
-    instance_id: str | None
 
 
 # Events.
@@ -104,25 +95,6 @@ class Describe(NamedTuple):
 
     tag: int
     topics: tuple[str, ...] | None
-
-
-class Give(NamedTuple):
-    """Assign partitions to the reader. Each grant has a unique number."""
-
-    grants: Mapping[TopicPartition, int]
-
-
-class Take(NamedTuple):
-    """Revoke partitions: the reader commits and releases them, then ``Stopped`` follows."""
-
-    number: int
-    wheres: frozenset[TopicPartition]
-
-
-class Lose(NamedTuple):
-    """Drop partitions that other members probably own: the reader commits nothing."""
-
-    wheres: frozenset[TopicPartition]
 
 
 class Idle(NamedTuple):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from broker_lite.client.consuming.changes import Give, Lose, MemberIdentity, Take
 from broker_lite.client.membership import assignors
 from broker_lite.client.membership.errors import explained
 from broker_lite.client.membership.events import (
@@ -27,18 +28,14 @@ from broker_lite.client.membership.events import (
     Effect,
     Event,
     Find,
-    Give,
     Idle,
     LeftGroup,
     Look,
-    Lose,
-    MemberIdentity,
     MemberTick,
     Polled,
     Refuse,
     Start,
     Stopped,
-    Take,
     TopicFacts,
     Unread,
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from broker_lite.client.consuming.changes import Change, Give, Lose, MemberIdentity, Take
 from broker_lite.client.membership.events import (
     Answered,
     Ask,
@@ -20,18 +21,14 @@ from broker_lite.client.membership.events import (
     Effect,
     Event,
     Find,
-    Give,
     Idle,
     LeftGroup,
     Look,
-    Lose,
-    MemberIdentity,
     MemberTick,
     Polled,
     Refuse,
     Start,
     Stopped,
-    Take,
     TopicFacts,
     Unread,
 )
@@ -45,7 +42,6 @@ from broker_lite.model import Endpoint, TopicPartition
 
 logger = logging.getLogger("logbus.groups")
 
-Change = Give | Take | Lose
 NATIVE = "Native"
 """The kind of native groups in ListGroups."""
 WHY_MS = 1500.0

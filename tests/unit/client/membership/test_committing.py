@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from broker_lite.client.consuming.changes import MemberIdentity
 from broker_lite.client.membership.beginning import FirstLook, commit
-from broker_lite.client.membership.events import MemberIdentity
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Pause, Send
 from broker_lite.errors import LogbusError, NotOwnerError, RebalanceInProgressError

@@ -1,0 +1,90 @@
+"""The partitions that a membership gives its reader, takes from it, or loses.
+
+Any thread appends to ``queue``; the reader takes the changes, in order, when it asks for records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from broker_lite.client.consuming.changes import Change, Give, Lose, Standing, Take
+from broker_lite.client.consuming.deleted_topics import GoneTopics
+from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.consuming.starting import Starts
+from broker_lite.model import TopicPartition
+
+
+class Release(NamedTuple):
+    """Adjacent revocations, or adjacent losses: what the reader releases in one go."""
+
+    is_lost: bool
+    numbers: list[int]
+    """The numbers of the revocations."""
+    grants: dict[TopicPartition, int | None]
+    """The partitions, and the grants under which the reader has them."""
+
+
+class AssignmentQueue:
+    """The reader's queue of changes. ``pending`` partitions are given and not started."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.queue: deque[Change | Starts] = deque()
+        """Changes, and starting offsets of partitions that the reader discovered."""
+        self.pending: dict[TopicPartition, Standing | None] = {}
+        self.gone: GoneTopics | None = None
+        """Delayed errors of deleted topics; None: raise them at once."""
+        self._intake = intake
+        self._grants: dict[TopicPartition, int] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether a change waits for the reader."""
+        is_due = self.gone is not None and self.gone.is_due
+        return bool(self.queue) or bool(self.pending) or is_due
+
+    def grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the grants under which the reader has these partitions now."""
+        return {where: self._grants[where] for where in wheres if where in self._grants}
+
+    def next(self) -> Release | None:
+        """Return the next partitions to release. Partitions given before become ``pending``.
+
+        The reader asks for more records, so all earlier ones are processed.
+        """
+        if self.gone is not None:
+            self.gone.release()
+        kind: type[Take] | type[Lose] | None = None
+        numbers: list[int] = []
+        wheres: list[TopicPartition] = []
+        while self.queue and (kind is None or isinstance(self.queue[0], kind)):
+            change = self.queue.popleft()
+            match change:
+                case Starts():
+                    self._intake.begin(*change)
+                case Give(grants, standings):
+                    self.pending |= {where: standings.get(where) for where in grants}
+                    self._grants |= grants
+                case Take(number, taken):
+                    kind = Take
+                    numbers.append(number)
+                    wheres += taken
+                case Lose(lost):
+                    kind = Lose
+                    wheres += lost
+        if kind is None:
+            return None
+        return Release(kind is Lose, numbers, {where: self._grants.get(where) for where in wheres})
+
+    def begin(self, starts: Starts) -> None:
+        """Start pending partitions at these offsets."""
+        for where in starts.offsets:
+            self.pending.pop(where, None)
+        self._intake.begin(*starts)
+
+    def end(self, wheres: Iterable[TopicPartition]) -> None:
+        """Stop reading these partitions."""
+        for where in wheres:
+            self.pending.pop(where, None)
+            self._grants.pop(where, None)
+            self._intake.end(where)

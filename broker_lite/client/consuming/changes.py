@@ -1,0 +1,63 @@
+"""The identity of a member, and the changes of its assignment. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+class MemberIdentity(NamedTuple):
+    """The identity of a member's commits."""
+
+    member_id: str
+    generation: int
+    instance_id: str | None
+
+
+NO_MEMBER = MemberIdentity("", -1, None)
+"""The identity of commits by a client outside the group."""
+
+
+class Standing(NamedTuple):
+    """A group's knowledge of a partition to read.
+
+    ``committed`` is None without a committed offset. ``is_added``: the partition was created after
+    the group began to read.
+    """
+
+    committed: CommittedOffset | None
+    is_added: bool
+    topic_id: str
+
+
+NO_STANDINGS: Mapping[TopicPartition, Standing] = MappingProxyType({})
+
+
+class Give(NamedTuple):
+    """Assign partitions to the reader.
+
+    Each grant has a unique number. ``standings`` holds the partitions whose standing the membership
+    knows; the reader requests the others.
+    """
+
+    grants: Mapping[TopicPartition, int]
+    standings: Mapping[TopicPartition, Standing] = NO_STANDINGS
+
+
+class Take(NamedTuple):
+    """Revoke partitions: the reader commits and releases them, then reports ``number``."""
+
+    number: int
+    wheres: frozenset[TopicPartition]
+
+
+class Lose(NamedTuple):
+    """Drop partitions that other members probably own: the reader commits nothing."""
+
+    wheres: frozenset[TopicPartition]
+
+
+Change = Give | Take | Lose

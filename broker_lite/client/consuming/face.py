@@ -1,0 +1,133 @@
+"""``ConsumerFace``: the methods of both consumers that wait for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker_lite.client.consuming.membership import MemberOffsets
+from broker_lite.client.consuming.partition_discovery import Reset
+from broker_lite.client.consuming.reader_core import ReaderCore
+from broker_lite.client.operations.bounds import INT64_MAX
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import InvalidConfigError, LogbusError, UnknownTopicOrPartitionError
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+class ConsumerFace:
+    """The base of ``Consumer`` and ``AsyncConsumer``."""
+
+    core: ReaderCore
+    """The reader; an internal."""
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """Return the settings."""
+        return self.core.config
+
+    @property
+    def group(self) -> str | None:
+        """Return the group."""
+        return self.core.group
+
+    @property
+    def member_id(self) -> str:
+        """Return the member id; "" while the consumer is not a member."""
+        return self.core.membership.member_id
+
+    @property
+    def commit_error(self) -> LogbusError | None:
+        """Return the error of the last automatic commit, or None."""
+        return self.core.commit_error
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether no assignment or revocation is pending, as far as the member knows."""
+        return self.core.membership.is_settled and not self.core.has_changes
+
+    def group_offsets(self) -> MemberOffsets:
+        """Return all positions, with the group and the member's identity: what a transaction
+        commits as ``send_offsets(consumer)``.
+
+        Raises InvalidGroupIdError without a group, NotOwnerError for a partition that the member
+        lost, and InvalidConfigError for a native group.
+        """
+        group, offsets = self.core.group_id(), self.core.intake.commitable()
+        grants = self.core.assignment.grants(offsets)
+        identity = self.core.membership.identity({where: grants.get(where) for where in offsets})
+        return MemberOffsets(group, identity, offsets)
+
+    # -- positions
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that the consumer reads."""
+        return self.core.intake.assignment()
+
+    def position(self, topic: str | TopicPartition, partition: int | None = None) -> int:
+        """Return the offset of the partition's next record. Raises UnknownTopicOrPartitionError
+        for a partition that is not read."""
+        where = self._where(topic, partition)
+        found = self.core.intake.position(where)
+        assert found is not None
+        return found
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the positions of all partitions."""
+        return {where: self.position(where) for where in self.assignment()}
+
+    def settled(self) -> dict[TopicPartition, CommittedOffset]:
+        """Return the positions without records in flight, as an automatic commit uses them."""
+        return self.core.intake.settled()
+
+    def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:
+        """Move a position: ``seek(topic, partition, offset)`` or ``seek(TopicPartition(…),
+        offset)``.
+
+        The next read reports an offset that is not in the log.
+        """
+        if isinstance(topic, TopicPartition) and offset is None:
+            where, offset = self._where(topic, None), partition
+        else:
+            where = self._where(topic, partition)
+        if not isinstance(offset, int) or not 0 <= offset <= INT64_MAX:
+            raise InvalidConfigError(f"seek to offset {offset!r}: give a number from 0 to 2^63-1")
+        self.core.intake.begin({where: offset})
+
+    def pause(self, *wheres: TopicPartition) -> None:
+        """Stop returning records of these partitions, or of all."""
+        self.core.intake.pause(wheres or self.assignment(), True)
+
+    def resume(self, *wheres: TopicPartition) -> None:
+        """Resume these partitions, or all."""
+        self.core.intake.pause(wheres or self.assignment(), False)
+        self.core.notify()
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the paused partitions."""
+        return self.core.intake.paused()
+
+    @property
+    def skipped(self) -> list[tuple[TopicPartition, int, int]]:
+        """Ranges that ``on_corrupt="skip"`` skipped: (partition, first offset, next offset)."""
+        return self.core.intake.skipped
+
+    @property
+    def resets(self) -> list[Reset]:
+        """Positions that were no longer in the log, and the offsets where reading resumed."""
+        return self.core.discovery.resets
+
+    def _where(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:
+        where = topic
+        if not isinstance(where, TopicPartition):
+            if partition is None:
+                raise InvalidConfigError(f"which partition of {topic!r}? give its number")
+            where = TopicPartition(str(topic), partition)
+        if self.core.intake.position(where) is None:
+            raise UnknownTopicOrPartitionError(f"{where} is not read by this consumer")
+        return where
+
+    def _behind(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the distance of each position from its partition's end."""
+        return {where: max(0, ends[where] - self.position(where)) for where in ends}
+
+    def _chosen(self, wheres: Sequence[TopicPartition]) -> list[TopicPartition]:
+        return [self._where(where, None) for where in wheres] or self.assignment()

@@ -1,0 +1,90 @@
+"""``ConsumerMembership``: the port through which a consumer gets, keeps and gives up partitions.
+
+A membership appends ``Give``, ``Take`` and ``Lose`` to its reader's ``AssignmentQueue``.
+Implementations: ``NoMembership``, ``KafkaMembership`` and ``NativeMembership``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from broker_lite.client.consuming.assignment import Release
+from broker_lite.client.consuming.changes import MemberIdentity, Standing
+from broker_lite.client.consuming.starting import Begun
+from broker_lite.client.consuming.waits import Request, RunOperation, Task
+from broker_lite.client.transport.steps import Operation
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+class MemberOffsets(NamedTuple):
+    """A consumer's positions, and its identity in the group that commits them."""
+
+    group: str
+    identity: MemberIdentity
+    offsets: dict[TopicPartition, CommittedOffset]
+
+
+class ConsumerMembership(Protocol):
+    """How a consumer belongs to its group. The reader's thread calls all methods."""
+
+    @property
+    def followed_topics(self) -> Sequence[str]:
+        """Return the topics whose new partitions the reader discovers by itself."""
+
+    @property
+    def is_held_back(self) -> Callable[[], bool] | None:
+        """Return a function that returns True while no rows may be returned; None: never."""
+
+    @property
+    def reports_positions(self) -> bool:
+        """Return whether ``released`` commits positions, so that no commit precedes it."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the group has no assignment on the way, as far as the member knows."""
+
+    @property
+    def member_id(self) -> str:
+        """Return the member id; "" while the consumer is not a member."""
+
+    def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
+        """Return the identity with which a transaction commits partitions that are read under these
+        grants. Raises NotOwnerError, or InvalidConfigError for a group without a coordinator."""
+
+    def join(self) -> Task[None]:
+        """Join the group; assignments may come later. Raises the reason of a refusal."""
+
+    def asked(self) -> None:
+        """Note that the reader asks for records."""
+
+    def is_due(self) -> bool:
+        """Return whether ``check`` has something to do."""
+
+    def check(self) -> None:
+        """Raise the error that ended the membership, or join again. Called before changes are
+        applied, and after."""
+
+    def beginnings(
+        self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
+    ) -> Operation[Begun]:
+        """Return start offsets of given partitions, without partitions that no broker knows."""
+
+    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+        """Return whether a grant is still valid. A revocation of an invalid grant is a loss."""
+
+    def commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+        deadline_ms: float,
+    ) -> RunOperation | Request:
+        """Return a commit of rows that the reader read under these grants. Its result maps
+        partitions to their errors."""
+
+    def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Report that the reader stopped these partitions. ``settled`` holds positions to commit,
+        if ``reports_positions``."""
+
+    def leave(self) -> Task[None]:
+        """Leave the group. May run without a join before, and twice."""

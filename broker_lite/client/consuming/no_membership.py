@@ -1,0 +1,97 @@
+"""``NoMembership``: a consumer that reads all partitions of its topics, or chosen ones.
+
+The consumer may commit to a group that has no members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from broker_lite.client.consuming.assignment import Release
+from broker_lite.client.consuming.changes import NO_MEMBER, MemberIdentity, Standing
+from broker_lite.client.consuming.reader_core import Joining, ReaderCore
+from broker_lite.client.consuming.starting import (
+    Begun,
+    Starts,
+    resolve_partitions,
+    starting_offsets,
+)
+from broker_lite.client.consuming.waits import RunOperation, Task
+from broker_lite.client.operations import group_requests
+from broker_lite.client.transport.steps import Operation
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+class NoMembership:
+    """The trivial membership: the reader keeps the partitions that it starts with."""
+
+    is_held_back = None
+    reports_positions = False
+    is_settled = True
+    member_id = ""
+
+    def __init__(
+        self,
+        reader: ReaderCore,
+        *,
+        topics: Sequence[str],
+        partitions: Iterable[TopicPartition | int] | None,
+    ) -> None:
+        self._reader = reader
+        self._topics = topics
+        self._partitions = None if partitions is None else list(partitions)
+        self.followed_topics = topics if partitions is None else ()
+
+    def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
+        return NO_MEMBER
+
+    def join(self) -> Task[None]:
+        reader, deadline_ms = self._reader, self._reader.deadline_ms()
+        wheres = yield RunOperation(
+            resolve_partitions(reader.cluster, self._topics, self._partitions, deadline_ms)
+        )
+        starts: Starts = yield RunOperation(
+            starting_offsets(reader.cluster, reader.group, wheres, reader.config, deadline_ms)
+        )
+        reader.intake.begin(*starts)
+
+    def asked(self) -> None:
+        """Do nothing: no group expects calls."""
+
+    def is_due(self) -> bool:
+        return False
+
+    def check(self) -> None:
+        """No group can refuse the reader."""
+
+    def beginnings(
+        self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
+    ) -> Operation[Begun]:
+        raise AssertionError("no group gives partitions")
+
+    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+        return True
+
+    def commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+        deadline_ms: float,
+    ) -> RunOperation:
+        reader = self._reader
+        return RunOperation(
+            group_requests.commit_offsets(reader.cluster, reader.group_id(), rows, deadline_ms)
+        )
+
+    def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """No group takes partitions."""
+
+    def leave(self) -> Task[None]:
+        return
+        yield
+
+
+def alone(topics: Sequence[str], partitions: Iterable[TopicPartition | int] | None) -> Joining:
+    """Return the membership of a consumer that reads alone."""
+    return partial(NoMembership, topics=topics, partitions=partitions)

@@ -1,0 +1,463 @@
+"""``ReaderCore``: the reader of every consumer, as tasks that yield what they wait for.
+
+The fetch engine prefetches on the shell's thread. The reader's thread decodes, tracks positions
+(``intake``), applies changes of the assignment and commits. A driver runs the tasks: ``Consumer``
+blocks, ``AsyncConsumer`` awaits. A membership (``membership``) gives the partitions.
+
+A call for records has three parts: ``ask``, ``fill`` unless the reader ``is_ready``, and a ``take``
+method, which waits for nothing. A cancelled call therefore loses no rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from broker_lite.client.callbacks import Callback, Callbacks, call_back
+from broker_lite.client.consuming.assignment import AssignmentQueue, Release
+from broker_lite.client.consuming.intake import JOINED_ROWS, ConcatenatedSlices, Intake, arrow_rows
+from broker_lite.client.consuming.membership import ConsumerMembership
+from broker_lite.client.consuming.partition_discovery import PartitionDiscovery
+from broker_lite.client.consuming.starting import Starts, reset_offsets
+from broker_lite.client.consuming.waits import FOREVER_MS, Await, Request, RunOperation, Task, Wait
+from broker_lite.client.fetch.fetch_engine import FetchEngine
+from broker_lite.client.in_place.partitions import InPlace
+from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.received import Record
+from broker_lite.client.transport.steps import Shell, Timer
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import (
+    InvalidGroupIdError,
+    LogbusError,
+    NotOwnerError,
+    RequestTimedOutError,
+)
+from broker_lite.model import EARLIEST_TIMESTAMP, CommittedOffset, TopicPartition
+
+OPERATION_TIMEOUT_MS = 30_000
+LAST_COMMIT_TIMEOUT_MS = 10_000
+RECORDS_AHEAD = 1024
+"""Records whose columns iteration decodes at once; each Record object is built on demand."""
+
+Joining = Callable[["ReaderCore"], ConsumerMembership]
+"""Makes the membership of a new reader."""
+Rows = Mapping[TopicPartition, CommittedOffset]
+
+
+class ReaderCore:
+    """The reader of one consumer. ``notify`` wakes the reader's thread; any thread may call it.
+
+    Methods that return a ``Task`` may wait; all other methods return at once.
+    """
+
+    def __init__(
+        self,
+        consumer: Any,
+        shell: Shell,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        *,
+        group: str | None,
+        joining: Joining,
+        callbacks: Callbacks,
+        notify: Callable[[], None],
+        in_place: InPlace | None = None,
+    ) -> None:
+        self.consumer = consumer
+        """The object that callbacks get."""
+        self.shell = shell
+        self.cluster = cluster
+        self.config = config
+        self.group = group
+        self.notify = notify
+        self.end: LogbusError | None = None
+        """The error of every later call: the consumer was closed, or has failed."""
+        self.commit_due = False
+        self.commit_error: LogbusError | None = None
+        self.is_asking = False
+        """Whether a call for records waits."""
+        self.engine = FetchEngine(
+            shell,
+            cluster,
+            config,
+            on_arrival=notify,
+            on_view=self._look_for_partitions,
+            in_place=in_place,
+        )
+        self.intake = Intake(self.engine, skips_corrupt=config.on_corrupt == "skip")
+        self.assignment = AssignmentQueue(self.intake)
+        self._callbacks = callbacks
+        self._is_committing = False
+        self._is_closed = False
+        self._commit_timer: Timer | None = None
+        self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
+        """Positions that are not in the log, each with the error of its fetch."""
+        self.membership = joining(self)
+        self.intake.is_held_back = self.membership.is_held_back
+        self.discovery = PartitionDiscovery(
+            shell,
+            cluster,
+            config,
+            group=group,
+            topics=self.membership.followed_topics,
+            on_found=self._discovered,
+        )
+
+    def deadline_ms(self, timeout_ms: float = OPERATION_TIMEOUT_MS) -> float:
+        """Return the time after ``timeout_ms`` on the shell's clock."""
+        return self.shell.now_ms() + timeout_ms
+
+    def start(self) -> Task[None]:
+        """Find the first partitions and their starting offsets, or join the group."""
+        yield from self.membership.join()
+        if self.group is not None and self.config.auto_commit:
+            self.shell.call_soon(self._schedule_commit)
+        if self.has_changes:
+            yield from self.take_changes()
+
+    # -- reading
+
+    def ask(self) -> None:
+        """Begin a call for records: the records of earlier calls are processed."""
+        self.intake.settle()
+        self.membership.asked()
+
+    def is_ready(self) -> bool:
+        """Open the next rows. Return False if none have arrived, or if ``fill`` must act first."""
+        if self.end is not None or self.commit_due or self._outside or self.has_changes:
+            return False
+        return self.intake.advance(self._note_outside)
+
+    def fill(self, timeout_s: float | None) -> Task[bool]:
+        """Commit, apply changes and wait for rows; return False on time-out."""
+        deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
+        self.is_asking = True
+        try:
+            while True:
+                if self.end is not None:
+                    raise self.end
+                if self.commit_due:
+                    self._auto_commit()
+                if self.has_changes:
+                    yield from self.take_changes()
+                while self._outside:
+                    yield from self._reset()
+                if self.intake.advance(self._note_outside):
+                    return True
+                if self.shell.now_ms() >= deadline_ms:
+                    return False
+                yield Wait(self._has_news, deadline_ms)
+        finally:
+            self.is_asking = False
+
+    def _is_more(self) -> bool:
+        """Open the next rows of a call that has some. Errors, changes and commits wait for the next
+        call."""
+        if self.end is not None:
+            raise self.end
+        try:
+            return self.intake.advance(self._note_outside)
+        except LogbusError:
+            return False
+
+    def _has_news(self) -> bool:
+        return (
+            self.end is not None
+            or self.commit_due
+            or bool(self._outside)
+            or self.has_changes
+            or self.intake.has_arrivals()
+        )
+
+    def take_records(self, max_records: int) -> list[Record]:
+        """Return the open and the received rows as records, at most ``max_records``."""
+        intake = self.intake
+        try:
+            found = intake.take_records(max_records)
+            while len(found) < max_records and not intake.is_drained and self._is_more():
+                found += intake.take_records(max_records - len(found))
+            return found
+        except BaseException:
+            intake.give_back()
+            raise
+
+    def take_rows(self, *, headers: bool, max_rows: int | None) -> pa.RecordBatch:
+        """Return the open and the received rows as Arrow, at most ``max_rows``."""
+        intake = self.intake
+        parts = ConcatenatedSlices()
+        limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
+        try:
+            left = max_rows
+            while intake.take_rows(parts, left) and parts.row_count < limit and self._is_more():
+                left = None if max_rows is None else max_rows - parts.row_count
+            return arrow_rows(parts.slices, headers=headers)
+        except BaseException:
+            intake.give_back()
+            raise
+
+    def each_record(self, fill: Callable[[], object]) -> Iterator[Record]:
+        """Yield records. Call ``fill`` where the reader is not ready; end if it returns False."""
+        intake, queue = self.intake, self.assignment.queue
+        is_held_back = intake.is_held_back
+        while True:
+            self.ask()
+            if not self.is_ready() and not fill():
+                return
+            at = intake.at
+            for record in intake.peek_records(RECORDS_AHEAD):
+                at += 1
+                intake.at = at
+                yield record
+                if self.commit_due or intake.at != at or not intake.is_single:
+                    break  # a commit is due, or the caller sought, paused or polled
+                if queue or (is_held_back is not None and is_held_back()):
+                    break
+
+    # -- changes of the assignment
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a change of the assignment waits for the reader."""
+        return bool(self.assignment) or self.membership.is_due()
+
+    def take_changes(self) -> Task[None]:
+        """Release what was taken or lost, and start what was given."""
+        self.membership.check()
+        yield from self._release_all()
+        while self.assignment.pending:
+            yield from self._begin()
+            if not self.assignment.queue:
+                break  # Partitions that no broker knows yet are tried at the next call.
+            # A partition may have been lost during the request: hand out none of its records.
+            yield from self._release_all()
+
+    def _release_all(self) -> Task[None]:
+        while (release := self.assignment.next()) is not None:
+            yield from self._release(release)
+        self.membership.check()
+
+    def _release(self, release: Release) -> Task[None]:
+        membership, is_committed = self.membership, self.config.auto_commit
+        reads = [where for where in self.intake.assignment() if where in release.grants]
+        lost = [
+            where
+            for where in reads
+            if release.is_lost or not membership.holds(where, release.grants[where])
+        ]
+        revoked = [where for where in reads if where not in lost]
+        try:
+            yield from self._call_back(self._callbacks.lost, lost)
+            if revoked and is_committed and not membership.reports_positions:
+                settled = self.intake.settled()
+                yield from self._try_commit({where: settled[where] for where in revoked})
+            yield from self._call_back(self._callbacks.on_revoke, revoked)
+        finally:
+            positions = self.intake.settled() if membership.reports_positions else {}
+            self.assignment.end(release.grants)
+            membership.released(release, positions if is_committed else {})
+
+    def _begin(self) -> Task[None]:
+        operation = self.membership.beginnings(dict(self.assignment.pending), self.deadline_ms())
+        begun = yield RunOperation(operation)
+        self.assignment.begin(begun.starts)
+        if begun.commits and self.config.auto_commit:
+            # Without a commit, a later owner would resolve "latest" to another offset.
+            yield from self._try_commit(begun.commits)
+        yield from self._call_back(self._callbacks.on_assign, begun.starts.offsets)
+
+    def _call_back(self, callback: Callback | None, wheres: Iterable[TopicPartition]) -> Task[None]:
+        yield Await(call_back(callback, self.consumer, wheres))
+
+    # The shell's thread.
+
+    def _look_for_partitions(self, view: ClusterView) -> None:
+        self.discovery.look(view, self.intake.assignment())
+
+    def _discovered(self, starts: Starts) -> None:
+        self.assignment.queue.append(starts)
+        self.notify()
+
+    # -- positions
+
+    def seek_to_timestamp(self, timestamp_ms: int, wheres: Sequence[TopicPartition]) -> Task[None]:
+        """Seek to the first record at or after a timestamp (-2 earliest, -1 latest)."""
+        self.intake.begin((yield from self.list_offsets(timestamp_ms, wheres)))
+
+    def list_offsets(
+        self, timestamp_ms: int, wheres: Sequence[TopicPartition]
+    ) -> Task[dict[TopicPartition, int]]:
+        """Return the offset of a timestamp in each partition."""
+        operation = reset_offsets(
+            self.cluster, wheres, timestamp_ms, self.config, self.deadline_ms()
+        )
+        found: dict[TopicPartition, int] = yield RunOperation(operation)
+        return found
+
+    def _note_outside(self, where: TopicPartition, error: LogbusError) -> None:
+        """Resume a truncated log; leave another position outside the log to ``fill``."""
+        position = self.intake.position(where) or 0
+        goes_on_at = self.discovery.truncated_at(error)
+        if goes_on_at is None:
+            self._outside.append((where, position, error))
+            return
+        self.intake.go_on(where, goes_on_at)
+        self.discovery.note_truncation(where, position, goes_on_at.offset)
+
+    def _reset(self) -> Task[None]:
+        """Reset a position outside the log, or raise its error, according to ``start``."""
+        where, before, error = self._outside[0]
+        if self.intake.position(where) == before:  # else the caller sought or released it
+            timestamp = self.discovery.reset_timestamp(where, before)
+            if timestamp is None:
+                first = yield from self.list_offsets(EARLIEST_TIMESTAMP, (where,))
+                raise type(error)(f"{error.message}; the log begins at {first[where]}")
+            yield from self.seek_to_timestamp(timestamp, (where,))
+            self.discovery.note_reset(where, before, self.intake.position(where) or 0)
+        self._outside.popleft()
+
+    # -- commits
+
+    def group_id(self) -> str:
+        """Return the group. Raises InvalidGroupIdError without one."""
+        if self.group is None:
+            raise InvalidGroupIdError("this consumer has no group; make it with group='…'")
+        return self.group
+
+    def committed(self) -> Task[dict[TopicPartition, CommittedOffset]]:
+        """Return the group's committed offsets of the assigned partitions."""
+        operation = group_requests.committed(
+            self.cluster, self.group_id(), self.intake.assignment(), self.deadline_ms()
+        )
+        return requests.raise_first((yield RunOperation(operation)))
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
+    ) -> Task[None]:
+        """Commit these offsets, or all positions."""
+        self.group_id()
+        rows = self.intake.commitable() if offsets is None else self.intake.stamped(offsets)
+        yield from self._commit(rows, OPERATION_TIMEOUT_MS)
+
+    def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
+        """Commit rows under the grants of this moment. Raise a NotOwnerError only without another
+        error: the next owner resumes from the committed offset, while any other error means that an
+        owned partition is not committed."""
+        grants = self.assignment.grants(rows)
+        if self._is_committing:
+            # The automatic commit in flight could overwrite this one.
+            yield Wait(
+                lambda: not self._is_committing or self.end is not None,
+                self.deadline_ms(LAST_COMMIT_TIMEOUT_MS),
+            )
+        if not rows:
+            return
+        deadline_ms = self.deadline_ms(timeout_ms)
+        step = self.membership.commit(rows, grants, deadline_ms)
+        if isinstance(step, Request):
+            results = yield from self._answer(step, deadline_ms)
+        else:
+            results = yield step
+        errors = [error for error in results.values() if error is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, NotOwnerError)):
+            raise error
+
+    def _answer(self, request: Request, deadline_ms: float) -> Task[Any]:
+        answers: list[Any] = []
+
+        def answered(answer: Any) -> None:
+            answers.append(answer)
+            self.notify()
+
+        request.send(answered)
+        yield Wait(lambda: answers, deadline_ms)
+        if not answers:
+            raise RequestTimedOutError(f"group {self.group!r}: no answer to a commit in time")
+        if isinstance(answers[0], LogbusError):
+            raise answers[0]
+        return answers[0]
+
+    def _try_commit(self, rows: Rows) -> Task[None]:
+        """Commit automatically and wait for it. Ignore partitions of other members: they commit
+        their own."""
+        try:
+            with contextlib.suppress(NotOwnerError):
+                yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
+            self.commit_error = None
+        except LogbusError as error:
+            self.commit_error = error
+
+    def _auto_commit(self) -> None:
+        """Send an automatic commit of the processed records, without waiting for the answer."""
+        self.commit_due = False
+        rows = self.intake.settled()
+        if self._is_committing or not rows:
+            return
+        self._is_committing = True
+        # Time out no later than a commit that waits for this one; a later retry would overwrite it.
+        deadline_ms = self.deadline_ms(min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS))
+        step = self.membership.commit(rows, self.assignment.grants(rows), deadline_ms)
+        step.start(self.shell, self._committed)
+
+    def _committed(self, found: Any) -> None:
+        if isinstance(found, LogbusError):
+            self.commit_error = found
+        else:
+            # Another member owns the partition now and continues from the committed offset.
+            errors = [e for e in found.values() if e and not isinstance(e, NotOwnerError)]
+            self.commit_error = errors[0] if errors else None
+        self._is_committing = False
+        self.notify()
+
+    def _schedule_commit(self) -> None:
+        """Run on the shell's thread."""
+        if self.end is None:
+            self._commit_timer = self.shell.later(
+                self.config.auto_commit_interval_ms, self._set_due
+            )
+
+    def _set_due(self) -> None:
+        self.commit_due = True
+        self.notify()
+        self._schedule_commit()
+
+    # -- the end
+
+    def finish(self, *, is_done: bool) -> Task[None]:
+        """Commit for the last time, if commits are automatic, and call ``on_revoke``.
+
+        ``is_done`` tells whether the returned records are processed.
+        """
+        if self.end is not None:
+            return
+        if self.group is not None and self.config.auto_commit:
+            rows = self.intake.commitable() if is_done else self.intake.settled()
+            with contextlib.suppress(NotOwnerError):
+                yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
+        yield from self._call_back(self._callbacks.on_revoke, self.intake.assignment())
+
+    def abandon(self) -> Task[None]:
+        """Call ``on_lost`` for all partitions: another thread still works on their records."""
+        if self.end is None:
+            yield from self._call_back(self._callbacks.lost, self.intake.assignment())
+
+    def close(self, *, is_done: bool) -> Task[None]:
+        """Finish, and leave the group."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            yield from self.finish(is_done=is_done)
+        finally:
+            yield from self.membership.leave()
+
+    def stop(self, error: LogbusError) -> None:
+        """End every call with this error, and automatic commits. Any thread may call this."""
+        self.end = error
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+        self.notify()

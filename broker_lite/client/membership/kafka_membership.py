@@ -1,0 +1,184 @@
+"""``KafkaMembership``: a consumer that shares its topics with the members of a Kafka group.
+
+The member (``member.MemberShell``) runs on the consumer's shell and sends heartbeats while the
+reader works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from broker_lite.client.boottime_clock import lease_ms
+from broker_lite.client.consuming.assignment import Release
+from broker_lite.client.consuming.changes import NO_MEMBER, MemberIdentity, Standing
+from broker_lite.client.consuming.deleted_topics import GoneTopics
+from broker_lite.client.consuming.reader_core import Joining, ReaderCore
+from broker_lite.client.consuming.starting import Begun
+from broker_lite.client.consuming.waits import RunOperation, Task, Wait
+from broker_lite.client.membership.beginning import (
+    FirstLook,
+    beginnings,
+    commit,
+    first_look,
+    not_owner,
+)
+from broker_lite.client.membership.member import MemberShell
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.transport.steps import Operation
+from broker_lite.model import CommittedOffset, TopicPartition
+
+JOIN_WAIT_MS = 3000.0
+"""Milliseconds that a start waits for the first assignment. It takes longer only while other
+members still work on records."""
+LEAVE_WAIT_MS = 5000.0
+GONE_SLACK_MS = 5000
+
+
+class KafkaMembership:
+    """A member of a group that a broker coordinates.
+
+    A reader that does not ask for records for ``max_poll_interval_ms`` leaves the group, and joins
+    again at its next call. The lease ends nearly ``session_timeout_ms`` after the last heartbeat
+    that the coordinator confirmed.
+
+    Raises FencedInstanceIdError when another consumer joined with the same ``group_instance_id``.
+    """
+
+    followed_topics = ()
+    reports_positions = False
+
+    def __init__(
+        self,
+        reader: ReaderCore,
+        *,
+        topics: Iterable[str],
+        pattern: str | None,
+        lease_clock: Callable[[], float] = lease_ms,
+    ) -> None:
+        config = reader.config
+        assert isinstance(config, MemberConfig)
+        self._reader = reader
+        self._config = config
+        self._group = reader.group_id()
+        self._topics = tuple(dict.fromkeys(topics))
+        self._lease_clock = lease_clock
+        self._look: FirstLook | None = None
+        self._calls = 0
+        self._seen = (-1, -1)
+        self.member = MemberShell(
+            reader.shell,
+            reader.cluster,
+            self._group,
+            topics=self._topics,
+            pattern=pattern,
+            config=config,
+            now_ms=lease_clock,
+            is_alive=self._is_alive,
+            on_change=reader.assignment.queue.append,
+            on_news=reader.notify,
+        )
+        patience_ms = config.metadata_max_age_ms + GONE_SLACK_MS
+        reader.assignment.gone = GoneTopics(
+            reader.intake, reader.engine, patience_ms, self.member.look
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        return self.member.is_settled
+
+    @property
+    def member_id(self) -> str:
+        identity = self.member.identity
+        return "" if identity is None else identity.member_id
+
+    def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
+        # Identity before grants: no commit runs in a generation that began in between.
+        identity = self.member.identity
+        for where, grant in grants.items():
+            if identity is None or not self.member.holds(where, grant):
+                raise not_owner(where)
+        return identity or NO_MEMBER
+
+    def join(self) -> Task[None]:
+        reader, member = self._reader, self.member
+        if self._look is None:
+            self._look = yield RunOperation(
+                first_look(
+                    reader.cluster, self._group, self._topics, self._config, reader.deadline_ms()
+                )
+            )
+            member.start()
+        yield Wait(
+            lambda: member.has_joined or member.refused or reader.end,
+            reader.deadline_ms(JOIN_WAIT_MS),
+        )
+        self.check()
+
+    def asked(self) -> None:
+        self._calls += 1
+
+    def is_held_back(self) -> bool:
+        """Return whether the lease has expired: another member may own the partitions."""
+        return self._lease_clock() >= self.member.lease_until_ms
+
+    def _is_alive(self) -> bool:
+        """Return whether the reader waits for records, or asked since the last check. Runs on the
+        shell's thread."""
+        before, self._seen = self._seen, (self._calls, self._reader.intake.at)
+        return self._reader.is_asking or self._seen != before
+
+    def is_due(self) -> bool:
+        return self.member.refused is not None or self.member.is_idle
+
+    def check(self) -> None:
+        if self.member.refused is not None and not self._reader.assignment.queue:
+            raise self.member.refused
+        if self.member.is_idle:
+            self.member.polled()
+
+    def beginnings(
+        self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
+    ) -> Operation[Begun]:
+        assert self._look is not None
+        return beginnings(
+            self._reader.cluster,
+            self._group,
+            pending,
+            look=self._look,
+            config=self._config,
+            deadline_ms=deadline_ms,
+        )
+
+    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+        return self.member.holds(where, grant)
+
+    def commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+        deadline_ms: float,
+    ) -> RunOperation:
+        cluster = self._reader.cluster
+        return RunOperation(
+            commit(
+                cluster, self._group, rows, grants=grants, seat=self.member, deadline_ms=deadline_ms
+            )
+        )
+
+    def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
+        for number in release.numbers:
+            self.member.stopped(number)
+
+    def leave(self) -> Task[None]:
+        """Leave the group, so that other members get the partitions at once. A static member
+        keeps them for its session."""
+        reader, member = self._reader, self.member
+        member.close()
+        yield Wait(lambda: member.is_closed or reader.end, reader.deadline_ms(LEAVE_WAIT_MS))
+
+
+def in_group(topics: Iterable[str], pattern: str | None = None) -> Joining:
+    """Return the membership of a consumer that shares topics, or all topics that match a
+    pattern."""
+    return partial(KafkaMembership, topics=topics, pattern=pattern)

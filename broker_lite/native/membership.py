@@ -1,0 +1,145 @@
+"""``NativeMembership``: one stream of a consumer in a native group.
+
+The member (``session.GroupSession``) claims partitions in ZooKeeper, and commits by compare-and-set
+as their owner.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from broker_lite.client.consuming.assignment import Release
+from broker_lite.client.consuming.changes import MemberIdentity, Standing
+from broker_lite.client.consuming.deleted_topics import GoneTopics
+from broker_lite.client.consuming.reader_core import ReaderCore
+from broker_lite.client.consuming.starting import Begun
+from broker_lite.client.consuming.waits import Await, Request, RunOperation, Task
+from broker_lite.client.operations import requests
+from broker_lite.client.transport.steps import Operation
+from broker_lite.errors import ClosedError, InvalidConfigError
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.native.beginning import beginnings
+from broker_lite.native.session import GroupSession
+
+GONE_MS = 5000
+"""Milliseconds for which a topic unknown to the brokers may still belong to the group."""
+LOOK_S = 0.05
+"""Seconds between two checks whether a reader's thread has ended."""
+
+
+class NativeMembership:
+    """The part of a native group's member that one reader reads.
+
+    The group does not wait for a reader that keeps a revoked partition for more than 300 ms: the
+    next owner gets its records again.
+    """
+
+    followed_topics = ()
+    reports_positions = True
+    is_settled = True
+
+    def __init__(self, reader: ReaderCore, *, session: GroupSession, topics: Sequence[str]) -> None:
+        self._reader = reader
+        self._session = session
+        self._topics = topics
+        self._thread: threading.Thread | None = None
+        """The thread that last asked for records."""
+        self._is_halting = False
+        self._halted = threading.Event()
+        reader.assignment.gone = GoneTopics(reader.intake, reader.engine, GONE_MS)
+        session.add(reader)
+
+    @property
+    def member_id(self) -> str:
+        """Return the consumer's name in the group's registry."""
+        return self._session.name
+
+    def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
+        raise InvalidConfigError(
+            f"group {self._session.group!r} is a native group, whose offsets no transaction can "
+            "commit; make the consumer with coordination='kafka'"
+        )
+
+    def join(self) -> Task[None]:
+        reader = self._reader
+        if self._topics:
+            yield RunOperation(
+                requests.known_topics(reader.cluster, self._topics, reader.deadline_ms())
+            )
+        yield Await(self._session.enter())
+
+    def asked(self) -> None:
+        self._thread = threading.current_thread()
+
+    def is_held_back(self) -> bool:
+        """Return whether the lease has expired, or the stream is closing."""
+        return self._is_halting or self._session.is_held_back
+
+    def is_due(self) -> bool:
+        return self._is_halting
+
+    def check(self) -> None:
+        if self._is_halting:
+            # A reader that asks for more has processed everything before, and reads no further
+            # here.
+            self._halted.set()
+            raise ClosedError("the consumer was closed")
+
+    def beginnings(
+        self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
+    ) -> Operation[Begun]:
+        reader = self._reader
+        known = {where: row for where, row in pending.items() if row is not None}
+        return beginnings(reader.cluster, self._session.group, known, reader.config, deadline_ms)
+
+    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+        return True
+
+    def commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+        deadline_ms: float,
+    ) -> Request:
+        return Request(partial(self._session.commit_soon, rows, grants))
+
+    def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
+        for where, grant in release.grants.items():
+            if not release.is_lost and grant is not None:
+                self._session.settled(where, settled.get(where), grant)
+
+    def leave(self) -> Task[None]:
+        yield Await(self._session.leave())
+
+    # The streams of one consumer close together.
+
+    def halt(self) -> None:
+        """Hand out no more records; the next call raises. Any thread may call this."""
+        self._is_halting = True
+        self._reader.notify()
+
+    def await_reader(self, deadline: float) -> bool:
+        """Wait after ``halt`` until the reader has stopped, or ``deadline`` (``time.monotonic``)
+        passes.
+
+        Returns whether the calling thread may read the positions: the reader stopped, ended, or is
+        this thread.
+        """
+        thread = self._thread
+        if thread is None or self.is_read_here:
+            return True
+        while thread.is_alive():
+            left = deadline - time.monotonic()
+            if self._halted.wait(max(0.0, min(left, LOOK_S))):
+                return True
+            if left <= 0:
+                return False
+        return True
+
+    @property
+    def is_read_here(self) -> bool:
+        """Return whether this thread was the last to ask for records."""
+        return self._thread is threading.current_thread()

@@ -1,0 +1,53 @@
+"""``SimConsumer``: the production reader and membership on a simulated shell, without records.
+
+A test moves the positions where a user's program would be handed records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.consuming.aio_consumer import AsyncConsumer
+from broker_lite.client.consuming.reader_core import Joining, ReaderCore
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.config import ConsumerConfig
+from broker_lite.model import TopicPartition
+
+
+def fetch_nothing(_: Callable[[], None]) -> None:
+    """The engine's ``post``: the engine never begins to fetch."""
+
+
+class SimConsumer(AsyncConsumer):
+    """The asyncio consumer over another shell than that of real sockets."""
+
+    def __init__(
+        self,
+        shell: Any,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        *,
+        group: str,
+        joining: Joining,
+        callbacks: Callbacks = NO_CALLBACKS,
+    ) -> None:
+        self._shell = shell
+        self._news = asyncio.Event()
+        self.core = ReaderCore(
+            self,
+            shell,
+            cluster,
+            config,
+            group=group,
+            joining=joining,
+            callbacks=callbacks,
+            notify=self._news.set,
+        )
+        self.core.engine.post = fetch_nothing  # type: ignore[method-assign]
+
+    def move(self, where: TopicPartition, count: int) -> None:
+        """Move a position forward, as handing out records does."""
+        self.core.intake.begin({where: self.position(where) + count})

@@ -1,0 +1,1 @@
+"""Classes that tests of several folders use."""
