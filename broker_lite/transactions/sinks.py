@@ -5,8 +5,8 @@ pool. The committed head record with the winners is the decision: winners get co
 other attempts of the batch abort markers. A repeated batch is recognised by its number, so the
 decision is idempotent. Nothing is answered and no marker is sent before its record is committed.
 
-The record that frees slots and opens a head again is not awaited. A later record implies it, and if
-it is lost, the next coordinator sends the markers again. ``deadline_ms`` is the time of the next
+The records that free slots and open a head again are not awaited. If they are lost, the next
+coordinator sends the markers again. ``deadline_ms`` is the time of the next
 TransactionTick.
 """
 
@@ -64,6 +64,9 @@ class _Sink:
     """Slots of this sink that are not free."""
     unmarked: set[int] = field(default_factory=set)
     """Slots whose markers are not done."""
+    freeing: set[int] = field(default_factory=set)
+    """Numbers of the records that free slots. The head opens in the log after they are committed:
+    until then another coordinator must abort these attempts, not commit them."""
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of ends that wait for the markers, with the time of their answer."""
     timeout_ms: int = 0
@@ -421,6 +424,7 @@ class SinkPartition:
             elif request is not None:
                 sink.parked.insert(0, request)
             if head.state is not SinkState.OPEN:
+                sink.freeing.clear()
                 self._send_markers(name, sink, head)
             self._retry_parked(sink)
 
@@ -462,7 +466,7 @@ class SinkPartition:
             self._effects.append(ev.SendSinkMarkers(name, sent))
         for row in silent:
             sink.unmarked.discard(row.producer_id)
-            self._free_slot(sink, row.producer_id)
+            self._free_slot(name, row.producer_id)
         if not sink.unmarked:
             self._complete(name, sink)
 
@@ -474,12 +478,13 @@ class SinkPartition:
         if event.producer_id not in sink.unmarked:
             return
         sink.unmarked.discard(event.producer_id)
-        self._free_slot(sink, event.producer_id)
+        self._free_slot(slot.sink, event.producer_id)
         if not sink.unmarked:
             self._complete(slot.sink, sink)
 
-    def _free_slot(self, sink: _Sink, producer_id: int) -> None:
+    def _free_slot(self, name: str, producer_id: int) -> None:
         """Free a slot after its markers, without waiting for the record."""
+        sink = self._sinks[name]
         freed: SinkSlot | None = self._slots.pop(producer_id).freed()
         sink.attempts.discard(producer_id)
         if freed is not None and freed.epoch <= EPOCH_LAST:
@@ -487,19 +492,33 @@ class SinkPartition:
             self._free.append(producer_id)
         else:
             freed = None
-        self._effects.append(ev.PersistSlot(self._next_number(), producer_id, freed))
+        number = self._next_number()
+        sink.freeing.add(number)
+
+        def settled(error: LogbusError | None) -> None:
+            if error is None:
+                sink.freeing.discard(number)
+                self._write_open_head(name, sink)
+
+        self._settled[number] = settled
+        self._effects.append(ev.PersistSlot(number, producer_id, freed))
 
     def _complete(self, name: str, sink: _Sink) -> None:
         """Open the head again after the last marker, without waiting for the record."""
         head = sink.head
         assert head is not None
         sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())
-        self._effects.append(ev.PersistHead(self._next_number(), name, sink.head))
+        self._write_open_head(name, sink)
         waiting, sink.waiting = sink.waiting, []
         for token, _ in waiting:
             self._effects.append(ev.SinkReply(token, ev.SinkResult()))
         self._retry_parked(sink)
         self._serve_waiting()
+
+    def _write_open_head(self, name: str, sink: _Sink) -> None:
+        """Append the open head, unless a slot is not free in the log or a new decision follows."""
+        if not sink.freeing and not sink.is_busy:
+            self._effects.append(ev.PersistHead(self._next_number(), name, sink.head))
 
     def _answer_after_markers(self, sink: _Sink, event: ev.EndBatch) -> None:
         assert sink.head is not None
