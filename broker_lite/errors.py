@@ -531,6 +531,25 @@ class SinkRowsDifferError(LogbusError):
     code, name = 10020, "SINK_ROWS_DIFFER"
 
 
+class FencedError(LogbusError):
+    """A newer producer has this producer's transactional id. This producer is over."""
+
+    code, name = 10021, "FENCED"
+
+
+class TransactionAbortedError(LogbusError):
+    """The transaction was aborted: none of its records and offsets are visible. Begin again."""
+
+    code, name = 10022, "TRANSACTION_ABORTED"
+
+
+class UnknownOutcomeError(LogbusError):
+    """The coordinator did not answer the end of a transaction. Call ``commit()`` again, or
+    ``abort()`` if that was called: a repeat cannot reach another transaction."""
+
+    code, name, definite = 10023, "UNKNOWN_OUTCOME", False
+
+
 _DEFAULT_MESSAGES: dict[str, str] = {
     "UNKNOWN_SERVER_ERROR": "unexpected error in the broker; see the broker's log",
     "UNKNOWN_TOPIC_OR_PARTITION": "this broker does not know the topic or partition",

@@ -62,6 +62,8 @@ POSITIONAL = {
         "send",
     ): "the public call, with names that people know",
     ("broker_lite/client/producing/producer.py", "send"): "the public call, with names as above",
+    ("broker_lite/client/transactions/producer.py", "send"): "the same call in a transaction",
+    ("broker_lite/client/transactions/aio_producer.py", "send"): "the same call in a transaction",
 }
 """Functions that may be given more by position; commands are given all by name, by click."""
 

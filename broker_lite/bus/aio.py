@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from broker_lite.bus.reading import membership, reading
 from broker_lite.client.administration import admin_requests
@@ -29,6 +29,13 @@ from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
 from broker_lite.errors import TopicExistsError
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import topics as topic_calls
+
+if TYPE_CHECKING:
+    from broker_lite.client.transactions.aio_producer import (
+        AsyncBusTransaction,
+        AsyncTransactionalProducer,
+    )
+    from broker_lite.client.transactions.idle import IdleProducers
 
 OPERATION_TIMEOUT_MS = 30_000
 NATIVE_SESSION_TIMEOUT_MS = 6000
@@ -68,11 +75,46 @@ class AsyncBus:
         self._shell = LoopShell(client_id)
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, client_id)
         self._options = {"client_id": client_id, **options}
+        self._idle: IdleProducers[AsyncTransactionalProducer] | None = None
+
+    @overload
+    def producer(self, *, transactional_id: str, **options: Any) -> AsyncTransactionalProducer: ...
+
+    @overload
+    def producer(self, **options: Any) -> AsyncProducer: ...
 
     def producer(self, **options: Any) -> AsyncProducer:
         """Return a producer; options as for ``Bus.producer``."""
         config = build(ProducerConfig, options, self._options)
+        if config.transactional_id:
+            from broker_lite.client.transactions.aio_producer import AsyncTransactionalProducer
+
+            return AsyncTransactionalProducer(self.bootstrap_servers, config)
         return AsyncProducer(self.bootstrap_servers, config)
+
+    def transaction(
+        self, transactional_id: str, *, timeout_ms: int = 60_000, **options: Any
+    ) -> AsyncBusTransaction:
+        """Return a transaction: ``async with bus.transaction("copier-1") as txn``; see
+        ``Bus.transaction``."""
+        from broker_lite.client.transactions.aio_producer import (
+            AsyncBusTransaction,
+            AsyncTransactionalProducer,
+        )
+        from broker_lite.client.transactions.idle import IdleProducers
+
+        given = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
+        config = build(ProducerConfig, {**options, **given}, self._options)
+        idle = self._idle = self._idle or IdleProducers()
+
+        async def release(producer: AsyncTransactionalProducer) -> None:
+            for each in idle.give_back(producer):
+                await each.close()
+
+        producer = idle.take(config)
+        return AsyncBusTransaction(
+            producer or AsyncTransactionalProducer(self.bootstrap_servers, config), release
+        )
 
     def consumer(
         self,
@@ -168,6 +210,8 @@ class AsyncBus:
 
     async def close(self) -> None:
         """Close the connections. Producers and consumers stay open; close them yourself."""
+        for producer in self._idle.drain() if self._idle is not None else ():
+            await producer.close()
         self._shell.close()
         self.admin.close()
 

@@ -1,13 +1,14 @@
 """``connect`` and ``Bus``: a cluster, and the producers, consumers and administration made for it.
 
-A bus is light: it holds addresses, options and pooled connections, no thread. It may be shared
-between threads and used after a fork; producers and consumers may not.
+A bus is light: it holds addresses, options, pooled connections and the idle producers of its
+transactions. It may be shared between threads and used after a fork; producers and consumers may
+not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from broker_lite.bus.reading import membership, reading
 from broker_lite.client.administration.admin import Admin
@@ -23,6 +24,8 @@ from broker_lite.model import TopicPartition
 if TYPE_CHECKING:
     from broker_lite.client.consuming.consumer import Consumer
     from broker_lite.client.producing.producer import Producer
+    from broker_lite.client.transactions.idle import IdleProducers
+    from broker_lite.client.transactions.producer import BusTransaction, TransactionalProducer
     from broker_lite.native.streams import MessageStreams
 
 
@@ -63,9 +66,16 @@ class Bus:
         self.client_id = client_id
         self.admin = Admin(bootstrap_servers, client_id=client_id)
         self._options = {"client_id": client_id, **options}
+        self._idle: IdleProducers[TransactionalProducer] | None = None
 
     def __repr__(self) -> str:
         return f"Bus({self.bootstrap_servers!r})"
+
+    @overload
+    def producer(self, *, transactional_id: str, **options: Any) -> TransactionalProducer: ...
+
+    @overload
+    def producer(self, **options: Any) -> Producer: ...
 
     def producer(self, **options: Any) -> Producer:
         """Return a producer; it sends no request before its first record.
@@ -73,11 +83,47 @@ class Bus:
         Options are those of ``ProducerConfig``, by name or in Kafka's spelling: ``acks`` ("all"),
         ``linger_ms`` (5), ``batch_bytes`` (2 MiB), ``buffer_bytes`` (64 MiB), ``compression``
         ("none", "lz4", "zstd"), ``delivery_timeout_ms`` (120,000), … ``conf/client.conf`` explains
-        them. Raises InvalidConfigError.
+        them. With ``transactional_id`` the producer has ``begin``, ``commit`` and ``abort``
+        (``TransactionalProducer``). Raises InvalidConfigError.
         """
+        config = build(ProducerConfig, options, self._options)
+        if config.transactional_id:
+            from broker_lite.client.transactions.producer import TransactionalProducer
+
+            return TransactionalProducer(self.bootstrap_servers, config)
         from broker_lite.client.producing.producer import Producer
 
-        return Producer(self.bootstrap_servers, build(ProducerConfig, options, self._options))
+        return Producer(self.bootstrap_servers, config)
+
+    def transaction(
+        self, transactional_id: str, *, timeout_ms: int = 60_000, **options: Any
+    ) -> BusTransaction:
+        """Return a transaction: ``with bus.transaction("copier-1") as txn``.
+
+        The end of the block commits, and an exception aborts. ``txn`` has ``send``, ``send_arrow``
+        and ``send_offsets``. The coordinator aborts the transaction after ``timeout_ms``. Each
+        live program needs a transactional id of its own, and the same one after a restart: the
+        first transaction fences the id's older producers. Options are those of ``producer``. The
+        bus keeps the producer for the next transaction of the id.
+
+        Errors: FencedError (another program has the id: stop), TransactionAbortedError (begin
+        again), UnknownOutcomeError (call ``txn.commit()`` again).
+        """
+        from broker_lite.client.transactions.idle import IdleProducers
+        from broker_lite.client.transactions.producer import BusTransaction, TransactionalProducer
+
+        given = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
+        config = build(ProducerConfig, {**options, **given}, self._options)
+        idle = self._idle = self._idle or IdleProducers()
+
+        def release(producer: TransactionalProducer) -> None:
+            for each in idle.give_back(producer):
+                each.close()
+
+        producer = idle.take(config)
+        return BusTransaction(
+            producer or TransactionalProducer(self.bootstrap_servers, config), release
+        )
 
     def consumer(
         self,
@@ -207,6 +253,8 @@ class Bus:
 
     def close(self) -> None:
         """Close the pooled connections. Producers and consumers stay open; close them yourself."""
+        for producer in self._idle.drain() if self._idle is not None else ():
+            producer.close()
         self.admin.close()
 
     def __enter__(self) -> Bus:

@@ -88,8 +88,24 @@ class ProducerConfig(Config):
         at_least=1,
     )
     client_id: str = setting("client.id", "logbus", "client name in the broker's log and metrics")
+    transactional_id: str = setting(
+        "transactional.id", "", "name under which a producer's transactions survive a restart"
+    )
+    transaction_timeout_ms: int = setting(
+        "transaction.timeout.ms",
+        MINUTE,
+        "maximum length of a transaction; then the coordinator aborts it",
+        "ms",
+        at_least=1,
+    )
 
     def validate(self) -> None:
+        if self.transactional_id and (self.acks != "all" or not self.idempotence):
+            given = "enable.idempotence=false" if self.acks == "all" else f"acks={self.acks}"
+            raise InvalidConfigError(
+                f"transactional.id={self.transactional_id!r} with {given}: a transaction needs "
+                "acks=all and idempotence; leave out that option, or the transactional id"
+            )
         if self.delivery_timeout_ms < self.linger_ms:
             raise InvalidConfigError(
                 f"delivery.timeout.ms={self.delivery_timeout_ms} is shorter than "

@@ -2,8 +2,9 @@
 
 Decoded records are slices of the frame; encoded ones are separate buffers. They are never copied or
 inspected here. Topics have names up to version 12 and ids from 13; the other field is empty. The
-client always uses version 13. In the broker: loop thread; in the client: the thread that owns the
-connection.
+client uses version 13, and 11 in transactions of version 1: from 12 on the broker adds a
+transaction's partitions (KIP-890). In the broker: loop thread; in the client: the thread that owns
+the connection.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from broker_lite.wire.primitives import (
 
 FLEXIBLE = 9
 CLIENT_VERSION = 13
+ADDS_NO_PARTITIONS = 11
+"""The last version in which AddPartitionsToTxn must come before a transaction's batches."""
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 

@@ -10,55 +10,33 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from client_programs import JAVA, Note
+from client_programs import Note
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_broker import kafka_running
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.local.zookeeper import find_java
 from broker_lite.model import TopicPartition
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
-JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
 MOVED = Path(__file__).parent / "spark" / "moved.py"
 
-START_SECONDS = 60
 WAIT_SECONDS = 60
 CLEAN_SECONDS = 150
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-SERVER = """
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-log.dirs={folder}/log
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-group.initial.rebalance.delay.ms=0
-log.cleaner.backoff.ms=100
-log.initial.task.delay.ms=100
-auto.create.topics.enable=false
-"""
 
 Mirror = Callable[..., Any]
 
@@ -68,51 +46,9 @@ def noted(kafka: str, answered: Note, versions: dict[str, str]) -> None:
     answered(versions["broker"], "mirrored from, by logbus mirror", "copied")
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-@contextmanager
-def running(class_path: str, folder: Path) -> Iterator[str]:
-    """A Kafka broker's address."""
-    port, controller = free_ports(2)
-    settings = folder / "server.properties"
-    settings.write_text(SERVER.format(port=port, controller=controller, folder=folder))
-    log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
-    java = [find_java(), *JVM, log, "-cp", class_path]
-    made = ("format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(settings))
-    subprocess.run(
-        [*java, "kafka.tools.StorageTool", *made], check=True, capture_output=True, timeout=60
-    )
-    with (folder / "out").open("wb") as out:
-        broker = subprocess.Popen(
-            [*java, "kafka.Kafka", str(settings)], stdout=out, stderr=out, cwd=folder
-        )
-    try:
-        address = f"127.0.0.1:{port}"
-        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                admin.list_topics(timeout=2)
-                break
-            except ck.KafkaException:
-                assert broker.poll() is None, (folder / "out").read_text()
-                assert time.monotonic() < deadline, (folder / "out").read_text()
-        yield address
-    finally:
-        broker.kill()
-        broker.wait()
-
-
 @pytest.fixture(scope="module")
 def kafka(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(class_path, tmp_path_factory.mktemp("kafka")) as address:
+    with kafka_running(class_path, tmp_path_factory.mktemp("kafka")) as address:
         yield address
 
 
@@ -346,7 +282,7 @@ def test_old_kafka_version_is_copied(
     answered: Note,
     versions: dict[str, str],
 ) -> None:
-    with running(old_class_path, tmp_path) as kafka:
+    with kafka_running(old_class_path, tmp_path) as kafka:
         make_topic(kafka, topic, 2, retention_ms="-1")
         for at, codec in enumerate(CODECS):
             produce(kafka, topic, 100, at * 100, **{"compression.type": codec})

@@ -12,6 +12,7 @@ from controller_machine import ControllerMachine
 from group_machine import GroupMachine
 from membership_machine import MembershipMachine
 from native_machine import NativeVerb
+from producer_machine import ProducerMachine
 from sink_machine import SinkMachine
 from transaction_machine import TransactionMachine
 
@@ -195,6 +196,7 @@ MACHINES: dict[str, Any] = {
     "group": GroupMachine,
     "membership": MembershipMachine,
     "native": NativeVerb,
+    "producer": ProducerMachine,
     "sinks": SinkMachine,
     "transaction": TransactionMachine,
 }

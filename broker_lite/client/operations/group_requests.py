@@ -14,6 +14,7 @@ from broker_lite.client.operations.cluster import Cluster, backoff_ms, group_by_
 from broker_lite.client.operations.requests import PerPartition, may_retry, on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Exchange, Operation, Pause, Send
 from broker_lite.errors import (
+    ConcurrentTransactionsError,
     LogbusError,
     NotCoordinatorError,
     UnknownTopicIdError,
@@ -26,6 +27,9 @@ from broker_lite.wire.calls import groups
 
 COMMIT_ATTEMPTS = 4
 """Attempts to commit for a topic that the coordinator does not know yet."""
+
+MARKERS_MS = 20
+"""First pause while the markers of the previous transaction are written."""
 
 NO_MEMBER = ("", -1, None)
 """The member id, generation and instance id of a commit by a client outside the group."""
@@ -53,16 +57,21 @@ def on_coordinator(
     deadline_ms: float,
     *,
     unanswered: list[LogbusError] | None = None,
+    known: KnownCoordinator | None = None,
 ) -> Operation[T]:
     """Send a request to the group's coordinator and follow the group if it moves.
 
-    ``unanswered`` collects the errors of attempts that the coordinator may have executed.
+    ``unanswered`` collects the errors of attempts that the coordinator may have executed. With
+    ``known`` the request goes to the coordinator of a transactional id, as it was last found.
     """
     attempt = 0
     while True:
         is_sent = False
         try:
-            endpoint = yield from find_coordinator(cluster, group, deadline_ms)
+            if known is None:
+                endpoint = yield from find_coordinator(cluster, group, deadline_ms)
+            else:
+                endpoint = yield from known.find(cluster, deadline_ms)
             is_sent = True
             answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
             problem = check(answer)
@@ -71,6 +80,10 @@ def on_coordinator(
         except LogbusError as error:
             problem = error
         pause = backoff_ms(attempt)
+        if isinstance(problem, ConcurrentTransactionsError):
+            pause = backoff_ms(attempt, MARKERS_MS)
+        elif known is not None:
+            known.endpoint = None
         if not problem.retriable or cluster.now_ms() + pause >= deadline_ms:
             raise problem
         if unanswered is not None and is_sent and not isinstance(problem, NotCoordinatorError):
@@ -79,8 +92,26 @@ def on_coordinator(
         attempt += 1
 
 
-def find_coordinator(cluster: Cluster, group: str, deadline_ms: float) -> Operation[Endpoint]:
-    """Return the broker that coordinates a group."""
+class KnownCoordinator:
+    """The broker that coordinates a transactional id, the ``key``; ``endpoint`` None: unknown."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.endpoint: Endpoint | None = None
+
+    def find(self, cluster: Cluster, deadline_ms: float) -> Operation[Endpoint]:
+        """Return the broker, and look it up if needed."""
+        if self.endpoint is None:
+            self.endpoint = yield from find_coordinator(
+                cluster, self.key, deadline_ms, groups.KEY_TYPE_TRANSACTION
+            )
+        return self.endpoint
+
+
+def find_coordinator(
+    cluster: Cluster, key: str, deadline_ms: float, key_type: int = groups.KEY_TYPE_GROUP
+) -> Operation[Endpoint]:
+    """Return the broker that coordinates a group, or a transactional id."""
 
     def check(answer: groups.FindCoordinatorResponse) -> LogbusError | None:
         if not answer.coordinators:
@@ -89,7 +120,7 @@ def find_coordinator(cluster: Cluster, group: str, deadline_ms: float) -> Operat
         return error_for(row.error_code, row.error_message or "") if row.error_code else None
 
     answer = yield from on_any_broker(
-        cluster, CallExchange(groups.FindCoordinatorRequest((group,))), check, deadline_ms
+        cluster, CallExchange(groups.FindCoordinatorRequest((key,), key_type)), check, deadline_ms
     )
     row = answer.coordinators[0]
     return Endpoint(row.host, row.port)
@@ -200,7 +231,7 @@ def commit_offsets(
                 where = TopicPartition(topic.name, row.partition_index)
                 error = error_for(row.error_code) if row.error_code else None
                 if isinstance(error, UnknownTopicIdError) and where in commits:
-                    error = _other_topic(where, commits[where])
+                    error = other_topic(where, commits[where])
                 elif may_retry(error) and not isinstance(error, UnknownTopicOrPartitionError):
                     return error
                 done[where] = error
@@ -211,7 +242,7 @@ def commit_offsets(
     for attempt in range(COMMIT_ATTEMPTS):
         exchange = CallExchange(
             groups.OffsetCommitRequest(
-                group, _topics_to_commit(pending), member[1], member[0], member[2]
+                group, topics_to_commit(pending), member[1], member[0], member[2]
             )
         )
         yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
@@ -229,9 +260,10 @@ def commit_offsets(
     return done
 
 
-def _topics_to_commit(
+def topics_to_commit(
     commits: Mapping[TopicPartition, CommittedOffset],
 ) -> tuple[groups.OffsetCommitTopic, ...]:
+    """Return offsets as the topics of an OffsetCommit or TxnOffsetCommit."""
     topics: dict[tuple[str, str], list[groups.OffsetToCommit]] = {}
     for where, row in commits.items():
         topics.setdefault((where.topic, row.topic_id), []).append(
@@ -243,7 +275,8 @@ def _topics_to_commit(
     )
 
 
-def _other_topic(where: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
+def other_topic(where: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
+    """Return the error of an offset whose topic was recreated."""
     return UnknownTopicIdError(
         f"topic {where.topic!r} was deleted and made again: {where}'s offset {commit.offset} is of "
         f"the topic before (id {commit.topic_id}) and was not committed"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator, Iterable
-from typing import Any
+from typing import Any, Self
 
 from broker_lite.client.producing.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
 from broker_lite.client.producing.producer import Producer
@@ -40,10 +40,12 @@ def _nothing() -> None:
 class AsyncProducer:
     """``Producer`` for asyncio: ``await producer.send(…)`` returns the acknowledgement."""
 
+    _kind: type[Producer] = Producer
+
     def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
         self.config = config
         self._shell = LoopShell(config.client_id)
-        self._core = Producer(bootstrap_servers, config, shell=self._shell)
+        self._core = self._kind(bootstrap_servers, config, shell=self._shell)
         self._waiting: deque[tuple[Sent, tuple[Any, ...], float]] = deque()
         self._is_watching = False
 
@@ -133,12 +135,16 @@ class AsyncProducer:
             outcome.add_done_callback(lambda each: resolve_with(each, _nothing), done)
             await done
 
+    async def _queued(self) -> None:
+        """Wait until the records that wait for buffer space are queued."""
+        while self._waiting:
+            await asyncio.sleep(0.001)
+
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all earlier sends are acknowledged; raises as ``Producer.flush``."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self._waiting:
-                    await asyncio.sleep(0.001)
+                await self._queued()
                 waiting = self._core.start_flush()
                 await self._all_done(waiting)
         except TimeoutError:
@@ -153,7 +159,7 @@ class AsyncProducer:
             self._core.end()
             self._shell.close()
 
-    async def __aenter__(self) -> AsyncProducer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

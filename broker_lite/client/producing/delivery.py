@@ -7,6 +7,9 @@ with the oldest, which preserves the order.
 An idempotent batch keeps its producer id and sequence as long as it may be in the log. Retries send
 it unchanged, so the log never holds it twice. Only batches that are certainly not in the log are
 renumbered. ``sender`` calls this module on its thread.
+
+In a transaction no batch is ever renumbered. The first batch that fails sets ``failure``: the
+transaction must abort.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from broker_lite.errors import (
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Compression
+from broker_lite.record.format import ATTRIBUTE_TRANSACTIONAL
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 from broker_lite.wire.reused_memory import ReusedMemory
 
@@ -60,8 +64,18 @@ class Delivery:
         compression: Compression,
         delivery_timeout_ms: int,
         memory_bytes: int = 0,
+        transactional: bool = False,
     ) -> None:
         self.idempotent = idempotent
+        self.transactional = transactional
+        self.failure: LogbusError | None = None
+        """The error of the first batch of this transaction that failed."""
+        self.has_sent = False
+        """Whether a batch was sent under the present identity."""
+        self.added: set[TopicPartition] | None = None
+        """The partitions that the transaction holds; None: the brokers add them."""
+        self.unadded: set[TopicPartition] = set()
+        """Partitions to add before their first batch can be sent."""
         self.memory = ReusedMemory(memory_bytes)
         """Buffer pool of encoded batches; keeps at most ``memory_bytes``."""
         self.identity: ProducerIdentity | None = None
@@ -84,7 +98,17 @@ class Delivery:
     @property
     def wants_identity(self) -> bool:
         """Whether InitProducerId must be sent before any batch."""
-        return self.idempotent and self.identity is None and bool(self._busy)
+        return (
+            self.idempotent
+            and not self.transactional
+            and self.identity is None
+            and bool(self._busy)
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is queued or in flight."""
+        return not self._busy
 
     def is_backlogged(self, topic: str) -> bool:
         """Return whether batches of the topic are queued: a new one can then keep lingering."""
@@ -109,8 +133,15 @@ class Delivery:
             self._busy[where] = None
 
     def set_identity(self, identity: ProducerIdentity) -> None:
-        """Store the producer id that ``wants_identity`` requested."""
+        """Store the producer id that ``wants_identity`` requested, or that of a transaction."""
         self.identity = identity
+        self.failure = None
+        self.has_sent = False
+
+    def note_failure(self, error: LogbusError) -> None:
+        """Record the error of rows that a transaction loses."""
+        if self.transactional and self.failure is None:
+            self.failure = error
 
     def fail_topic(self, topic: str, error: LogbusError) -> None:
         """Fail the topic's queued batches: the topic does not exist."""
@@ -121,20 +152,21 @@ class Delivery:
             self._settle(where, part)
 
     def fail_all(self, error: LogbusError) -> None:
-        """Fail all batches, queued or in flight: the producer closes."""
+        """Fail all batches, queued or in flight: the producer closes, or its transaction aborts."""
         for where in list(self._busy):
             part = self._partitions[where]
             for batch in (*part.in_flight, *part.queue):
                 self._finish(batch, error)
             part.in_flight.clear()
             part.queue.clear()
+            part.settle()
         self._busy.clear()
 
     # -- requests
 
     def requests(self, now_ms: float, view: ClusterView) -> list[Outgoing]:
         """Return the produce requests to send now. Call again until the list is empty."""
-        if self.idempotent and self.identity is None:
+        if self.failure is not None or (self.idempotent and self.identity is None):
             return []
         chosen: dict[Endpoint, list[ProducerBatch]] = {}
         sizes: dict[Endpoint, int] = {}
@@ -150,6 +182,9 @@ class Delivery:
                 known = view.partition(where)
                 part.error = part.error if known is None else no_leader(view, where, known)
                 continue
+            if self.added is not None and where not in self.added:
+                self.unadded.add(where)
+                continue
             batch = part.queue[0]
             if sizes.get(leader, 0) and sizes[leader] + batch.size_bytes > REQUEST_BYTES_MAX:
                 continue
@@ -160,10 +195,12 @@ class Delivery:
                 refused.append((part, batch, problem))
                 continue
             part.sent(batch, leader_epoch)
+            self.has_sent = True
             chosen.setdefault(leader, []).append(batch)
             sizes[leader] = sizes.get(leader, 0) + batch.size_bytes
         for part, batch, error in refused:
             part.queue.remove(batch)
+            self.note_failure(error)
             self._finish(batch, error)
             self._settle(batch.where, part)
         return [
@@ -209,6 +246,7 @@ class Delivery:
                 batch.columns,
                 timestamp_ms=batch.timestamp_ms,
                 compression=self._compression,
+                attributes=ATTRIBUTE_TRANSACTIONAL if self.transactional else 0,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 base_sequence=sequence,
@@ -228,7 +266,7 @@ class Delivery:
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
             for topic in response.topics:
                 for row in topic.partitions:
-                    rows[names.get(topic.topic_id, ""), row.partition] = row
+                    rows[topic.name or names.get(topic.topic_id, ""), row.partition] = row
         for batch in sent.batches:
             part = self._partitions[batch.where]
             if not part.returned(batch):
@@ -297,12 +335,16 @@ class Delivery:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
             # It overtook a batch that failed, or follows one that will never be in the log.
             part.again(batch)
-        elif batch.maybe_appended and isinstance(error, InvalidProducerEpochError):
+        elif isinstance(error, InvalidProducerEpochError) and (
+            batch.maybe_appended or self.transactional
+        ):
             self._fail(part, batch, error)
         elif batch.maybe_appended:
             # A new sequence could duplicate the batch. The refusing broker may be a deposed leader
             # with a shorter log; the current leader may hold the batch.
             self._later(part, batch, error, now_ms)
+        elif self.transactional:
+            self._fail(part, batch, error)
         else:
             self.identity = None if self.identity == batch.identity else self.identity
             part.again(batch)
@@ -330,8 +372,11 @@ class Delivery:
     # -- completion of a batch
 
     def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
-        """Fail a batch; the batches behind it need new sequences."""
-        if batch.sequence >= 0 and batch.identity == part.identity:
+        """Fail a batch; the batches behind it need new sequences, or their transaction aborts."""
+        self.note_failure(error)
+        if self.transactional:
+            part.held = True
+        elif batch.sequence >= 0 and batch.identity == part.identity:
             part.spoiled = True
             part.held = True
             if batch.maybe_appended:

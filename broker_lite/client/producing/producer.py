@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +89,8 @@ class Producer:
         self._used_bytes = 0
         self._waiters = 0
         self._end: LogbusError | None = None
+        self._shut: LogbusError | None = None
+        """The error of ``send`` outside of a transaction; None: ``send`` may pass."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
         # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
@@ -304,8 +306,9 @@ class Producer:
         return rows
 
     def _await_space(self, topic: str) -> None:
-        if self._end is not None:
-            raise self._end
+        refusal = self._end or self._shut
+        if refusal is not None:
+            raise refusal
         if self._used_bytes < self.config.buffer_bytes:
             return
         deadline = time.monotonic() + self.config.max_block_ms / 1000.0
@@ -320,8 +323,9 @@ class Producer:
                         f"max.block.ms={self.config.max_block_ms}; is the cluster up?"
                     )
                 self._space.wait(left)
-                if self._end is not None:
-                    raise self._end
+                refusal = self._end or self._shut
+                if refusal is not None:
+                    raise refusal
         finally:
             self._waiters -= 1
 
@@ -457,7 +461,7 @@ class Producer:
     def _stop(self) -> None:
         self._sender.close(ClosedError("the producer was closed before the acknowledgement"))
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

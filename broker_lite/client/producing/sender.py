@@ -28,7 +28,12 @@ from broker_lite.errors import (
     NetworkError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.wire.produce import PartitionRecords, ProduceResponse, TopicRecords
+from broker_lite.wire.produce import (
+    CLIENT_VERSION,
+    PartitionRecords,
+    ProduceResponse,
+    TopicRecords,
+)
 
 LANE = "produce"
 LOOK_MS = 25
@@ -66,7 +71,11 @@ class Sender:
             compression=config.compression,  # type: ignore[arg-type]
             delivery_timeout_ms=config.delivery_timeout_ms,
             memory_bytes=config.buffer_bytes,
+            transactional=bool(config.transactional_id),
         )
+        self.produce_version = CLIENT_VERSION
+        self.on_pumped: Callable[[], None] = _nothing
+        """Called after each turn: a transaction may have failed, or all may be delivered."""
         self._shell = shell
         self._cluster = cluster
         self._config = config
@@ -171,6 +180,7 @@ class Sender:
         self.pump()
 
     def _give_up(self, rows: Waiting, error: LogbusError) -> None:
+        self.delivery.note_failure(error)
         rows.finish(error)
         self._on_released(rows.size_bytes)
         self._on_finished(rows)
@@ -190,6 +200,7 @@ class Sender:
                 break
         if delivery.done:
             self._report()
+        self.on_pumped()
         if delivery.stale and not self._is_renewing:
             self._renew()
         if delivery.memory.kept_bytes and self._sweep_timer is None:
@@ -212,9 +223,11 @@ class Sender:
         if self._late_timer is None:
             self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
         exchange = ProduceExchange(
-            [TopicRecords("", sent.topic_ids[name], rows) for name, rows in by_topic.items()],
+            [TopicRecords(name, sent.topic_ids[name], rows) for name, rows in by_topic.items()],
             acks=self._acks,
             timeout_ms=max(1, int(timeout_ms)),
+            transactional_id=self._config.transactional_id or None,
+            version=self.produce_version,
         )
         self._shell.request(
             Send(sent.endpoint, exchange, timeout_ms, LANE),
@@ -396,11 +409,22 @@ class Sender:
         if memory.kept_bytes and not self._closed:
             self._sweep_timer = self._shell.later(SWEEP_MS, self._sweep)
 
+    # -- the end
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all rows that the shell's thread knows of are acknowledged or have failed."""
+        return not self.inbox and not self._unplaced and self.delivery.is_idle
+
     def close(self, error: LogbusError) -> None:
-        """Fail all remaining rows and batches."""
+        """Fail all remaining rows and batches, and stop."""
         self._closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
+        self.discard(error)
+
+    def discard(self, error: LogbusError) -> None:
+        """Fail all remaining rows and batches."""
         for waiting in list(self._unplaced.values()):
             for rows in waiting:
                 self._give_up(rows, error)
@@ -409,3 +433,7 @@ class Sender:
             self._give_up(self.inbox.popleft(), error)
         self.delivery.fail_all(error)
         self._report()
+
+
+def _nothing() -> None:
+    """Serve as ``on_pumped`` of a producer without transactions."""

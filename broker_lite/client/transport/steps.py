@@ -64,14 +64,22 @@ class CallExchange(Generic[T]):
 class ProduceExchange:
     """A produce request: batches for the partitions of one leader."""
 
-    __slots__ = ("acks", "timeout_ms", "topics")
+    __slots__ = ("acks", "timeout_ms", "topics", "transactional_id", "version")
 
     def __init__(
-        self, topics: Sequence[produce.TopicRecords], *, acks: int, timeout_ms: int
+        self,
+        topics: Sequence[produce.TopicRecords],
+        *,
+        acks: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
+        version: int = produce.CLIENT_VERSION,
     ) -> None:
         self.topics = topics
         self.acks = acks
         self.timeout_ms = timeout_ms
+        self.transactional_id = transactional_id
+        self.version = version
 
     @property
     def has_answer(self) -> bool:
@@ -84,10 +92,12 @@ class ProduceExchange:
             timeout_ms=self.timeout_ms,
             correlation_id=correlation_id,
             client_id=client_id,
+            transactional_id=self.transactional_id,
+            version=self.version,
         )
 
     def answer(self, frame: memoryview) -> produce.ProduceResponse:
-        return produce.decode_response(frame)
+        return produce.decode_response(frame, self.version)
 
 
 class FetchExchange:

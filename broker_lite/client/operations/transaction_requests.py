@@ -1,0 +1,201 @@
+"""Requests of a transaction: to the coordinator of its transactional id, and to a group's.
+
+Each operation follows a coordinator that moves, and retries until ``deadline_ms`` on the cluster's
+clock. ``version`` is the cluster's transaction version (1 or 2). No I/O; a shell runs the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from broker_lite.client.operations.bounds import check_commits
+from broker_lite.client.operations.cluster import Cluster, group_by_topic
+from broker_lite.client.operations.group_requests import (
+    COMMIT_ATTEMPTS,
+    NO_MEMBER,
+    KnownCoordinator,
+    on_coordinator,
+    other_topic,
+    topics_to_commit,
+)
+from broker_lite.client.operations.requests import may_retry
+from broker_lite.client.transport.steps import CallExchange, Operation
+from broker_lite.errors import (
+    LogbusError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import NO_EPOCH, NO_PRODUCER, CommittedOffset, TopicPartition
+from broker_lite.wire.calls import cluster as cluster_calls
+from broker_lite.wire.calls import groups, producers, transactions
+
+FEATURE = "transaction.version"
+NO_IDENTITY = (NO_PRODUCER, NO_EPOCH)
+
+
+class OffsetsToCommit(NamedTuple):
+    """Offsets to commit for a group. ``member``: id, generation and instance id of the consumer
+    that read the records (KIP-447)."""
+
+    group: str
+    rows: Mapping[TopicPartition, CommittedOffset]
+    member: tuple[str, int, str | None] = NO_MEMBER
+
+
+def initialize(
+    cluster: Cluster,
+    known: KnownCoordinator,
+    *,
+    timeout_ms: int,
+    expected: tuple[int, int] | None,
+    deadline_ms: float,
+) -> Operation[tuple[int, int, int]]:
+    """Return producer id, epoch and the cluster's transaction version.
+
+    The coordinator aborts the id's open transaction. Without ``expected`` it fences all former
+    producers of the id; with it, it refuses a producer that was fenced.
+    """
+    features = yield from on_coordinator(
+        cluster,
+        known.key,
+        CallExchange(cluster_calls.ApiVersionsRequest("logbus", "1")),
+        lambda answer: error_for(answer.error_code) if answer.error_code else None,
+        deadline_ms,
+        known=known,
+    )
+    levels = {row.name: row.max_version for row in features.finalized_features}
+    request = producers.InitProducerIdRequest(known.key, timeout_ms, *(expected or NO_IDENTITY))
+    answer = yield from on_coordinator(
+        cluster,
+        known.key,
+        CallExchange(request),
+        lambda answer: error_for(answer.error_code) if answer.error_code else None,
+        deadline_ms,
+        known=known,
+    )
+    return answer.producer_id, answer.producer_epoch, max(1, levels.get(FEATURE, 1))
+
+
+def add_partitions(
+    cluster: Cluster,
+    known: KnownCoordinator,
+    identity: tuple[int, int],
+    wheres: Iterable[TopicPartition],
+    deadline_ms: float,
+) -> Operation[None]:
+    """Add partitions to the open transaction (version 1)."""
+    topics = tuple(
+        transactions.TxnTopic(name, tuple(where.partition for where in rows))
+        for name, rows in group_by_topic(sorted(wheres)).items()
+    )
+
+    def check(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError | None:
+        errors = [
+            error_for(row.partition_error_code)
+            for topic in answer.results_by_topic_v3_and_below
+            for row in topic.results_by_partition
+            if row.partition_error_code
+        ]
+        # One bad partition refuses the others; its own error says why.
+        final = [error for error in errors if not error.retriable]
+        return next(iter(final or errors), None)
+
+    request = transactions.AddPartitionsToTxnRequest(known.key, *identity, topics)
+    yield from on_coordinator(
+        cluster, known.key, CallExchange(request), check, deadline_ms, known=known
+    )
+
+
+def commit_offsets(
+    cluster: Cluster,
+    known: KnownCoordinator,
+    identity: tuple[int, int],
+    offsets: OffsetsToCommit,
+    deadline_ms: float,
+    *,
+    version: int,
+) -> Operation[None]:
+    """Add a group's offsets to the open transaction. They are visible once it commits."""
+    check_commits(offsets.rows)
+    kind = transactions.TxnOffsetCommitRequest
+    if version == 1:
+        kind = transactions.OldTxnOffsetCommitRequest
+        added = transactions.AddOffsetsToTxnRequest(known.key, *identity, offsets.group)
+        yield from on_coordinator(
+            cluster,
+            known.key,
+            CallExchange(added),
+            lambda answer: error_for(answer.error_code) if answer.error_code else None,
+            deadline_ms,
+            known=known,
+        )
+    member_id, generation, instance_id = offsets.member
+    request = kind(
+        known.key,
+        offsets.group,
+        *identity,
+        topics_to_commit(offsets.rows),
+        generation,
+        member_id,
+        instance_id,
+    )
+    errors: Sequence[LogbusError] = ()
+    attempts = 0
+
+    def check(answer: groups.OffsetCommitResponse) -> LogbusError | None:
+        nonlocal errors, attempts
+        attempts += 1
+        errors = [
+            _named(TopicPartition(topic.name, row.partition_index), row.error_code, offsets.rows)
+            for topic in answer.topics
+            for row in topic.partitions
+            if row.error_code
+        ]
+        retriable = [error for error in errors if may_retry(error)]
+        if attempts >= COMMIT_ATTEMPTS:
+            retriable = [
+                error for error in retriable if not isinstance(error, UnknownTopicOrPartitionError)
+            ]
+        return retriable[0] if len(retriable) == len(errors) and retriable else None
+
+    yield from on_coordinator(cluster, offsets.group, CallExchange(request), check, deadline_ms)
+    if errors:
+        raise errors[0]
+
+
+def _named(
+    where: TopicPartition, code: int, rows: Mapping[TopicPartition, CommittedOffset]
+) -> LogbusError:
+    error = error_for(code)
+    if isinstance(error, UnknownTopicIdError) and where in rows:
+        return other_topic(where, rows[where])
+    return type(error)(f"{where}: {error.message}")
+
+
+def end(
+    cluster: Cluster,
+    known: KnownCoordinator,
+    identity: tuple[int, int],
+    deadline_ms: float,
+    *,
+    version: int,
+    committed: bool,
+) -> Operation[tuple[int, int] | None]:
+    """Commit or abort; return the identity of the next transaction (None in version 1).
+
+    A repeat with the same identity returns the outcome of the first request.
+    """
+    kind = transactions.EndOldTxnRequest if version == 1 else transactions.EndTxnRequest
+    answer = yield from on_coordinator(
+        cluster,
+        known.key,
+        CallExchange(kind(known.key, *identity, committed)),
+        lambda answer: error_for(answer.error_code) if answer.error_code else None,
+        deadline_ms,
+        known=known,
+    )
+    if answer.producer_id == NO_PRODUCER:
+        return None
+    return answer.producer_id, answer.producer_epoch

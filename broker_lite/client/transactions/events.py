@@ -1,0 +1,137 @@
+"""Events and effects of the transaction machine. A call is an event of the user that is answered
+once, by ``AnswerCall``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker_lite.client.producing.batches import ProducerIdentity
+from broker_lite.errors import LogbusError
+
+
+class BeginCall(NamedTuple):
+    """The user calls ``begin``."""
+
+
+class CommitCall(NamedTuple):
+    """The user calls ``commit``."""
+
+
+class AbortCall(NamedTuple):
+    """The user calls ``abort``."""
+
+
+class OffsetsCall(NamedTuple):
+    """The user calls ``send_offsets``."""
+
+    group: str
+
+
+Call = BeginCall | CommitCall | AbortCall | OffsetsCall
+
+
+class Initialized(NamedTuple):
+    """InitProducerId returned a producer id and epoch."""
+
+    identity: ProducerIdentity
+    version: int
+    """The cluster's transaction version, 1 or 2."""
+
+
+class InitFailed(NamedTuple):
+    """InitProducerId failed for good, or its time is up."""
+
+    error: LogbusError
+
+
+class SendFailed(NamedTuple):
+    """A batch failed, or a partition could not be added: the transaction has lost records."""
+
+    error: LogbusError
+
+
+class Delivered(NamedTuple):
+    """Every record that was sent is acknowledged."""
+
+
+class OffsetsSent(NamedTuple):
+    """TxnOffsetCommit was answered; ``error`` None: the group's coordinator has the offsets."""
+
+    error: LogbusError | None = None
+
+
+class Ended(NamedTuple):
+    """EndTxn was answered. ``identity`` is that of the next transaction (version 2 only)."""
+
+    identity: ProducerIdentity | None = None
+
+
+class EndFailed(NamedTuple):
+    """EndTxn failed for good; with a retriable error its time is up and its outcome unknown."""
+
+    error: LogbusError
+
+
+Event = Call | Initialized | InitFailed | SendFailed | Delivered | OffsetsSent | Ended | EndFailed
+
+
+class Initialize(NamedTuple):
+    """Send InitProducerId; ``expected`` is this producer's present identity (KIP-360)."""
+
+    expected: ProducerIdentity | None
+
+
+class OpenSends(NamedTuple):
+    """Number batches under this identity, and let ``send`` pass."""
+
+    identity: ProducerIdentity
+    version: int
+
+
+class ShutSends(NamedTuple):
+    """Let ``send`` raise ``error``; hand over all rows that are open."""
+
+    error: LogbusError
+
+
+class AwaitDelivery(NamedTuple):
+    """Report ``Delivered`` once every record is acknowledged."""
+
+
+class DiscardSends(NamedTuple):
+    """Fail all records that are not acknowledged."""
+
+    error: LogbusError
+
+
+class CommitOffsets(NamedTuple):
+    """Send the offsets of the present ``OffsetsCall``, after AddOffsetsToTxn in version 1."""
+
+    identity: ProducerIdentity
+    version: int
+
+
+class SendEnd(NamedTuple):
+    """Send EndTxn."""
+
+    identity: ProducerIdentity
+    version: int
+    committed: bool
+
+
+class AnswerCall(NamedTuple):
+    """Answer the present call; ``error`` None: it succeeded."""
+
+    error: LogbusError | None = None
+
+
+Effect = (
+    Initialize
+    | OpenSends
+    | ShutSends
+    | AwaitDelivery
+    | DiscardSends
+    | CommitOffsets
+    | SendEnd
+    | AnswerCall
+)

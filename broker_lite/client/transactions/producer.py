@@ -1,0 +1,291 @@
+"""``TransactionalProducer``: a producer whose records become visible at ``commit``, or never."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from broker_lite.client.operations.group_requests import NO_MEMBER
+from broker_lite.client.operations.transaction_requests import OffsetsToCommit
+from broker_lite.client.producing.futures import BatchFuture, RecordFuture
+from broker_lite.client.producing.producer import Producer
+from broker_lite.client.transactions.events import (
+    AbortCall,
+    BeginCall,
+    Call,
+    CommitCall,
+    OffsetsCall,
+)
+from broker_lite.client.transactions.machine import Phase
+from broker_lite.client.transactions.runner import TransactionRunner
+from broker_lite.client.transport.steps import Shell
+from broker_lite.config import ConsumerConfig, ProducerConfig
+from broker_lite.errors import (
+    FencedError,
+    InvalidConfigError,
+    InvalidTxnStateError,
+    LogbusError,
+    UnknownOutcomeError,
+)
+from broker_lite.model import CommittedOffset, TopicPartition
+
+WAIT_SLICE_S = 1.0
+"""Seconds between checks of whether the producer's thread lives."""
+
+Rows = Mapping[TopicPartition, CommittedOffset | int]
+
+
+class OffsetsOwner(Protocol):
+    """A consumer of a group, blocking or asyncio."""
+
+    @property
+    def config(self) -> ConsumerConfig: ...
+
+    def group_offsets(
+        self,
+    ) -> tuple[str, tuple[str, int, str | None], Mapping[TopicPartition, CommittedOffset]]:
+        """Return the consumer's group, its identity there, and its positions."""
+
+
+def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsToCommit:
+    """Return the offsets of a consumer, or of rows with a group's name."""
+    if isinstance(source, Mapping):
+        if not group:
+            raise InvalidConfigError("send_offsets of rows needs their group: give group='…'")
+        rows = {
+            where: row if isinstance(row, CommittedOffset) else CommittedOffset(row)
+            for where, row in source.items()
+        }
+        return OffsetsToCommit(group, rows, NO_MEMBER)
+    if group is not None:
+        raise InvalidConfigError(
+            f"send_offsets of a consumer with group={group!r}: leave out the group; the consumer "
+            "has one"
+        )
+    name, member, positions = source.group_offsets()
+    if source.config.auto_commit:
+        raise InvalidConfigError(
+            f"send_offsets of a consumer of group {name!r} that commits automatically, which would "
+            "commit records of aborted transactions; make it with auto_commit=False"
+        )
+    return OffsetsToCommit(name, positions, member)
+
+
+def ended() -> InvalidTxnStateError:
+    """Return the error for the use of a transaction after its end."""
+    return InvalidTxnStateError(
+        "this transaction has ended; begin another one with bus.transaction(…)"
+    )
+
+
+class TransactionalProducer(Producer):
+    """A producer of transactions. Create it with ``Bus.producer(transactional_id=…)``.
+
+    ``begin``, then ``send``, ``send_arrow`` and ``send_offsets``, then ``commit`` or ``abort``.
+    Consumers with ``isolation_level="read_committed"`` (the default) see all of a committed
+    transaction and nothing of an aborted one. Each live producer needs a transactional id of its
+    own: the first ``begin`` of a producer fences older producers of the same id.
+
+    Errors: after FencedError close the producer. After TransactionAbortedError ``begin`` again.
+    After UnknownOutcomeError call the same method again.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, config: ProducerConfig, *, shell: Shell | None = None
+    ) -> None:
+        if not config.transactional_id:
+            raise InvalidConfigError("a producer of transactions needs transactional_id='…'")
+        super().__init__(bootstrap_servers, config, shell=shell)
+        self._shut = InvalidTxnStateError(
+            f"no transaction of id {config.transactional_id!r} is open; call begin() before send()"
+        )
+        self.runner = TransactionRunner(
+            self._shell, self._cluster, config, self._sender, on_shut=self._set_shut
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the producer was closed, or is of another process."""
+        return self._end is not None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the producer is neither closed nor fenced."""
+        return not self.is_closed and self.runner.machine.phase is not Phase.OVER
+
+    def begin(self) -> None:
+        """Begin a transaction.
+
+        Raises InvalidTxnStateError while one is open, FencedError,
+        InvalidTransactionTimeoutError, or the error of an unreachable cluster after
+        ``max_block_ms``. A transaction that failed is aborted first.
+        """
+        self._call(BeginCall())
+
+    def commit(self) -> None:
+        """Wait for all acknowledgements and commit.
+
+        Raises TransactionAbortedError if a record failed: the transaction is aborted; begin again.
+        Raises UnknownOutcomeError if the coordinator did not answer: call ``commit`` again.
+        """
+        self.start_flush()
+        self._call(CommitCall())
+
+    def abort(self) -> None:
+        """Abort the open transaction; without one, do nothing."""
+        self._call(AbortCall())
+
+    def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
+        """Add a consumer's positions to the transaction, or rows of a group.
+
+        ``source`` is a consumer of a group with ``auto_commit=False``, or a mapping from
+        TopicPartition to the next offset to read. The offsets are committed with the transaction.
+        A consumer that has lost its partitions raises IllegalGenerationError or
+        UnknownMemberIdError: abort, and read on from the group's committed offsets.
+        """
+        offsets = checked_offsets(source, group)
+        if offsets.rows:
+            self._call(OffsetsCall(offsets.group), offsets=offsets)
+
+    def _call(self, call: Call, **options: Any) -> None:
+        answers: queue.SimpleQueue[LogbusError | None] = queue.SimpleQueue()
+        if self._end is not None:
+            raise self._end
+        self.runner.call(call, answers.put, **options)
+        while True:
+            try:
+                error = answers.get(timeout=WAIT_SLICE_S)
+            except queue.Empty:
+                if self._end is not None:
+                    raise self._end from None
+                continue
+            if error is not None:
+                raise error
+            return
+
+    def _set_shut(self, error: LogbusError | None) -> None:
+        """Set the error of ``send``; rows that are open belong to the transaction before."""
+        with self._lock:
+            self._shut = error
+            if error is not None:
+                for rows in list(self._open.values()):
+                    self._seal(rows)
+                self._failures.clear()
+                self._space.notify_all()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Abort an open transaction, then stop the thread."""
+        if self._end is not None:
+            return
+        options = {} if timeout_s is None else {"timeout_ms": timeout_s * 1000.0}
+        try:
+            self._call(AbortCall(), **options)
+        except FencedError:
+            pass  # its transaction is aborted
+        finally:
+            self.end()
+
+    def _stop(self) -> None:
+        super()._stop()
+        assert self._end is not None
+        self.runner.close(self._end)
+
+
+class BusTransaction:
+    """One transaction: ``with bus.transaction("id") as txn``. The block's end commits; an
+    exception aborts. Create it with ``Bus.transaction``.
+
+    After UnknownOutcomeError call ``commit`` again, also outside of the block.
+    """
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        release: Callable[[TransactionalProducer], None],
+    ) -> None:
+        self._producer = producer
+        self._release = release
+        self._is_open = True
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """Send a record; see ``Producer.send``."""
+        return self._live().send(topic, value, key, headers, partition, timestamp_ms)
+
+    def send_arrow(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BatchFuture:
+        """Send Arrow rows; see ``Producer.send_arrow``."""
+        return self._live().send_arrow(
+            topic, data, key=key, value=value, partition=partition, timestamp_ms=timestamp_ms
+        )
+
+    def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
+        """Commit a consumer's positions with this transaction; see
+        ``TransactionalProducer.send_offsets``."""
+        self._live().send_offsets(source, group)
+
+    def commit(self) -> None:
+        """Commit now. The end of the block then does nothing."""
+        self._end(self._live().commit)
+
+    def abort(self) -> None:
+        """Abort now. The end of the block then does nothing."""
+        self._end(self._live().abort)
+
+    def _live(self) -> TransactionalProducer:
+        if not self._is_open:
+            raise ended()
+        return self._producer
+
+    def _end(self, end: Callable[[], None]) -> None:
+        try:
+            end()
+        except UnknownOutcomeError:
+            raise
+        except BaseException:
+            self._finish()
+            raise
+        self._finish()
+
+    def _finish(self) -> None:
+        self._is_open = False
+        self._release(self._producer)
+
+    def __enter__(self) -> BusTransaction:
+        try:
+            self._producer.begin()
+        except BaseException:
+            self._finish()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        if not self._is_open:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.abort()
+        except LogbusError as problem:
+            error.add_note(f"the abort of the transaction failed too: {problem}")
+            if self._is_open:
+                self._finish()

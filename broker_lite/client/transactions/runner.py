@@ -1,0 +1,214 @@
+"""``TransactionRunner`` carries out the effects of a transaction machine on a producer's shell.
+
+Any thread may use ``call``. Everything else runs on the shell's thread. Calls are executed one
+after another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from broker_lite.client.operations import transaction_requests as requests
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.group_requests import KnownCoordinator
+from broker_lite.client.operations.transaction_requests import OffsetsToCommit
+from broker_lite.client.producing.batches import ProducerIdentity
+from broker_lite.client.producing.sender import Sender
+from broker_lite.client.transactions import events as ev
+from broker_lite.client.transactions.machine import TRANSACTIONS_BY_EPOCH, TransactionMachine
+from broker_lite.client.transport.steps import Shell, spawn
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import LogbusError
+from broker_lite.model import TopicPartition
+from broker_lite.wire.produce import ADDS_NO_PARTITIONS, CLIENT_VERSION
+
+
+class PendingCall(NamedTuple):
+    """A call that waits for its turn or its answer."""
+
+    event: ev.Call
+    on_answer: Callable[[LogbusError | None], None]
+    timeout_ms: float
+    offsets: OffsetsToCommit | None
+
+
+class TransactionRunner:
+    """The transactions of one sender. ``on_shut`` gets the error that ``send`` must raise, or None
+    to let ``send`` pass; with an error it hands over all open rows."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        cluster: Cluster,
+        config: ProducerConfig,
+        sender: Sender,
+        *,
+        on_shut: Callable[[LogbusError | None], None],
+    ) -> None:
+        self.machine = TransactionMachine(config.transactional_id, config.transaction_timeout_ms)
+        self._shell = shell
+        self._cluster = cluster
+        self._config = config
+        self._sender = sender
+        self._on_shut = on_shut
+        self._known = KnownCoordinator(config.transactional_id)
+        self._calls: deque[PendingCall] = deque()
+        self._present: PendingCall | None = None
+        self._is_awaiting = False
+        self._is_adding = False
+        self._closed: LogbusError | None = None
+        sender.on_pumped = self._look
+
+    def call(
+        self,
+        event: ev.Call,
+        on_answer: Callable[[LogbusError | None], None],
+        *,
+        timeout_ms: float | None = None,
+        offsets: OffsetsToCommit | None = None,
+    ) -> None:
+        """Execute a call after the earlier ones; ``on_answer`` gets None or its error."""
+        if timeout_ms is None:
+            timeout_ms = self._config.max_block_ms
+        pending = PendingCall(event, on_answer, timeout_ms, offsets)
+        self._shell.call_soon(partial(self._queue, pending))
+
+    def close(self, error: LogbusError) -> None:
+        """Answer all calls with this error."""
+        self._closed = error
+        calls = [self._present, *self._calls]
+        self._present = None
+        self._calls.clear()
+        for call in calls:
+            if call is not None:
+                call.on_answer(error)
+
+    # -- on the shell's thread
+
+    def _queue(self, call: PendingCall) -> None:
+        if self._closed is not None:
+            call.on_answer(self._closed)
+            return
+        self._calls.append(call)
+        self._next()
+
+    def _next(self) -> None:
+        while self._present is None and self._calls:
+            self._present = self._calls.popleft()
+            self._step(self._present.event)
+
+    def _look(self) -> None:
+        """Report what the sender's turn has brought."""
+        delivery = self._sender.delivery
+        if delivery.failure is not None:
+            self._step(ev.SendFailed(delivery.failure))
+        elif delivery.unadded and not self._is_adding:
+            self._add(delivery.unadded)
+        if self._is_awaiting and self._sender.is_idle:
+            self._is_awaiting = False
+            self._step(ev.Delivered())
+
+    def _step(self, event: ev.Event) -> None:
+        if self._closed is not None:
+            return
+        for effect in self.machine.step(event, has_sent=self._sender.delivery.has_sent):
+            self._run(effect)
+
+    def _run(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.OpenSends(identity, version):
+                self._open(identity, version)
+            case ev.ShutSends(error):
+                self._on_shut(error)
+            case ev.AwaitDelivery():
+                self._is_awaiting = True
+                self._shell.call_soon(self._sender.pump)
+            case ev.DiscardSends(error):
+                self._is_awaiting = False
+                self._sender.discard(error)
+            case ev.AnswerCall(error):
+                self._answer(error)
+            case _:
+                self._request(effect)
+
+    def _open(self, identity: ProducerIdentity, version: int) -> None:
+        delivery = self._sender.delivery
+        is_added_by_brokers = version >= TRANSACTIONS_BY_EPOCH
+        self._sender.produce_version = CLIENT_VERSION if is_added_by_brokers else ADDS_NO_PARTITIONS
+        delivery.added = None if is_added_by_brokers else set()
+        delivery.unadded = set()
+        delivery.set_identity(identity)
+        self._on_shut(None)
+
+    def _answer(self, error: LogbusError | None) -> None:
+        call, self._present = self._present, None
+        if call is not None:
+            call.on_answer(error)
+        self._shell.call_soon(self._next)
+
+    # -- requests
+
+    def _request(self, effect: ev.Initialize | ev.CommitOffsets | ev.SendEnd) -> None:
+        call, config = self._present, self._config
+        assert call is not None
+        deadline_ms = self._shell.now_ms() + call.timeout_ms
+        to = (self._cluster, self._known)
+        match effect:
+            case ev.Initialize(expected):
+                operation = requests.initialize(
+                    *to,
+                    timeout_ms=config.transaction_timeout_ms,
+                    expected=expected,
+                    deadline_ms=deadline_ms,
+                )
+                spawn(self._shell, operation, self._initialized)
+            case ev.CommitOffsets(identity, version):
+                assert call.offsets is not None
+                offsets = requests.commit_offsets(
+                    *to, identity, call.offsets, deadline_ms, version=version
+                )
+                spawn(self._shell, offsets, lambda found: self._step(ev.OffsetsSent(found)))
+            case ev.SendEnd(identity, version, committed):
+                end = requests.end(*to, identity, deadline_ms, version=version, committed=committed)
+                spawn(self._shell, end, self._ended)
+
+    def _initialized(self, found: Any) -> None:
+        if isinstance(found, LogbusError):
+            self._step(ev.InitFailed(found))
+        else:
+            producer_id, epoch, version = found
+            self._step(ev.Initialized(ProducerIdentity(producer_id, epoch), version))
+
+    def _ended(self, found: Any) -> None:
+        if isinstance(found, LogbusError):
+            self._step(ev.EndFailed(found))
+        else:
+            self._step(ev.Ended(None if found is None else ProducerIdentity(*found)))
+
+    def _add(self, wheres: set[TopicPartition]) -> None:
+        """Add partitions to a transaction of version 1; their batches wait for it."""
+        delivery = self._sender.delivery
+        identity, delivery.unadded = delivery.identity, set()
+        assert identity is not None
+        self._is_adding = delivery.has_sent = True
+
+        def added(found: Any) -> None:
+            self._is_adding = False
+            if delivery.identity == identity and delivery.added is not None:
+                if isinstance(found, LogbusError):
+                    delivery.note_failure(found)
+                else:
+                    delivery.added |= wheres
+            self._sender.pump()
+
+        operation = requests.add_partitions(
+            self._cluster,
+            self._known,
+            identity,
+            wheres,
+            self._shell.now_ms() + self._config.max_block_ms,
+        )
+        spawn(self._shell, operation, added)

@@ -1,0 +1,18 @@
+"""Have this process's producers write batches of rows, which Apache Kafka stores; logbus's own
+batches of columns are known to logbus alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.record import arrow
+from broker_lite.record.batch import read_header
+from broker_lite.record.transcode import columns_to_rows
+
+encode_columns = arrow.encode
+
+
+def encode_rows(*arguments: Any, **options: Any) -> memoryview:
+    """Encode columns as a batch of rows with the same header."""
+    batch = encode_columns(*arguments, **options)
+    return memoryview(columns_to_rows(batch, read_header(batch)))

@@ -1,0 +1,121 @@
+"""Transactions of producers that reach no broker: what is refused before any request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from broker_lite.bus import AsyncBus, Bus
+from broker_lite.client.consuming.changes import MemberIdentity
+from broker_lite.client.consuming.membership import MemberOffsets
+from broker_lite.client.operations.transaction_requests import OffsetsToCommit
+from broker_lite.client.transactions.idle import IDLE_MAX, IdleProducers
+from broker_lite.client.transactions.producer import TransactionalProducer, checked_offsets
+from broker_lite.config import ConsumerConfig, ProducerConfig
+from broker_lite.errors import (
+    InvalidConfigError,
+    InvalidTxnStateError,
+    LogbusError,
+)
+from broker_lite.model import CommittedOffset, TopicPartition
+
+NOBODY = "127.0.0.1:9"
+AT = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def bus() -> Bus:
+    return Bus(NOBODY, client_id="test", options={"max_block_ms": 50})
+
+
+def test_send_outside_of_a_transaction_says_to_begin(bus: Bus) -> None:
+    with bus.producer(transactional_id="x") as producer:
+        table = pa.table({"value": ["v"]})
+        for send in (lambda: producer.send("t", "v"), lambda: producer.send_arrow("t", table)):
+            with pytest.raises(InvalidTxnStateError, match=r"call begin\(\) before send\(\)"):
+                send()
+        for call in (producer.commit, lambda: producer.send_offsets({AT: 1}, group="g")):
+            with pytest.raises(InvalidTxnStateError, match=r"call begin\(\) first"):
+                call()
+        producer.abort()
+
+
+def test_a_transaction_that_cannot_begin_releases_its_producer(bus: Bus) -> None:
+    transaction = bus.transaction("x")
+    with pytest.raises(LogbusError, match=r"no broker|cannot connect"), transaction:
+        raise AssertionError("the block ran")
+    with pytest.raises(InvalidTxnStateError, match=r"bus\.transaction"):
+        transaction.send("t", "v")
+    bus.close()
+
+
+def test_asyncio_refuses_a_send_outside_of_a_transaction() -> None:
+    async def run() -> None:
+        async with AsyncBus(NOBODY, client_id="test", options={}) as bus:
+            producer = bus.producer(transactional_id="x")
+            with pytest.raises(InvalidTxnStateError, match=r"call begin\(\) before send\(\)"):
+                await producer.send("t", "v")
+            with pytest.raises(InvalidTxnStateError, match=r"call begin\(\) first"):
+                await producer.commit()
+            await producer.close()
+            await producer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("given", ["", None, 5])
+def test_a_transactional_id_is_text(bus: Bus, given: object) -> None:
+    with pytest.raises(InvalidConfigError, match="transactional_id"):
+        bus.transaction(given)  # type: ignore[arg-type]
+
+
+def test_acks_of_the_bus_and_a_transaction_contradict() -> None:
+    with pytest.raises(InvalidConfigError, match="needs acks=all"):
+        Bus(NOBODY, client_id="test", options={"acks": 1}).transaction("x")
+
+
+class Positions(NamedTuple):
+    """A consumer."""
+
+    config: ConsumerConfig
+
+    def group_offsets(self) -> MemberOffsets:
+        return MemberOffsets("g", MemberIdentity("me", 1, None), {AT: CommittedOffset(7)})
+
+
+def test_a_consumer_that_commits_automatically_cannot_join_a_transaction() -> None:
+    with pytest.raises(InvalidConfigError, match="auto_commit=False"):
+        checked_offsets(Positions(ConsumerConfig()), None)
+
+
+def test_offsets_are_of_a_consumer_or_of_rows_with_a_group() -> None:
+    rows = {AT: CommittedOffset(7)}
+    consumer = Positions(ConsumerConfig(auto_commit=False))
+    assert checked_offsets({AT: 7}, "g") == OffsetsToCommit("g", rows)
+    assert checked_offsets(consumer, None) == OffsetsToCommit("g", rows, ("me", 1, None))
+    with pytest.raises(InvalidConfigError, match="give group="):
+        checked_offsets({AT: 7}, None)
+    with pytest.raises(InvalidConfigError, match="leave out the group"):
+        checked_offsets(consumer, "g")
+
+
+def test_idle_producers_are_reused_and_limited() -> None:
+    idle: IdleProducers[TransactionalProducer] = IdleProducers()
+    producers = [
+        TransactionalProducer(NOBODY, ProducerConfig(transactional_id=f"x{each}"))
+        for each in range(IDLE_MAX + 1)
+    ]
+    assert [idle.give_back(each) for each in producers[:-1]] == [[]] * IDLE_MAX
+    assert idle.give_back(producers[-1]) == [producers[0]]
+    assert idle.take(producers[0].config) is None
+    assert idle.take(producers[1].config) is producers[1]
+    twin = TransactionalProducer(NOBODY, producers[2].config)
+    assert idle.give_back(twin) == [twin]
+    producers[3].end()
+    assert idle.take(producers[3].config) is None
+    for each in (producers[0], producers[1], twin, *idle.drain()):
+        each.end()
+    assert idle.give_back(twin) == [twin], "one that is unusable is the caller's to close"
