@@ -64,7 +64,9 @@ class EpochStarted(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Append is complete. A duplicate carries the offsets of the first append; its base offset is
+    """Append is complete. ``errors``: of a batch of markers, each one's refusal, or None.
+
+    A duplicate carries the offsets of the first append; its base offset is
     -1 if the log no longer knows it."""
 
     token: int
@@ -73,6 +75,7 @@ class Appended(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = 0
     duplicate: bool = False
+    errors: tuple[LogbusError | None, ...] = ()
 
 
 class AppendFailed(NamedTuple):

@@ -63,6 +63,7 @@ from broker_lite.server.handlers import (
     txn_offset_commit,
     unregister_broker,
     update_features,
+    write_txn_markers,
 )
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
@@ -112,6 +113,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
     ApiKey.UPDATE_FEATURES: update_features.handle,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers.handle,
     ApiKey.LIST_CONFIG_RESOURCES: list_config_resources.handle,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
     ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,

@@ -56,6 +56,9 @@ TAG_FILES = 10001
 read from the broker's files."""
 TAG_STORED = 10000
 """Tag of an answer's partition: the file range that holds the records, in place of the records."""
+TAG_TRANSACTIONS = 10001
+"""Tag of an answer's partition: the offset below which the log has no transaction. Sent if only the
+end offsets were requested, and the log has transactions."""
 MACHINE_BYTES = 16
 
 ANY_REPLICA = -2
@@ -76,6 +79,7 @@ _REPLICA_STATE = struct.Struct(">iq")
 _COLUMNS = struct.Struct(">BB")
 _FILES = struct.Struct(">16si")
 _STORED = struct.Struct(">QQqq")
+_OFFSET = struct.Struct(">q")
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
@@ -179,6 +183,7 @@ class PartitionAnswer(NamedTuple):
     leader_id: int = NO_BROKER
     leader_epoch: int = NO_EPOCH
     stored: StoredRange | None = None
+    transactions_from: int = NO_OFFSET
 
 
 class TopicAnswer(NamedTuple):
@@ -191,7 +196,9 @@ class TopicAnswer(NamedTuple):
 
 class FetchedPartition(NamedTuple):
     """The client's view of one partition's answer; ``records`` may end within a batch.
-    ``stored`` is the file range, if it was sent in place of records."""
+    ``stored`` is the file range, if it was sent in place of records. ``transactions_from``: the log
+    has no transaction below this offset; -1 without any, or if more than the ends were requested.
+    """
 
     partition: int
     error_code: int
@@ -204,6 +211,7 @@ class FetchedPartition(NamedTuple):
     leader_id: int
     leader_epoch: int
     stored: StoredRange | None = None
+    transactions_from: int = NO_OFFSET
 
 
 class FetchedTopic(NamedTuple):
@@ -366,8 +374,9 @@ def _put_answer(out: bytearray, row: PartitionAnswer, version: int) -> None:
 
 def _put_answer_tags(out: bytearray, row: PartitionAnswer) -> None:
     diverging, leader_epoch = row.diverging, row.leader_epoch
-    stored = row.stored
-    out.append((diverging is not None) + (leader_epoch != NO_EPOCH) + (stored is not None))
+    stored, transactions_from = row.stored, row.transactions_from
+    count = (diverging is not None) + (leader_epoch != NO_EPOCH) + (stored is not None)
+    out.append(count + (transactions_from != NO_OFFSET))
     if diverging is not None:
         out += _TAGGED_EPOCH_END.pack(0, 13, diverging.leader_epoch, diverging.offset, 0)
     if leader_epoch != NO_EPOCH:
@@ -375,6 +384,9 @@ def _put_answer_tags(out: bytearray, row: PartitionAnswer) -> None:
     if stored is not None:
         value = _STORED.pack(*stored[1:]) + stored.path.encode("utf-8", "surrogateescape")
         out += uvarint_bytes(TAG_STORED) + uvarint_bytes(len(value)) + value
+    if transactions_from != NO_OFFSET:
+        out += uvarint_bytes(TAG_TRANSACTIONS) + uvarint_bytes(_OFFSET.size)
+        out += _OFFSET.pack(transactions_from)
 
 
 def encode_request(
@@ -485,6 +497,7 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
     diverging: OffsetAndEpoch | None = None
     leader_id, leader_epoch = NO_BROKER, NO_EPOCH
     stored: StoredRange | None = None
+    transactions_from = NO_OFFSET
     if flexible:
         tags = reader.tags()
         if 0 in tags:
@@ -494,6 +507,8 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
             leader_id, leader_epoch = Reader(tags[1]).unpack(_LEADER)
         if TAG_STORED in tags:
             stored = _stored(tags[TAG_STORED])
+        if TAG_TRANSACTIONS in tags:
+            (transactions_from,) = Reader(tags[TAG_TRANSACTIONS]).unpack(_OFFSET)
     return FetchedPartition(
         index,
         error_code,
@@ -506,6 +521,7 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
         leader_id,
         leader_epoch,
         stored,
+        transactions_from,
     )
 
 

@@ -30,7 +30,7 @@ from broker_lite.wire.api import (
     is_flexible,
     response_header_bytes,
 )
-from broker_lite.wire.calls import groups, verification
+from broker_lite.wire.calls import broker_transactions, groups, verification
 from broker_lite.wire.calls.group_transactions import (
     TAG_ADD_GROUP,
     AddGroupResponse,
@@ -80,6 +80,7 @@ ListGroupsResponse: Any = admin.ListGroupsResponse
 DescribeGroupsResponse: Any = admin.DescribeGroupsResponse
 UpdateFeaturesResponse: Any = admin.UpdateFeaturesResponse
 DescribeProducersResponse: Any = admin.DescribeProducersResponse
+WriteTxnMarkersResponse: Any = producer.WriteTxnMarkersResponse
 ListConfigResourcesResponse: Any = admin.ListConfigResourcesResponse
 DescribeTopicPartitionsResponse: Any = admin.DescribeTopicPartitionsResponse
 
@@ -115,6 +116,7 @@ REQUESTS: dict[int, Any] = {
     ApiKey.DESCRIBE_GROUPS: admin.DescribeGroupsRequest,
     ApiKey.UPDATE_FEATURES: admin.UpdateFeaturesRequest,
     ApiKey.DESCRIBE_PRODUCERS: admin.DescribeProducersRequest,
+    ApiKey.WRITE_TXN_MARKERS: producer.WriteTxnMarkersRequest,
     ApiKey.LIST_CONFIG_RESOURCES: admin.ListConfigResourcesRequest,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
 }
@@ -133,6 +135,10 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
     ),
     producer.AddOffsetsToTxnRequest: (TAG_ADD_GROUP, Reader.boolean),
     consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
+    producer.WriteTxnMarkersRequest.WritableTxnMarker: (
+        broker_transactions.TAG_COORDINATOR,
+        broker_transactions.take_marker_tag,
+    ),
 }
 """Our tagged field in a struct of the library, and its decoder; extra bytes are ignored."""
 
@@ -274,6 +280,7 @@ _MESSAGES = frozenset(
         DescribeGroupsResponse,
         UpdateFeaturesResponse,
         DescribeProducersResponse,
+        WriteTxnMarkersResponse,
         ListConfigResourcesResponse,
         DescribeTopicPartitionsResponse,
     )

@@ -1,7 +1,7 @@
-"""DescribeProducers 0: the idempotent producers recorded in a partition's log.
+"""DescribeProducers 0: the idempotent producers recorded in a partition's log, and the first offset
+of each one's open transaction.
 
-Any replica answers from its own log, as in Kafka. Transactions are not supported, so no producer
-has an open one.
+Any replica answers from its own log, as in Kafka.
 """
 
 from __future__ import annotations

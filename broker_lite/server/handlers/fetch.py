@@ -1,5 +1,5 @@
-"""Fetch 4-18: return records below the high watermark, by ``sendfile`` where they can be sent as
-stored.
+"""Fetch 4-18: return records below the high watermark, or with read_committed below the last stable
+offset, by ``sendfile`` where they can be sent as stored.
 
 Loop thread; no task per request. A fetch without available records waits at its replicas for a
 change or a timeout. Records of the last minute are read on the loop. A read thread prepares
@@ -26,7 +26,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.machine import machine_id
-from broker_lite.model import NO_EPOCH, OffsetAndEpoch
+from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.connection import ResponseSlot
@@ -74,14 +74,15 @@ class _FetchRow(NamedTuple):
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None
     """End offset and leader epoch at which the log and the client's history diverge."""
+    end_offset: int = NO_OFFSET
+    """Exclusive end of the offsets that the client may read."""
 
     @property
     def has_records(self) -> bool:
-        replica = self.replica
         return (
-            replica is not None
+            self.replica is not None
             and self.diverging is None
-            and replica.high_watermark > self.wanted.fetch_offset
+            and self.end_offset > self.wanted.fetch_offset
         )
 
 
@@ -94,6 +95,7 @@ class _ConsumerFetch:
         "_doubts",
         "_ends_only",
         "_file_bytes",
+        "_is_committed",
         "_knows_columns",
         "_max_bytes",
         "_message",
@@ -117,6 +119,7 @@ class _ConsumerFetch:
         self._message = message
         self._reply = reply
         self._knows_columns = message.columns_body_version >= BODY_VERSION
+        self._is_committed = message.isolation_level == wire.READ_COMMITTED
         self._ends_only = bool(message.flags & wire.FLAG_ENDS_ONLY)
         self._checks_crc = bool(message.flags & wire.FLAG_CHECKS_CRC)
         self._doubts = bool(message.flags & wire.FLAG_DOUBTS)
@@ -175,7 +178,10 @@ class _ConsumerFetch:
                     diverging = _diverging(replica.log, wanted)
                     if diverging is None:
                         _check_range(replica, wanted.fetch_offset)
-                    rows.append(_FetchRow(topic, wanted, replica, None, diverging))
+                    end = (
+                        replica.last_stable_offset if self._is_committed else replica.high_watermark
+                    )
+                    rows.append(_FetchRow(topic, wanted, replica, None, diverging, end))
                 except LogbusError as error:
                     rows.append(_FetchRow(topic, wanted, None, error))
         return rows
@@ -235,12 +241,13 @@ class _ConsumerFetch:
         for index, row in enumerate(rows):
             if row.replica is None or not row.has_records:
                 continue
-            one = self._wanted(row.replica, row.wanted, now_ms)
+            one = self._wanted(row.replica, row, now_ms)
             is_quick = (
                 is_quick
                 and not one.check
                 and not one.rows_only
                 and row.replica.crc_cache.is_recent(now_ms, one.offset)
+                and (not one.lists_aborted or one.log.is_in_active_segment(one.offset))
             )
             wanted.append((index, one))
         asked, limit = [one for _, one in wanted], self._max_bytes
@@ -276,10 +283,9 @@ class _ConsumerFetch:
         else:
             collect()
 
-    def _wanted(
-        self, replica: Replica, wanted: wire.FetchPartition, now_ms: int
-    ) -> ranges.WantedRange:
-        start, end = wanted.fetch_offset, replica.high_watermark
+    def _wanted(self, replica: Replica, row: _FetchRow, now_ms: int) -> ranges.WantedRange:
+        wanted = row.wanted
+        start, end = wanted.fetch_offset, row.end_offset
         crc_cache = replica.crc_cache
         mode = self._parts.config.fetch_verify
         check = (
@@ -293,8 +299,10 @@ class _ConsumerFetch:
         )
         rows_only = not self._knows_columns and start < crc_cache.rows_from
         limit = max(wanted.max_bytes, self._file_bytes)
-        by_file = self._file_bytes > 0
-        return ranges.WantedRange(replica.log, start, end, limit, check, rows_only, by_file)
+        lists_aborted = self._is_committed and replica.log.transactions_from != NO_OFFSET
+        return ranges.WantedRange(
+            replica.log, start, end, limit, check, rows_only, lists_aborted, self._file_bytes > 0
+        )
 
     def _remember(
         self,
@@ -356,12 +364,13 @@ class _ConsumerFetch:
             partition,
             NO_ERROR if error is None else wire_code(error),
             high_watermark,
-            high_watermark,
+            replica.log.last_stable_offset(high_watermark),
             replica.log.log_start_offset,
             found.parts if found is not None else (),
-            () if self._message.isolation_level == wire.READ_COMMITTED else None,
+            (found.aborted if found is not None else ()) if self._is_committed else None,
             row.diverging,
             stored=found.stored if found is not None else None,
+            transactions_from=replica.log.transactions_from if self._ends_only else NO_OFFSET,
         )
 
     def _refusal(self, asked: _FetchRow, error: LogbusError) -> wire.PartitionAnswer:
@@ -372,7 +381,7 @@ class _ConsumerFetch:
             replica = error.replica
             return row._replace(
                 high_watermark=replica.high_watermark,
-                last_stable_offset=replica.high_watermark,
+                last_stable_offset=replica.last_stable_offset,
                 log_start_offset=replica.log.log_start_offset,
             )
         if isinstance(error, NotLeaderError):

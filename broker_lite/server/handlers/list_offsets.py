@@ -1,5 +1,7 @@
 """ListOffsets 1-11: return the earliest, the latest (high watermark) or a timestamp's offset.
 
+With read_committed the latest is the last stable offset, and a lookup by time stays below it.
+
 The loop answers earliest and latest; a read thread looks up timestamps. Until a new leader knows
 its high watermark, latest is OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE). An older
 value could be less than a client has already seen. A new partition has no such problem.
@@ -36,6 +38,7 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.scan import CorruptRange
+from broker_lite.wire.fetch import READ_COMMITTED
 from broker_lite.wire.tables import ListOffsetsResponse, build
 
 _NOT_AVAILABLE_SINCE = 5
@@ -55,12 +58,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
     topics = []
     for topic in message.topics:
-        rows = [await _answer(parts, request, topic.name, row) for row in topic.partitions]
+        rows = [await _answer(parts, request, topic.name, row, message) for row in topic.partitions]
         topics.append(build(kind, name=topic.name, partitions=rows))
     return ListOffsetsResponse(topics=topics)
 
 
-async def _answer(parts: BrokerContext, request: RequestContext, topic: str, row: Any) -> Any:
+async def _answer(
+    parts: BrokerContext, request: RequestContext, topic: str, row: Any, message: Any
+) -> Any:
     code, found = 0, ListedOffset(NO_OFFSET)
     made = asyncio.Event()
     if parts.replicas.defer(topic, row.partition_index, False, made.set):
@@ -69,7 +74,8 @@ async def _answer(parts: BrokerContext, request: RequestContext, topic: str, row
         replica = parts.replicas.find(topic, row.partition_index)
         leader_epoch = row.current_leader_epoch if request.api_version >= 4 else -1
         replica.check_leader(leader_epoch)
-        found = await _find(parts, replica, row.timestamp, request.api_version)
+        is_committed = request.api_version >= 2 and message.isolation_level == READ_COMMITTED
+        found = await _find(parts, replica, row.timestamp, request.api_version, is_committed)
         # Check again: this replica may have lost leadership during the lookup.
         replica.check_leader(leader_epoch)
     except OffsetNotAvailableError as error:
@@ -89,7 +95,7 @@ async def _answer(parts: BrokerContext, request: RequestContext, topic: str, row
 
 
 async def _find(
-    parts: BrokerContext, replica: Replica, timestamp_ms: int, version: int
+    parts: BrokerContext, replica: Replica, timestamp_ms: int, version: int, is_committed: bool
 ) -> ListedOffset:
     log = replica.log
     if timestamp_ms < 0 and version < _SINCE.get(timestamp_ms, version + 1):
@@ -97,13 +103,13 @@ async def _find(
             f"timestamp {timestamp_ms} has no meaning in version {version}"
         )
     if timestamp_ms == LATEST_TIMESTAMP:
-        return ListedOffset(replica.role.latest_offset(), leader_epoch=replica.leader_epoch)
+        return ListedOffset(_end(replica, is_committed), leader_epoch=replica.leader_epoch)
     if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         start = log.log_start_offset
         return ListedOffset(start, leader_epoch=log.epoch_at(start))
     if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         return ListedOffset(NO_OFFSET)
-    end = replica.role.latest_offset()
+    end = _end(replica, is_committed)
     damage: list[CorruptRange] = []
     if timestamp_ms == MAX_TIMESTAMP:
         found = await parts.disk.run_read(lambda: log.max_timestamp(end, damage))
@@ -116,3 +122,9 @@ async def _find(
         replica.report_corruption(damage[0].first_offset, error)
         raise error
     return found if found is not None else ListedOffset(NO_OFFSET)
+
+
+def _end(replica: Replica, is_committed: bool) -> int:
+    """Return the end of the readable offsets; raise OffsetNotAvailableError in a new epoch."""
+    latest = replica.role.latest_offset()
+    return replica.last_stable_offset if is_committed else latest

@@ -198,7 +198,8 @@ class _Produce:
         header = read_header(records)
         if header.is_transactional:
             self._check_transactional(replica, header)
-        return AppendBatch(records, header, config.max_message_bytes)
+        is_version_2 = header.is_transactional and self._request.api_version >= ADDS_PARTITIONS_FROM
+        return AppendBatch(records, header, config.max_message_bytes, is_version_2)
 
     def _check_transactional(self, replica: Replica, header: BatchHeader) -> None:
         message = self._message

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from broker_lite.errors import LogbusError, StorageError, UnknownServerError
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import BatchHeader, validate_for_append
+from broker_lite.record.control import MARKER_BYTES, Marker
 from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.replication.events import (
     Appended,
@@ -62,6 +63,22 @@ class AppendBatch(NamedTuple):
     buffer: memoryview
     header: BatchHeader
     max_bytes: int
+    begins_at_zero: bool = False
+    """Whether an unknown producer must begin at sequence 0: a transaction of version 2."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.buffer)
+
+
+class MarkerBatch(NamedTuple):
+    """Markers that end transactions; the append thread judges each and appends them together."""
+
+    markers: tuple[Marker, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.markers) * MARKER_BYTES
 
 
 class AppendTarget(Protocol):
@@ -81,7 +98,7 @@ class AppendJob(NamedTuple):
 
     target: AppendTarget
     token: int
-    batch: AppendBatch
+    batch: AppendBatch | MarkerBatch
     leader_epoch: int
     keep: bool = True
     """Whether the appended pages stay in the page cache; also in ``FollowJob``."""
@@ -182,7 +199,7 @@ class Worker(threading.Thread):
                 job = waiting.popleft()
                 group.append(job)
                 if type(job) is AppendJob:
-                    size += len(job.batch.buffer)
+                    size += job.batch.size_bytes
                     may_wait = may_wait and not job.target.has_followers
                 elif type(job) is not SyncJob:
                     may_wait = False
@@ -240,10 +257,17 @@ class Worker(threading.Thread):
 
 def _append(job: AppendJob, now_ms: int) -> Event:
     batch, log = job.batch, job.target.log
+    if isinstance(batch, MarkerBatch):
+        return _append_markers(job, batch, now_ms)
     try:
         validate_for_append(batch.buffer, batch.header, batch.max_bytes)
         base, following, append_ms, duplicate = log.append_as_leader(
-            batch.buffer, batch.header, job.leader_epoch, now_ms, keep=job.keep
+            batch.buffer,
+            batch.header,
+            job.leader_epoch,
+            now_ms,
+            keep=job.keep,
+            begins_at_zero=batch.begins_at_zero,
         )
     except LogbusError as error:
         # Record the refusal now: the producer's next batch may be in the same group.
@@ -253,6 +277,19 @@ def _append(job: AppendJob, now_ms: int) -> Event:
         logger.exception("%s: unexpected error while appending a batch", log.key)
         return AppendFailed(job.token, UnknownServerError())
     return Appended(job.token, base, following, append_ms, log.log_start_offset, duplicate)
+
+
+def _append_markers(job: AppendJob, batch: MarkerBatch, now_ms: int) -> Event:
+    log = job.target.log
+    try:
+        base, following, errors = log.append_markers(batch.markers, job.leader_epoch, now_ms)
+    except LogbusError as error:
+        return AppendFailed(job.token, error)
+    except Exception:
+        logger.exception("%s: unexpected error while appending markers", log.key)
+        return AppendFailed(job.token, UnknownServerError())
+    start = log.log_start_offset
+    return Appended(job.token, base, following, log_start_offset=start, errors=errors)
 
 
 def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:

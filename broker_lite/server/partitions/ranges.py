@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker_lite.errors import CorruptMessageError, LogbusError, StorageError, UndecodableBatchError
@@ -18,7 +19,7 @@ from broker_lite.record.walker import BadBatch, BatchWalker, WalkPolicy
 from broker_lite.storage.log import Log
 from broker_lite.storage.reader import LogSlice
 from broker_lite.storage.scan import walk_range
-from broker_lite.wire.fetch import FileRange, HasFileno, Part, StoredRange
+from broker_lite.wire.fetch import AbortedTransaction, FileRange, HasFileno, Part, StoredRange
 
 CHUNK_BYTES = 1 << 20
 PROBE_STEP_BYTES = 256 << 10
@@ -50,6 +51,9 @@ class WantedRange(NamedTuple):
     rows_only: bool
     """Whether to transcode columns to rows: the client reads only rows, and the range may hold
     columns."""
+    lists_aborted: bool = False
+    """Whether to list the aborted transactions of the range: the client reads committed records
+    only, and the log has transactions."""
     by_file: bool = False
     """Whether the client is on this machine, reads columns, and can read the log files itself."""
 
@@ -65,6 +69,10 @@ class Prepared(NamedTuple):
     error_offset: int = -1
     stored: StoredRange | None = None
     """File location of the range, in place of ``parts``."""
+    next_offset: int = -1
+    """The offset behind the range."""
+    aborted: Sequence[AbortedTransaction] = ()
+    """The aborted transactions with records in the range."""
 
 
 def prepare(wanted: list[WantedRange], max_bytes: int) -> list[Prepared]:
@@ -78,7 +86,7 @@ def prepare(wanted: list[WantedRange], max_bytes: int) -> list[Prepared]:
             found.append(Prepared())
             continue
         try:
-            one = _prepare(row, min(row.max_bytes, left), is_first)
+            one = _with_aborted(row, _prepare(row, min(row.max_bytes, left), is_first))
         except LogbusError as error:
             one = Prepared(error=error, error_offset=row.offset)
         except OSError as error:
@@ -108,15 +116,25 @@ def read_resident(wanted: list[WantedRange], max_bytes: int) -> list[Prepared] |
             continue
         left -= one.length
         if row.by_file and one.length >= STORED_BYTES_MIN:
-            found.append(_by_file(one))
+            found.append(_with_aborted(row, _by_file(one)))
             continue
         part = _resident_part(one, min(may_copy, COPIED_BYTES_MAX)) if one.length else b""
         if part is None:
             return None
         if not isinstance(part, FileRange):
             may_copy -= one.length
-        found.append(Prepared((part,) if one.length else (), one.length))
+        parts = (part,) if one.length else ()
+        found.append(_with_aborted(row, Prepared(parts, one.length, next_offset=one.next_offset)))
     return found
+
+
+def _with_aborted(row: WantedRange, found: Prepared) -> Prepared:
+    if not row.lists_aborted or not found.length:
+        return found
+    entries = row.log.aborted_in(row.offset, found.next_offset)
+    return found._replace(
+        aborted=[AbortedTransaction(one.producer_id, one.first_offset) for one in entries]
+    )
 
 
 def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
@@ -146,13 +164,15 @@ def _prepare(row: WantedRange, max_bytes: int, min_one: bool) -> Prepared:
     if row.check or row.rows_only:
         walked = _walk(row, found, max_bytes)
         if row.by_file and walked.length >= STORED_BYTES_MIN:
-            return _by_file(found._replace(length=walked.length), walked.checked_end)
+            shorter = found._replace(length=walked.length, next_offset=walked.next_offset)
+            return _by_file(shorter, walked.checked_end)
         return walked
     if row.by_file and found.length >= STORED_BYTES_MIN:
         return _by_file(found)
     if not is_resident(found.file, found.position, found.length):
         _warm(found)
-    return Prepared((FileRange(found.file, found.position, found.length),), found.length)
+    part = FileRange(found.file, found.position, found.length)
+    return Prepared((part,), found.length, next_offset=found.next_offset)
 
 
 def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
@@ -161,7 +181,7 @@ def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
     status = os.fstat(found.file.fileno())
     path = os.path.abspath(found.file.path)
     stored = StoredRange(path, status.st_dev, status.st_ino, found.position, found.length)
-    return Prepared((), found.length, checked_end, stored=stored)
+    return Prepared((), found.length, checked_end, stored=stored, next_offset=found.next_offset)
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
@@ -198,7 +218,7 @@ def _warm(found: LogSlice) -> None:
 def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
     """Check each batch of the range, and transcode columns to rows if the client needs rows."""
     out = _Parts(found)
-    checked_end = -1
+    checked_end = next_offset = -1
     walker = BatchWalker(
         WalkPolicy(orders_epochs=False, checks_crc=row.check),
         row.offset,
@@ -221,6 +241,7 @@ def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
                 if out.length and out.length + header.size_bytes > max_bytes:
                     break
                 out.add_range(batch.position, header.size_bytes)
+            next_offset = header.next_offset
             if row.check:
                 checked_end = header.next_offset
     except (BadBatch, CorruptMessageError) as error:
@@ -228,7 +249,7 @@ def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
         if not out.length:
             damage = error if isinstance(error, LogbusError) else CorruptMessageError(str(error))
             return Prepared(error=damage, error_offset=row.offset)
-    return Prepared(tuple(out.parts), out.length, checked_end)
+    return Prepared(tuple(out.parts), out.length, checked_end, next_offset=next_offset)
 
 
 def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:

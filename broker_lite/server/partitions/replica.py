@@ -155,6 +155,11 @@ class Replica:
         return self.role.high_watermark
 
     @property
+    def last_stable_offset(self) -> int:
+        """The exclusive upper bound of the offsets that read_committed consumers may read."""
+        return self.log.last_stable_offset(self.role.high_watermark)
+
+    @property
     def leader_epoch(self) -> int:
         return self.role.leader_epoch
 
@@ -287,12 +292,13 @@ class Replica:
             if kind is Append:
                 assert isinstance(effect, Append)
                 batch, epoch = effect.payload, effect.leader_epoch
-                keep = len(batch.buffer) < LARGE_BYTES or self._keeps(len(batch.buffer))
+                keep = batch.size_bytes < LARGE_BYTES or self._keeps(batch.size_bytes)
                 self._put(AppendJob(self, effect.token, batch, epoch, keep))
             elif kind is Sync:
                 self._put(SyncJob(self))
             elif kind is HighWatermark:
                 has_advanced = True
+                self.log.committed_end = self.role.high_watermark
             elif kind is Reply:
                 assert isinstance(effect, Reply)
                 self._owner.replied(effect.token, effect.appended, effect.error)

@@ -22,6 +22,7 @@ from broker_lite.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     StorageError,
+    UnknownServerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -35,7 +36,9 @@ from broker_lite.model import (
     StateChange,
     TopicView,
 )
+from broker_lite.record.control import Marker
 from broker_lite.replication.events import (
+    ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
     Appended,
@@ -49,7 +52,7 @@ from broker_lite.replication.events import (
 from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Labels, Metrics
-from broker_lite.server.partitions.disk import AppendBatch, Disk
+from broker_lite.server.partitions.disk import AppendBatch, Disk, MarkerBatch
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
 from broker_lite.server.partitions.isr_writes import IsrWrites
@@ -265,6 +268,39 @@ class ReplicaManager:
         )
         replica.carry_out(replica.role.step(now_ms, event))
         self._ticks.appended(replica)
+
+    async def append_markers(
+        self, replica: Replica, markers: Sequence[Marker], deadline_ms: int
+    ) -> Sequence[LogbusError | None]:
+        """Append markers as one batch with acks=all; return the refusal of each marker, or None.
+
+        A marker without an open transaction succeeds once everything in the log is committed:
+        the log may hold the same marker, not yet committed. A marker of an earlier transaction
+        than the producer's verified one succeeds and appends nothing. Raises as an append does.
+        """
+        end = replica.participant.end
+        current = [end(m.producer_id, m.producer_epoch, m.transaction_number) for m in markers]
+        batch = MarkerBatch(tuple(m for m, is_current in zip(markers, current) if is_current))
+        if not batch.markers:
+            return [None] * len(markers)
+        now_ms = self.clock.monotonic_ms()
+        replica.crc_cache.appending(now_ms, replica.role.log_end_offset)
+        written: asyncio.Future[Appended] = self._loop.create_future()
+
+        def done(appended: Appended | None, error: LogbusError | None) -> None:
+            if written.cancelled():
+                return
+            if appended is not None:
+                written.set_result(appended)
+            else:
+                written.set_exception(error or UnknownServerError())
+
+        token = self._produces.add(deadline_ms, done)
+        event = AppendRequested(token, ACKS_ALL, batch, len(batch.markers))
+        replica.carry_out(replica.role.step(now_ms, event))
+        self._ticks.appended(replica)
+        errors = iter((await written).errors)
+        return [next(errors) if is_current else None for is_current in current]
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
         """Complete the produce request of ``token`` with its result."""
@@ -590,7 +626,7 @@ class ReplicaManager:
             self._retain(replica, now_ms)
 
     def _retain(self, replica: Replica, now_ms: int) -> None:
-        log, high_watermark = replica.log, replica.high_watermark
+        log, stable = replica.log, replica.last_stable_offset
 
         def done(count: int | None, error: BaseException | None) -> None:
             if error is not None:
@@ -600,7 +636,7 @@ class ReplicaManager:
                 logger.info("%s: %d old segments deleted", replica, count)
                 self._metrics.count("segments_deleted", amount=count)
 
-        self.disk.call(log.key, lambda: log.apply_retention(now_ms, high_watermark), done)
+        self.disk.call(log.key, lambda: log.apply_retention(now_ms, stable), done)
 
 
 def _nothing() -> None:

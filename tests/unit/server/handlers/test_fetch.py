@@ -95,7 +95,9 @@ def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
         old = await with_records(world)
         waits = hold_up_reads(old)
         row = SimpleNamespace(partition_index=0, timestamp=1, current_leader_epoch=-1)
-        message = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[row])])
+        message = SimpleNamespace(
+            topics=[SimpleNamespace(name="t", partitions=[row])], isolation_level=0
+        )
         request = cast(Any, SimpleNamespace(api_version=7))
         asked = asyncio.ensure_future(list_offsets.handle(Reader(old).parts, request, message))
         await asyncio.sleep(0)
@@ -212,7 +214,9 @@ def test_tiered_storage_offsets_are_listed_from_their_first_version(
         leader = await world.serves(1)
         await leader.append([b"a"])
         row = SimpleNamespace(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
-        message = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[row])])
+        message = SimpleNamespace(
+            topics=[SimpleNamespace(name="t", partitions=[row])], isolation_level=0
+        )
         for version in versions(ApiKey.LIST_OFFSETS):
             request = context_of(ApiKey.LIST_OFFSETS, version)
             answer = await list_offsets.handle(Reader(leader).parts, request, message)

@@ -75,7 +75,9 @@ def test_leader_defers_requests_until_its_log_exists() -> None:
         producer.produce(1, b"second")
         reader.fetch(1)
         row = SimpleNamespace(partition_index=1, timestamp=-1, current_leader_epoch=-1)
-        message = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[row])])
+        message = SimpleNamespace(
+            topics=[SimpleNamespace(name="t", partitions=[row])], isolation_level=0
+        )
         request = context_of(ApiKey.LIST_OFFSETS, 7)
         listed = asyncio.ensure_future(list_offsets.handle(other.parts, request, message))
         other.produce(0, b"another partition")

@@ -1,0 +1,120 @@
+"""WriteTxnMarkers 1-2: append the markers that end transactions to the partitions led here.
+
+A transaction coordinator sends them, and ``kafka-transactions.sh`` to abort a hanging transaction.
+All markers of one partition are one append, answered when it is committed. A marker that the log
+already has succeeds. An error of one partition concerns that partition alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.record.control import Marker
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.calls.broker_transactions import NO_NUMBER
+from broker_lite.wire.tables import WriteTxnMarkersResponse as Response
+from broker_lite.wire.tables import build, own_tag
+
+_Result = Response.WritableTxnMarkerResult
+_Topic = _Result.WritableTxnMarkerTopicResult
+_Partition = _Topic.WritableTxnMarkerPartitionResult
+
+PARTITIONS_PER_TURN = 200
+"""Partitions whose appends start in one turn of the event loop, which may take 5 ms."""
+TIMEOUT_MS = 30_000
+"""Time in ms within which the in-sync replicas must have the markers; the sender retries."""
+BUMPS_EPOCH_SINCE = 2
+"""First transaction version whose markers carry an epoch above the transaction's own."""
+
+
+class _Requested(NamedTuple):
+    """A marker for one partition, and its place in the request."""
+
+    position: int
+    marker: Marker
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Append every marker; each partition has its own error in the answer."""
+    wanted: dict[tuple[str, int], list[_Requested]] = {}
+    codes: dict[tuple[int, str, int], int] = {}
+    for index, row in enumerate(message.markers):
+        marker, fenced = _marker(row, request.api_version), _fenced(parts, row)
+        for topic in row.topics:
+            for partition in topic.partition_indexes:
+                if fenced:
+                    codes[index, topic.name, partition] = fenced
+                else:
+                    wanted.setdefault((topic.name, partition), []).append(_Requested(index, marker))
+    deadline_ms = request.deadline_ms(TIMEOUT_MS)
+    appends = []
+    for (topic_name, partition), rows in wanted.items():
+        append = _append(parts, topic_name, partition, rows, deadline_ms)
+        appends.append(asyncio.ensure_future(append))
+        if len(appends) % PARTITIONS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    for (at, rows), found in zip(wanted.items(), await asyncio.gather(*appends)):
+        codes.update(((row.position, *at), code) for row, code in zip(rows, found))
+    return Response(markers=[_answer(i, row, codes) for i, row in enumerate(message.markers)])
+
+
+def _fenced(parts: BrokerContext, row: Any) -> int:
+    """Return the error code for a deposed coordinator's marker, else 0. Kafka's tools name no state
+    partition."""
+    _, state_partition = own_tag(row) or (NO_NUMBER, -1)
+    try:
+        if state_partition >= 0:
+            parts.coordinator_epochs.check(state_partition, row.coordinator_epoch)
+    except LogbusError as error:
+        return wire_code(error)
+    return NO_ERROR
+
+
+def _marker(row: Any, version: int) -> Marker:
+    number, _ = own_tag(row) or (NO_NUMBER, -1)
+    raises_epoch = version >= 2 and row.transaction_version >= BUMPS_EPOCH_SINCE
+    return Marker(
+        row.producer_id,
+        row.producer_epoch,
+        row.coordinator_epoch,
+        row.transaction_result,
+        raises_epoch,
+        number,
+    )
+
+
+async def _append(
+    parts: BrokerContext, topic: str, partition: int, rows: list[_Requested], deadline_ms: int
+) -> list[int]:
+    """Return the error code of each marker for one partition."""
+    try:
+        replica = parts.replicas.find(topic, partition)
+        replica.check_leader()
+        errors = await parts.replicas.append_markers(
+            replica, [row.marker for row in rows], deadline_ms
+        )
+    except LogbusError as error:
+        return [wire_code(error)] * len(rows)
+    return [NO_ERROR if error is None else wire_code(error) for error in errors]
+
+
+def _answer(index: int, row: Any, codes: dict[tuple[int, str, int], int]) -> Any:
+    topics = [
+        build(
+            _Topic,
+            name=topic.name,
+            partitions=[
+                build(
+                    _Partition,
+                    partition_index=partition,
+                    error_code=codes[index, topic.name, partition],
+                )
+                for partition in topic.partition_indexes
+            ],
+        )
+        for topic in row.topics
+    ]
+    return build(_Result, producer_id=row.producer_id, topics=topics)
