@@ -79,6 +79,8 @@ class Rot:
             and point
             and checker.true_end(key)
             and self._is_elsewhere(key, directory_id)
+            # The recovery points name a deleted log until their next write.
+            and files.exists(paths.partition_dir(DIRECTORY, key))
         ]
         if not keys:
             return
