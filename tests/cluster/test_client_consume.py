@@ -29,10 +29,10 @@ def fill(bus: Bus, topic: str, count: int, partition: int = 0, **options: object
             producer.send(topic, b"%d" % n, partition=partition, timestamp_ms=1000 + n)
 
 
-def test_iteration_waits_at_the_log_end(bus: Bus, topic: str) -> None:
+def test_iteration_waits_at_the_log_end(bus: Bus, face_bus: Bus, topic: str) -> None:
     fill(bus, topic, 3)
     found: list[bytes | None] = []
-    with bus.consumer(topic, start="earliest") as consumer, bus.producer() as producer:
+    with face_bus.consumer(topic, start="earliest") as consumer, bus.producer() as producer:
         later = threading.Timer(0.2, producer.send, (topic, b"late"))
         for record in consumer:
             found.append(record.value)
@@ -44,9 +44,9 @@ def test_iteration_waits_at_the_log_end(bus: Bus, topic: str) -> None:
     assert found == [b"0", b"1", b"2", b"late"]
 
 
-def test_leaving_the_loop_loses_no_record(bus: Bus, topic: str) -> None:
+def test_leaving_the_loop_loses_no_record(bus: Bus, face_bus: Bus, topic: str) -> None:
     fill(bus, topic, 10)
-    with bus.consumer(topic, start="earliest") as consumer:
+    with face_bus.consumer(topic, start="earliest") as consumer:
         for record in consumer:
             if record.offset == 3:
                 break
@@ -93,18 +93,18 @@ def test_rows_that_failed_to_join_are_redelivered(
         assert consumer.poll_arrow(10.0).column("offset").to_pylist()[0] == 0
 
 
-def test_latest_starts_at_the_log_end(bus: Bus, topic: str) -> None:
+def test_latest_starts_at_the_log_end(bus: Bus, face_bus: Bus, topic: str) -> None:
     fill(bus, topic, 5)
-    with bus.consumer(topic) as consumer:
+    with face_bus.consumer(topic) as consumer:
         assert consumer.poll(0.1) == []
         with bus.producer() as producer:
             producer.send(topic, b"new", partition=0)
         assert [record.value for record in consumer.poll(10.0)] == [b"new"]
 
 
-def test_seek_moves_the_position(bus: Bus, topic: str) -> None:
+def test_seek_moves_the_position(bus: Bus, face_bus: Bus, topic: str) -> None:
     fill(bus, topic, 100, batch_bytes=500)
-    with bus.consumer(topic, partitions=[0], start="earliest") as consumer:
+    with face_bus.consumer(topic, partitions=[0], start="earliest") as consumer:
         consumer.seek(topic, 0, 50)
         assert consumer.poll(5.0, max_records=1)[0].offset == 50
         consumer.seek(TopicPartition(topic, 0), 7)
@@ -127,11 +127,11 @@ def test_seek_moves_the_position(bus: Bus, topic: str) -> None:
             consumer.seek(topic, 1, 0)
 
 
-def test_out_of_range_numbers_are_refused(bus: Bus, topic: str) -> None:
+def test_out_of_range_numbers_are_refused(bus: Bus, face_bus: Bus, topic: str) -> None:
     """They ended the consumer's thread, or came out of ``struct``."""
     fill(bus, topic, 3)
     where, admin = TopicPartition(topic, 0), bus.admin
-    with bus.consumer(topic, group="bounds", partitions=[0], start="earliest") as consumer:
+    with face_bus.consumer(topic, group="bounds", partitions=[0], start="earliest") as consumer:
         for attempt in (
             lambda: consumer.seek_to_time(10**20),
             lambda: consumer.commit({where: 10**20}),
@@ -150,23 +150,23 @@ def test_out_of_range_numbers_are_refused(bus: Bus, topic: str) -> None:
         assert consumer.committed() == {}
 
 
-def test_start_none_raises_for_a_missing_offset(bus: Bus, topic: str) -> None:
+def test_start_none_raises_for_a_missing_offset(bus: Bus, face_bus: Bus, topic: str) -> None:
     fill(bus, topic, 3)
     with pytest.raises(OffsetOutOfRangeError, match="start='earliest'"):
         bus.consumer(topic, group="g-none", start="none")
-    with bus.consumer(topic, group="g-none-2", start="earliest") as consumer:
+    with face_bus.consumer(topic, group="g-none-2", start="earliest") as consumer:
         consumer.poll(5.0)
-    with bus.consumer(topic, group="g-none-2", start="none", partitions=[0]) as consumer:
+    with face_bus.consumer(topic, group="g-none-2", start="none", partitions=[0]) as consumer:
         consumer.seek(topic, 0, 99)
         with pytest.raises(OffsetOutOfRangeError, match="begins at 0"):
             consumer.poll(5.0)
 
 
-def test_paused_partition_delivers_no_records(bus: Bus, topic: str) -> None:
+def test_paused_partition_delivers_no_records(bus: Bus, face_bus: Bus, topic: str) -> None:
     fill(bus, topic, 3, partition=0)
     fill(bus, topic, 3, partition=1)
     zero = TopicPartition(topic, 0)
-    with bus.consumer(topic, start="earliest") as consumer:
+    with face_bus.consumer(topic, start="earliest") as consumer:
         consumer.pause(zero)
         assert {record.partition for record in consumer.poll(5.0)} == {1}
         assert consumer.poll(0.2) == []

@@ -3,7 +3,7 @@ acknowledged is there once, and every replica ends with the same bytes."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from data_calls import Place, list_offsets, produce_request, read, rows_batch
-from patience import PATIENCE_S, until
+from patience import until
 from plain_connection import PlainConnection
 from replicated import Load, Watched
+from support.faces import LoopFace
 
 from broker_lite import errors
-from broker_lite.bus import AsyncBus, aconnect, connect
-from broker_lite.client import AsyncConsumer, Consumer, read_range
-from broker_lite.client.consuming.partition_discovery import Reset
+from broker_lite.bus import connect
+from broker_lite.client import Consumer, read_range
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.model import TopicPartition
@@ -211,26 +211,6 @@ def test_replica_with_empty_disk_catches_up_before_leading(watched: Watched) -> 
     watched.all_alike()
 
 
-async def begin(bus: AsyncBus, topic: str, count: int) -> AsyncConsumer:
-    """A consumer of the other kind that has read so many records."""
-    consumer = bus.consumer(topic, start="earliest")
-    await read_more(consumer, count)
-    return consumer
-
-
-async def read_more(consumer: AsyncConsumer, count: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while count > 0:
-            count -= len(await consumer.poll(1.0))
-
-
-async def end(bus: AsyncBus, consumer: AsyncConsumer, count: int) -> list[Reset]:
-    """Its resets, after so many records more."""
-    async with bus, consumer:
-        await read_more(consumer, count)
-        return consumer.resets
-
-
 def test_unclean_election_is_reported_and_readers_resume_at_truncation(
     watched: Watched,
 ) -> None:
@@ -264,12 +244,12 @@ def test_unclean_election_is_reported_and_readers_resume_at_truncation(
     topic.in_sync(leader.id)
     lost = send(b"lost", 30)
     with (
-        asyncio.Runner() as runner,
+        contextlib.closing(LoopFace()) as face,
+        face.connect(cluster.bootstrap_servers) as other_bus,
+        other_bus.consumer(name, start="earliest") as other,
         bus.consumer(name, start="earliest") as consumer,
     ):
-        other_bus = runner.run(aconnect(cluster.bootstrap_servers))
-        other = runner.run(begin(other_bus, name, 60))
-        assert read_on(consumer, 60) == kept + lost
+        assert read_on(consumer, 60) == read_on(other, 60) == kept + lost
         with bus.consumer(name, group=name, partitions=[0], start="earliest") as away:
             assert read_on(away, 60) == kept + lost
         leader.kill()
@@ -280,9 +260,8 @@ def test_unclean_election_is_reported_and_readers_resume_at_truncation(
         )
         # One batch, which begins before the reader's offset and ends behind it.
         new = send(b"new", 50)
-        assert read_on(consumer, 50) == new
-        assert consumer.resets == [(where, 60, 30)]
-        assert runner.run(end(other_bus, other, 50)) == consumer.resets
+        assert read_on(consumer, 50) == read_on(other, 50) == new
+        assert consumer.resets == other.resets == [(where, 60, 30)]
         # A group that was away meanwhile has committed 60, which is in the middle of the new ones.
         with bus.consumer(name, group=name, partitions=[0], start="earliest") as back:
             assert read_on(back, 50) == new
