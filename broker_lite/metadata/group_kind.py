@@ -4,7 +4,9 @@ The first member decides the kind. A native member creates the group as "native"
 creation, such as a commit without a member, makes it "kafka". A "kafka" group stays open until its
 first generation of Kafka members is written: until then a native member may convert it, with its
 offsets. The conversion is a compare-and-set of the coordinator znode and removes the claim. It thus
-fences writes of a broker that are in flight. Called by ``native/`` and the brokers.
+fences writes of a broker that are in flight. A group with offsets of open transactions is not
+converted, and a native group gets none: native members read committed offsets alone. Called by
+``native/`` and the brokers.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
     return kind == znodes.KIND_KAFKA and not _read(group, coordinator).generation
 
 
-def made_native(group: str, znode: Znode, coordinator: Znode | None) -> list[Operation]:
+def made_native(
+    group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
+) -> list[Operation]:
     """Return the write that converts an open group to a native one. Offsets do not change.
 
     ``znode`` and ``coordinator`` are the znodes by which ``is_open`` found the group open.
-    ZooKeeper refuses the write if either has changed since.
+    ``has_pending``: the parent of pending offsets exists. ZooKeeper refuses the write if any of
+    this has changed since, or if the group has pending offsets.
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = _read(group, coordinator)
@@ -47,6 +52,11 @@ def made_native(group: str, znode: Znode, coordinator: Znode | None) -> list[Ope
     ]
     if before.claim:
         operations.append(Delete(znodes.claim_path(group, before.claim)))
+    pending = znodes.pending_path(group)
+    if not has_pending:
+        operations.append(Create(pending))
+    # ZooKeeper refuses to delete a parent that has children.
+    operations.append(Delete(pending))
     return operations
 
 

@@ -257,7 +257,16 @@ class NativeMachine:
                 "another group, leave coordination='zookeeper' out, or delete it when it is "
                 f"empty: logbus groups delete {self._group}"
             )
-        operations = made_native(self._group, znode, coordinator)
+        pending = znodes.pending_path(self._group)
+        self._asking.list(pending, partial(self._convert, znode, coordinator))
+
+    def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
+        """Make a group native unless an open transaction has offsets of it; these end first."""
+        if pending:
+            self._join_later()
+            return
+        has_pending = pending is not None
+        operations = made_native(self._group, znode, coordinator, has_pending=has_pending)
         self._asking.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:

@@ -26,7 +26,8 @@ async def native_takeover(broker: Broker) -> list[Operation]:
     coordinator = await broker.store.get(znodes.coordinator_path("g"))
     assert group is not None
     assert is_open("g", znodes.decode_group("", group.data), coordinator)
-    return made_native("g", group, coordinator)
+    pending = await broker.store.children(znodes.pending_path("g"))
+    return made_native("g", group, coordinator, has_pending=pending is not None)
 
 
 def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(world: World) -> None:
@@ -90,5 +91,43 @@ def test_native_conversion_is_refused_if_the_group_has_changed(world: World) -> 
             "the group stays open after its first generation"
         )
         assert (await two.registry.fetch_offsets("g"))[T0].offset == 8
+
+    run(world, body)
+
+
+@pytest.mark.parametrize("has_pending", [False, True])
+def test_group_with_pending_offsets_is_not_made_native(world: World, has_pending: bool) -> None:
+    """A transaction's offsets arrive between the member's reads and its write."""
+
+    async def add(broker: Broker, number: int) -> None:
+        claim = await broker.registry.claim_group("g")
+        value = znodes.PendingOffsets("copier", {T0: CommittedOffset(5)})
+        transaction = znodes.TransactionKey(1000, 0, number)
+        await broker.registry.add_pending_offsets(claim, transaction, value)
+
+    async def end(broker: Broker, number: int) -> None:
+        transaction = znodes.TransactionKey(1000, 0, number)
+        await broker.registry.end_pending_offsets("g", transaction, is_commit=True)
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await create(broker, "t", 1)
+        await commit(broker, 1)
+        if has_pending:
+            await add(broker, 1)
+            await end(broker, 1)
+        taking = await native_takeover(broker)
+        await add(broker, 2)
+        assert await broker.store.write(taking) is not None
+        assert await broker.registry.group_kind("g") == "kafka"
+        await end(broker, 2)
+        claim = await broker.registry.claim_group("g")
+        assert await broker.store.write(await native_takeover(broker)) is None
+        assert (await broker.registry.fetch_offsets("g"))[T0].offset == 5
+        with pytest.raises(NotCoordinatorError):
+            value = znodes.PendingOffsets("copier", {T0: CommittedOffset(6)})
+            await broker.registry.add_pending_offsets(
+                claim, znodes.TransactionKey(1000, 0, 3), value
+            )
 
     run(world, body)

@@ -76,8 +76,10 @@ def test_group_has_one_kind_and_expires_when_empty() -> None:
 def whatever_was_claimed_since_is_taken_over(patch: Patch) -> None:
     """A native member does not compare the coordinator's znode with what it looked at."""
 
-    def blind(group: str, znode: Znode, coordinator: Znode | None) -> list[Operation]:
-        rows = made(group, znode, coordinator)
+    def blind(
+        group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
+    ) -> list[Operation]:
+        rows = made(group, znode, coordinator, has_pending=has_pending)
         kept = [row for row in rows if not isinstance(row, Delete)]
         return [row._replace(version=-1) if isinstance(row, Set) else row for row in kept]
 
@@ -88,8 +90,10 @@ def whatever_was_claimed_since_is_taken_over(patch: Patch) -> None:
 def the_claim_outlives_the_taking(patch: Patch) -> None:
     """A native member sets the group's kind, and leaves its coordinator as it was."""
 
-    def half(group: str, znode: Znode, coordinator: Znode | None) -> list[Operation]:
-        return made(group, znode, coordinator)[:1]
+    def half(
+        group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
+    ) -> list[Operation]:
+        return made(group, znode, coordinator, has_pending=has_pending)[:1]
 
     made = machine.made_native
     patch.setattr(machine, "made_native", half)

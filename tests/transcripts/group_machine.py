@@ -117,6 +117,7 @@ class GroupMachine:
             words.get("id", ""),
             words.get("instance"),
             int(words.get("generation", generation)),
+            "in_transaction" in words,
         )
 
     def _written(self, words: Words) -> ev.Event:

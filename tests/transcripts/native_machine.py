@@ -144,6 +144,15 @@ class NativeVerb:
         self._admin(Create(znodes.topic_offsets_path(GROUP, where.topic)))
         self._admin(Create(path, _offset(int(words["offset"]))))
 
+    def _pending(self, words: Words) -> None:
+        """Add offsets of an open transaction."""
+        self._admin(Create(znodes.pending_path(GROUP)))
+        self._admin(Create(znodes.part_path(GROUP, words["part"])))
+
+    def _ended(self, words: Words) -> None:
+        """End the transaction with these offsets."""
+        self._admin(Delete(znodes.part_path(GROUP, words["part"])))
+
     def _made_again(self, words: Words) -> None:
         """Delete and recreate the group when the consumer is about to register."""
         self.next_kind = {**words, "is": words["as"]}
@@ -337,6 +346,10 @@ def _operation(operation: Operation) -> str:
         return "places"
     name = "-".join(parts[1:])
     match operation:
+        case Create() if parts == ["pending"]:
+            return "have no pending offsets"
+        case Delete() if parts == ["pending"]:
+            return "if no offsets are pending"
         case Delete() if parts[0] == "coordinator":
             return f"end the claim {name}"
         case Create(path, data) | Set(path, data) if parts[0] == "coordinator":
