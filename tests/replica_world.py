@@ -182,6 +182,7 @@ class World:
         self.requests: list[tuple[int, int, wire.FetchRequest]] = []
         self.settings = settings
         self.config: dict[str, str] = {}
+        self.broker_configs: dict[int, dict[str, str]] = {}
         self.assigned: dict[int, tuple[int, ...]] = {}
         """Replicas of partitions that are not on every broker."""
         self.nodes: dict[int, Node] = {}
@@ -204,6 +205,7 @@ class World:
             brokers={number: node.view for number, node in self.nodes.items()},
             topics={"t": topic},
             topics_by_id={TOPIC_ID: topic},
+            broker_configs=dict(self.broker_configs),
         )
         for node in self.nodes.values():
             node.manager.apply(self.snapshot)

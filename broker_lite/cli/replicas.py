@@ -12,7 +12,7 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
-from broker_lite.client.administration import replica_plans
+from broker_lite.client.administration import replica_plans, throttled_moves
 from broker_lite.errors import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
@@ -46,6 +46,13 @@ POLL_SECONDS = 0.2
 @click.option(
     "--wait", "seconds", type=click.FloatRange(min=0), help="Wait so many seconds for the end."
 )
+@click.option(
+    "--throttle",
+    "rate",
+    type=click.IntRange(min=0),
+    metavar="BYTES/s",
+    help="Copy at most this much a second and broker; needs --wait. 0 alone: remove all throttles.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @cluster_options
 @output.output_option
@@ -58,6 +65,7 @@ def reassign(
     plan: Path | None,
     cancel: bool,
     seconds: float | None,
+    rate: int | None,
     dry_run: bool,
     bootstrap_servers: str | None,
     zookeeper: str | None,
@@ -69,13 +77,24 @@ def reassign(
         raise click.UsageError(
             "give one of --replicas, --replication-factor, --off, --plan, --cancel"
         )
+    moves_replicas = any(way is not None for way in ways) and not cancel
+    if rate is not None and bool(rate) != moves_replicas:
+        raise click.UsageError("--throttle: give a rate above 0 with a move, or 0 without one")
+    if rate and seconds is None:
+        raise click.UsageError("--throttle needs --wait: the end of the moves removes the throttle")
     with open_admin(bootstrap_servers, zookeeper) as admin:
         view = admin.cluster()
         ongoing = admin.reassignments()
         wheres = _wheres(view, names, partitions)
+        if rate == 0:
+            throttled_moves.unthrottle(admin, {where.topic for where in wheres})
+            output.say("removed all throttles")
+            return
         if all(way is None for way in ways):
             shown = {where: move for where, move in ongoing.items() if where in wheres}
             output.show([_move(where, move) for where, move in shown.items()], form)
+            if not shown:
+                output.say("no moves in progress")
             return
         if cancel:
             back = [where for where in wheres if where in ongoing]
@@ -87,12 +106,16 @@ def reassign(
             raise click.UsageError("name the topics to move")
         moves = _planner(replicas, replication_factor, off, plan)(view, ongoing, wheres)
         if not dry_run:
+            if rate and moves:
+                throttled_moves.throttle(admin, view, ongoing, moves, rate)
             admin.reassign(moves)
         output.show([_step(view, ongoing, where, row) for where, row in moves.items()], form)
         if not moves:
             output.say("nothing to move")
         if seconds is not None and not dry_run:
             _wait(admin, moves, seconds)
+            if rate and moves:
+                throttled_moves.unthrottle(admin, {where.topic for where in moves})
 
 
 @click.command()
@@ -227,7 +250,8 @@ def _wait(admin: Admin, moves: Plan, seconds: float) -> None:
         if time.monotonic() >= deadline:
             raise RequestTimedOutError(
                 f"{len(left)} of {len(moves)} partitions are still on their way: "
-                f"{', '.join(map(str, left[:5]))}; logbus topic reassign shows them"
+                f"{', '.join(map(str, left[:5]))}; logbus topic reassign shows them. A throttle "
+                "stays until logbus topic reassign --throttle 0"
             )
         time.sleep(POLL_SECONDS)
     output.say("done")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from broker_lite.config.setting import (
@@ -16,14 +17,13 @@ from broker_lite.config.setting import (
     fixed,
     setting,
 )
-from broker_lite.errors import CompactionNotBuiltError
+from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
 
 _STORED = "batches are stored as the producer compressed them"
 _COMPACTION = "topics are not compacted"
 _TIERS = "segments are not copied to remote storage"
-NO_THROTTLE = (
-    "replication is not throttled; reassign without --throttle, a few partitions at a time"
-)
+_THROTTLED = 'replicas outside the ISR to throttle: "", "*" or "partition:broker,..."; '
+_REPLICAS = re.compile(r"(\*|\d+:\d+(, ?\d+:\d+)*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,17 @@ class TopicConfig(Config):
         "elect a replica outside the ISR if no other is alive; records that it lacks are lost",
     )
 
+    leader_throttled_replicas: str = setting(
+        "leader.replication.throttled.replicas",
+        "",
+        _THROTTLED + "their leaders send at leader.replication.throttled.rate",
+    )
+    follower_throttled_replicas: str = setting(
+        "follower.replication.throttled.replicas",
+        "",
+        _THROTTLED + "they fetch at follower.replication.throttled.rate",
+    )
+
     # Kafka's settings that only take their default, for tools that write every setting.
     compression_type: str = fixed("compression.type", "producer", _STORED)
     compression_gzip_level: int = fixed("compression.gzip.level", -1, _STORED)
@@ -148,15 +159,19 @@ class TopicConfig(Config):
     remote_log_delete_on_disable: bool = fixed("remote.log.delete.on.disable", False, _TIERS)
     local_retention_ms: int = fixed("local.retention.ms", -2, _TIERS)
     local_retention_bytes: int = fixed("local.retention.bytes", -2, _TIERS)
-    leader_throttled_replicas: str = fixed("leader.replication.throttled.replicas", "", NO_THROTTLE)
-    follower_throttled_replicas: str = fixed(
-        "follower.replication.throttled.replicas", "", NO_THROTTLE
-    )
     errors_deadletterqueue_group_enable: bool = fixed(
         "errors.deadletterqueue.group.enable", False, "share groups are not supported"
     )
 
     def validate(self) -> None:
+        for key, value in (
+            ("leader.replication.throttled.replicas", self.leader_throttled_replicas),
+            ("follower.replication.throttled.replicas", self.follower_throttled_replicas),
+        ):
+            if not _REPLICAS.fullmatch(value):
+                raise InvalidConfigError(
+                    f'{key}={value[:60]!r}: give "*", or partitions and brokers as 0:1,0:2'
+                )
         if self.cleanup_policy == "compact":
             raise CompactionNotBuiltError(
                 "cleanup.policy=compact is not built yet; use cleanup.policy=delete"

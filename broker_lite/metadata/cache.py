@@ -35,6 +35,8 @@ class MetadataSnapshot:
     controller_id: int = NO_BROKER
     controller_epoch: int = 0
     features: Mapping[str, int] = field(default_factory=dict)
+    broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """The settings of brokers that ZooKeeper holds, by broker id."""
     version: int = 0
 
     @property
@@ -48,6 +50,10 @@ class MetadataSnapshot:
         if view is None or not 0 <= partition < len(view.partitions):
             return None
         return view.partitions[partition]
+
+    def broker_config(self, broker_id: int) -> Mapping[str, str]:
+        """Return a broker's settings in ZooKeeper."""
+        return self.broker_configs.get(broker_id, {})
 
     def leader(self, topic: str, topic_id: str, partition: int) -> tuple[int, int]:
         """Return the leader's broker id and the leader epoch of a partition, or (-1, -1) if

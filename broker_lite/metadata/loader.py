@@ -76,6 +76,12 @@ async def load_features(store: MetadataStore) -> dict[str, int]:
     return {} if znode is None else znodes.decode_features(znodes.FEATURES, znode.data)
 
 
+async def load_broker_configs(store: MetadataStore) -> dict[int, dict[str, str]]:
+    """Return the settings of brokers that are kept in ZooKeeper, by broker id."""
+    znode = await store.get(znodes.BROKER_CONFIGS)
+    return {} if znode is None else znodes.decode_broker_configs(znodes.BROKER_CONFIGS, znode.data)
+
+
 async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
     """Return the change notices. Callers read them before the znodes that they announce."""
     znode = await store.get(znodes.CHANGES, watch=watch)

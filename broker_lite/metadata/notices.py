@@ -43,7 +43,8 @@ class News(NamedTuple):
     """The content of a notice.
 
     ``topics`` has the changed partitions of each topic, or None if the topic changed as a whole.
-    Empty ``topics`` announce a change of the cluster: its features, or a draining or full broker.
+    Empty ``topics`` announce a change of the cluster: its features, a broker's settings, or a
+    draining or full broker.
     """
 
     topics: Mapping[str, Sequence[int] | None]
@@ -86,7 +87,7 @@ def topic_changed(name: str) -> News:
 
 
 CLUSTER_CHANGED = News({})
-"""The cluster's features changed, or a broker's registration (draining, full)."""
+"""The cluster's features changed, a broker's settings, or its registration (draining, full)."""
 
 
 def states_changed(states: Iterable[StateChange]) -> News:

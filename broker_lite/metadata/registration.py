@@ -72,6 +72,52 @@ async def prepare(
     return found
 
 
+async def write_cluster_change(
+    store: MetadataStore,
+    operation: Callable[[], Awaitable[Operation | None]],
+    wait_connected: Callable[[], Awaitable[None]],
+) -> None:
+    """Write the operation together with a change notice; do nothing if it returns None.
+
+    Calls ``operation`` again after each conflict. Raises WriteConflictError after ``ATTEMPTS_MAX``.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        notices = await load_notices(store)
+        wanted = await operation()
+        if wanted is None:
+            return
+        write = [wanted, announce(notices, CLUSTER_CHANGED).write]
+        if await write_surely(store, write, wait_connected) is None:
+            return
+    raise WriteConflictError(
+        f"{znodes.CHANGES} changed during each of {ATTEMPTS_MAX} writes; try again"
+    )
+
+
+async def write_broker_config(
+    store: MetadataStore,
+    broker_id: int,
+    changes: Mapping[str, str | None],
+    wait_connected: Callable[[], Awaitable[None]],
+) -> None:
+    """Set (text) or remove (None) settings of a broker in ZooKeeper."""
+
+    async def write() -> Operation | None:
+        znode = await store.get(znodes.BROKER_CONFIGS)
+        path = znodes.BROKER_CONFIGS
+        configs = {} if znode is None else znodes.decode_broker_configs(path, znode.data)
+        own = {**configs.get(broker_id, {}), **changes}
+        after = {key: value for key, value in own.items() if value is not None}
+        if after == configs.pop(broker_id, {}):
+            return None
+        if after:
+            configs[broker_id] = after
+        data = znodes.encode_broker_configs(configs)
+        return Create(path, data) if znode is None else Set(path, data, znode.version)
+
+    await write_cluster_change(store, write, wait_connected)
+
+
 class Registrar:
     """Registers one broker, and registers it again after each loss of its session.
 
@@ -157,14 +203,14 @@ class Registrar:
         registrations."""
         self._registration = registration
         data = znodes.encode_registration(self._registration)
-        for _ in range(ATTEMPTS_MAX):
-            notices = await load_notices(self._store)
+
+        async def write() -> Operation | None:
             znode = await self._store.get(self._path)
             if znode is None or znode.session_id != self._store.session_id:
-                return
-            write = [Set(self._path, data, znode.version), announce(notices, CLUSTER_CHANGED).write]
-            if await write_surely(self._store, write, self._wait_connected) is None:
-                return
+                return None
+            return Set(self._path, data, znode.version)
+
+        await write_cluster_change(self._store, write, self._wait_connected)
 
     async def check_not_replaced(self) -> None:
         """Raise StaleDirectoryError if a later start of this data directory has registered."""

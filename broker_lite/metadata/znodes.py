@@ -49,6 +49,7 @@ CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 FEATURES = "/features"
 TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
 CLUSTER_ID = "/cluster/id"
 PRODUCER_IDS = "/latest_producer_id_block"
 CHANGES = "/changes"
@@ -460,6 +461,14 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
     return dict(decode_value(path, data)["config"])
+
+
+def encode_broker_configs(configs: Mapping[int, Mapping[str, str]]) -> bytes:
+    return encode_value({"brokers": {str(id_): dict(row) for id_, row in sorted(configs.items())}})
+
+
+def decode_broker_configs(path: str, data: bytes) -> dict[int, dict[str, str]]:
+    return {int(id_): row for id_, row in decode_value(path, data)["brokers"].items()}
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from patience import until
 
+from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
@@ -103,6 +105,38 @@ def test_partitions_are_reassigned(shell: Shell) -> None:
     done = shell.run("topic", "reassign", "moved", "--replicas", "1,9", code=1)
     assert "broker 9, which is not alive" in done.stderr
     assert shell.rows("topic", "reassign") == []
+
+
+def test_throttled_reassignment_is_bounded_and_completes(shell: Shell) -> None:
+    rate = 400_000
+    shell.run("topic", "create", "slow", "-r", "1", "-c", "segment.bytes=1000000")
+    with connect(shell.cluster.bootstrap_servers) as bus, bus.producer() as producer:
+        for _ in range(60):
+            producer.send("slow", os.urandom(10_000))
+            producer.flush()
+        [where] = shell.partitions("slow")
+        target = next(broker for broker in (0, 1, 2) if broker not in where["replicas"])
+        words = ("--replicas", str(target), "--throttle", str(rate))
+        began = time.monotonic()
+        shell.run("topic", "reassign", "slow", *words, "--wait", "60")
+        # One second of allowance and one batch of 10 kB may come on top of the rate.
+        assert rate * (time.monotonic() - began + 1) + 20_000 >= 600_000
+        assert [row["replicas"] for row in shell.until_ok("slow")] == [[target]]
+        found = bus.admin.describe_configs(["slow"], [0, 1, 2])
+        left = [
+            entry.is_default
+            for row in found.values()
+            for key, entry in row.items()
+            if "throttled" in key
+        ]
+        assert len(left) == 8 and all(left)
+    for words in (
+        ("--throttle", "5"),
+        ("--replicas", "1", "--throttle", "5"),
+        ("--replicas", "1", "--throttle", "0", "--wait", "9"),
+    ):
+        shell.run("topic", "reassign", "slow", *words, code=2)
+    assert "removed all throttles" in shell.run("topic", "reassign", "--throttle", "0").stderr
 
 
 def test_reassignment_plan_file_is_validated(shell: Shell, tmp_path: Path) -> None:

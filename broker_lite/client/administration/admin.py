@@ -293,6 +293,14 @@ class Admin:
             )
         )
 
+    def alter_broker_configs(self, broker_id: int, changes: Mapping[str, object]) -> None:
+        """Change ``leader.replication.throttled.rate`` or ``follower.replication.throttled.rate``
+        of a broker, in bytes per second; None removes the limit."""
+        rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
+        self._run(
+            admin_requests.alter_broker_configs(self._cluster, broker_id, rows, self._deadline())
+        )
+
     # -- offsets
 
     def list_offsets(

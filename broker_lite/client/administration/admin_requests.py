@@ -218,17 +218,36 @@ def alter_configs(
         error = error_for(row.error_code, row.error_message or "") if row.error_code else None
         return _no_topic(topic) if isinstance(error, UnknownTopicOrPartitionError) else error
 
-    rows = tuple(
+    resource = configs.AlterConfigsResource(configs.RESOURCE_TOPIC, topic, _alterations(changes))
+    call = configs.IncrementalAlterConfigsRequest((resource,), validate_only)
+    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    if not validate_only:
+        yield from _await_settings(cluster, topic, changes, deadline_ms)
+
+
+def alter_broker_configs(
+    cluster: Cluster, broker_id: int, changes: Mapping[str, str | None], deadline_ms: float
+) -> Operation[None]:
+    """Change a broker's settings that ZooKeeper holds; None removes a setting."""
+
+    def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
+        row = answer.responses[0]
+        return error_for(row.error_code, row.error_message or "") if row.error_code else None
+
+    resource = configs.AlterConfigsResource(
+        configs.RESOURCE_BROKER, str(broker_id), _alterations(changes)
+    )
+    call = configs.IncrementalAlterConfigsRequest((resource,), False)
+    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+
+
+def _alterations(changes: Mapping[str, str | None]) -> tuple[configs.AlterableConfig, ...]:
+    return tuple(
         configs.AlterableConfig(
             key, configs.OPERATION_DELETE if value is None else configs.OPERATION_SET, value
         )
         for key, value in changes.items()
     )
-    resource = configs.AlterConfigsResource(configs.RESOURCE_TOPIC, topic, rows)
-    call = configs.IncrementalAlterConfigsRequest((resource,), validate_only)
-    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
-    if not validate_only:
-        yield from _await_settings(cluster, topic, changes, deadline_ms)
 
 
 def _await_settings(

@@ -378,17 +378,18 @@ class Membership:
         self._brokers_due = self._controller_due = True
         notices = await loader.load_notices(self._store, watch=True)
         topics = await loader.load_topics(self._store)
-        features = await self._load_features()
+        await self._load_cluster()
         self._take_topics(topics)
-        self._fresh = dataclasses.replace(self._fresh, features=features)
         self._sequence = notices.sequence
         self._reload_due = False
 
-    async def _load_features(self) -> dict[str, int]:
+    async def _load_cluster(self) -> None:
+        """Read the features and the brokers' settings."""
         features = await loader.load_features(self._store)
         assert self._registrar is not None
         self._registrar.check_features(features)
-        return features
+        configs = await loader.load_broker_configs(self._store)
+        self._fresh = dataclasses.replace(self._fresh, features=features, broker_configs=configs)
 
     async def _read_changes(self) -> None:
         self._changes_due = False
@@ -399,16 +400,14 @@ class Membership:
                 await self._reload()
                 return
             topics = await loader.refresh_topics(self._store, self._fresh.topics, merged.topics)
-            features = self._fresh.features
             if merged.cluster:
-                # The features changed, or a broker started draining or changed its disk-full flag.
+                # Features, a broker's settings, or its draining or disk-full flag changed.
                 self._brokers_due = True
-                features = await self._load_features()
+                await self._load_cluster()
         except BaseException:
             self._changes_due = True
             raise
         self._take_topics(topics)
-        self._fresh = dataclasses.replace(self._fresh, features=features)
         self._sequence = notices.sequence
 
     def _take_topics(self, topics: dict[str, TopicView]) -> None:

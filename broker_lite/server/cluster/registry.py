@@ -32,7 +32,7 @@ from broker_lite.metadata.group_offsets import (
 )
 from broker_lite.metadata.native_members import NativeMember, read_members
 from broker_lite.metadata.producer_ids import ProducerIds
-from broker_lite.metadata.registration import prepare
+from broker_lite.metadata.registration import prepare, write_broker_config
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.zookeeper import ZooKeeperStore
 from broker_lite.model import (
@@ -314,6 +314,17 @@ class Registry(Membership):
         if not validate_only:
             await self._until(lambda now: _has_config(now, view))
         return view
+
+    async def alter_broker_config(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
+        """Set (text) or remove (None) settings of a broker that ZooKeeper holds.
+
+        Raise NotControllerError, WriteConflictError or CoordinationUnavailableError.
+        """
+        self._check_controller()
+        await write_broker_config(self._store, broker_id, changes, self._wait_connected)
+        await self._until(
+            lambda now: all(now.broker_config(broker_id).get(k) == v for k, v in changes.items())
+        )
 
     async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
         answer = await self._controller.request(make)

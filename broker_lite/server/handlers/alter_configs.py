@@ -1,8 +1,9 @@
 """IncrementalAlterConfigs 0-1: set, delete, append to and subtract from topic settings.
 
 The controller makes the changes; other brokers forward the request, since clients send it to any
-broker. All changes of one topic succeed or fail together. Broker settings come from configuration
-files, so the handler refuses to change them.
+broker. All changes of one resource succeed or fail together. Broker settings come from
+configuration files, so the handler refuses to change them, except for the rates of throttled
+replication.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from broker_lite.config.topic import NO_THROTTLE
 from broker_lite.errors import (
     NO_ERROR,
     InvalidConfigError,
@@ -20,6 +20,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
+from broker_lite.replication.throttle import RATES
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
@@ -45,14 +46,9 @@ from broker_lite.wire.calls.configs import (
 from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
 from broker_lite.wire.tables import build
 
-THROTTLES = frozenset(
-    (
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    )
-)
-"""Kafka settings that no broker has here; deleting them succeeds without effect."""
+LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+"""A throttle of moves between data directories, of which a broker has one. Kafka's tools delete it
+after every reassignment, which succeeds without effect."""
 
 WAIT_MS = 30_000
 """Milliseconds that the request may take; the request has no timeout field."""
@@ -119,16 +115,9 @@ async def _pass_on(parts: BrokerContext, message: Any) -> list[Outcome]:
 
 
 async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
-    wanted = [each for each in row.configs if not _is_of_a_throttle(each)]
-    if row.configs and not wanted and row.resource_type in (RESOURCE_BROKER, RESOURCE_TOPIC):
-        return
     if row.resource_type == RESOURCE_BROKER:
-        rates = [change.name for change in wanted if change.name in THROTTLES]
-        if rates:
-            raise InvalidConfigError(f"{rates[0]} is not built: {NO_THROTTLE}")
-        raise InvalidRequestError(
-            "a broker's settings are read from its file when it starts; change them there"
-        )
+        await _alter_broker(parts, row, validate_only)
+        return
     if row.resource_type != RESOURCE_TOPIC:
         named = resource(row.resource_type, row.resource_name)
         raise InvalidRequestError(f"{named} has no settings; only topics' settings change")
@@ -137,7 +126,7 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
         raise UnknownTopicOrPartitionError(f"topic {row.resource_name!r} does not exist")
     present = {each.key: each.value for each in topic_settings(topic.config)}
     changes: dict[str, str | None] = {}
-    for change in wanted:
+    for change in row.configs:
         if change.name in changes:
             raise InvalidRequestError(f"{change.name} occurs more than once in the request")
         changes[change.name] = _changed(change, present)
@@ -151,10 +140,32 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
     await within(WAIT_MS, work)
 
 
-def _is_of_a_throttle(change: Any) -> bool:
-    """Return whether the change deletes a throttle, as Kafka's tools do after every
-    reassignment."""
-    return change.config_operation == OPERATION_DELETE and change.name in THROTTLES
+async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> None:
+    """Set or delete the broker's rates of throttled replication."""
+    changes: dict[str, str | None] = {}
+    for change in row.configs:
+        is_deleted = change.config_operation == OPERATION_DELETE
+        if change.name == LOG_DIRS_RATE and is_deleted:
+            continue
+        if change.name not in RATES:
+            raise InvalidRequestError(
+                f"{change.name}: a broker's settings are read from its file when it starts; "
+                f"change them there. Only {' and '.join(sorted(RATES))} can be altered"
+            )
+        if not is_deleted and (
+            change.config_operation != OPERATION_SET or not (change.value or "").isdecimal()
+        ):
+            raise InvalidConfigError(
+                f"{change.name}={change.value!r}: set a whole number of bytes per second"
+            )
+        changes[change.name] = None if is_deleted else str(int(change.value))
+    if not row.resource_name.isdecimal():
+        raise InvalidRequestError(
+            f"broker {row.resource_name!r}: give a broker id; brokers share no settings"
+        )
+    if changes and not validate_only:
+        work = parts.registry.alter_broker_config(int(row.resource_name), changes)
+        await within(WAIT_MS, work)
 
 
 def _changed(change: Any, present: dict[str, str]) -> str | None:

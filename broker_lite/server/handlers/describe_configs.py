@@ -2,8 +2,8 @@
 documentation.
 
 Any broker describes topics; a broker describes only itself. Broker settings come from its file and
-are read-only. Log levels and cluster-wide broker settings do not exist. A group has no settings, so
-its list is empty.
+are read-only, except for the rates of throttled replication. Log levels and cluster-wide broker
+settings do not exist. A group has no settings, so its list is empty.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
+from broker_lite.replication.throttle import RATES
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.topic_settings import (
     RESOURCE_BROKER,
@@ -57,7 +58,7 @@ def _describe(parts: BrokerContext, row: Any, message: Any) -> Any:
         resource_type=row.resource_type,
         resource_name=row.resource_name,
         configs=[
-            _row(each, row.resource_type == RESOURCE_BROKER, message)
+            _row(each, row.resource_type == RESOURCE_BROKER and each.key not in RATES, message)
             for each in found
             if not wanted or each.key in wanted
         ],
@@ -81,7 +82,8 @@ def _settings(parts: BrokerContext, kind: int, name: str) -> Iterable[Setting]:
         return ()
     if name != str(parts.broker_id):
         raise InvalidRequestError(f"this is broker {parts.broker_id}; ask broker {name} itself")
-    return broker_settings(parts.config, parts.endpoint)
+    own = parts.registry.snapshot.broker_config(parts.broker_id)
+    return broker_settings(parts.config, parts.endpoint, own)
 
 
 def _row(setting: Setting, read_only: bool, message: Any) -> Any:

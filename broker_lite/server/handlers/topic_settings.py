@@ -13,6 +13,7 @@ from typing import NamedTuple
 from broker_lite.config import BrokerConfig, Key, TopicConfig, keys, parse, value_text
 from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
 from broker_lite.model import Endpoint
+from broker_lite.replication.throttle import RATES, UNLIMITED
 from broker_lite.server.network.context import PLAINTEXT
 
 RESOURCE_TOPIC = 2
@@ -21,6 +22,7 @@ RESOURCE_GROUP = 32
 _RESOURCES = {8: "broker logger", 16: "client metrics subscription", RESOURCE_GROUP: "group"}
 
 SOURCE_TOPIC = 1
+SOURCE_DYNAMIC_BROKER = 2
 SOURCE_STATIC_BROKER = 4
 SOURCE_DEFAULT = 5
 
@@ -97,9 +99,17 @@ def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
         yield Setting(row.key, tuple(levels), _kind(row, types[name]), _doc(row))
 
 
-def broker_settings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[Setting]:
-    """Yield every setting of a running broker, and its ``endpoint`` as Kafka's
-    ``advertised.listeners``."""
+def broker_settings(
+    config: BrokerConfig, endpoint: Endpoint, own: Mapping[str, str]
+) -> Iterator[Setting]:
+    """Yield every setting of a running broker, those ``own`` in ZooKeeper, and its ``endpoint`` as
+    Kafka's ``advertised.listeners``."""
+    for key in sorted(RATES):
+        doc = "maximum rate of throttled replication; unlimited if unset (bytes per second)"
+        levels = [(str(UNLIMITED), SOURCE_DEFAULT)]
+        if key in own:
+            levels.insert(0, (own[key], SOURCE_DYNAMIC_BROKER))
+        yield Setting(key, tuple(levels), TYPE_LONG, doc)
     listener = f"{PLAINTEXT}://{endpoint}"
     doc = "where clients reach this broker: advertised.host and advertised.port"
     yield Setting("advertised.listeners", ((listener, SOURCE_STATIC_BROKER),), TYPE_LIST, doc)

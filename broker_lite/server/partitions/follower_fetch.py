@@ -5,6 +5,9 @@ reaches the partition role once, on arrival: its offset acknowledges the followe
 fetch without new records waits for an append, a leadership change, or its ``max_wait_ms``. A second
 fetch of the same follower on the same lane ends the wait of the first.
 
+A throttled partition above this broker's rate is answered as if it had no new records, until the
+follower is in the ISR.
+
 Recent records are read from memory on this thread, older ones on a read thread. Followers accept
 columns and check CRCs themselves, so the leader checks CRCs only after a follower reported a
 corrupt batch.
@@ -29,6 +32,7 @@ from broker_lite.errors import (
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import NO_BROKER, NO_EPOCH, BrokerView, OffsetAndEpoch, ReplicaId
 from broker_lite.replication.events import FollowerFetched
+from broker_lite.replication.throttle import LEADER_RATE, UNLIMITED, Throttle, lists
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions import ranges
@@ -78,10 +82,12 @@ class FollowerFetches:
         self.cluster = cluster
         self.disk = disk
         self.metrics = metrics
+        self.broker_id = config.broker_id
         self.wait_ms_max = config.fetch_wait_ms_max
         self.bytes_max = config.fetch_bytes_max
         self.waiting: dict[tuple[int, int], _FollowerFetch] = {}
         """Waiting fetches, by the follower's broker id and lane."""
+        self.throttle = Throttle(LEADER_RATE)
         self.sent_bytes = metrics.counter("replication_sent_bytes")
         metrics.gauge("follower_fetches_waiting", lambda: len(self.waiting))
 
@@ -94,6 +100,16 @@ class FollowerFetches:
         if before is not None:
             before.end_wait()
         _FollowerFetch(self, message, answer, is_open).begin()
+
+    def allowance(self, replica: Replica, follower_id: int) -> int:
+        """Return the bytes that the throttle allows the follower to receive now."""
+        listed = replica.log.config.leader_throttled_replicas
+        if not lists(listed, replica.partition, self.broker_id) or any(
+            member.broker_id == follower_id for member in replica.isr
+        ):
+            return UNLIMITED
+        settings = self.cluster.snapshot.broker_config(self.broker_id)
+        return self.throttle.allowance(settings, self.loop.time())
 
     def follower(self, broker_id: int, broker_epoch: int) -> BrokerView:
         """Return the registration of the fetching broker. Raise StaleBrokerEpochError if the
@@ -112,13 +128,15 @@ class FollowerFetches:
 class _FollowerRow:
     """One partition of a follower's fetch."""
 
-    __slots__ = ("diverging", "error", "found", "replica", "start", "wanted")
+    __slots__ = ("allowance", "diverging", "error", "found", "replica", "start", "wanted")
 
     def __init__(self, wanted: wire.FetchPartition) -> None:
         self.wanted = wanted
         self.replica: Replica | None = None
         self.start = 0
         """Log start offset of the leader when the fetch arrived."""
+        self.allowance = UNLIMITED
+        """Bytes that the throttle allows; a row without any waits as if it had no records."""
         self.error: LogbusError | None = None
         self.diverging: OffsetAndEpoch | None = None
         self.found = ranges.Prepared()
@@ -130,6 +148,7 @@ class _FollowerRow:
             replica is not None
             and self.error is None
             and self.diverging is None
+            and self.allowance > 0
             and replica.role.log_end_offset > self.wanted.fetch_offset
         )
 
@@ -223,6 +242,7 @@ class _FollowerFetch:
             row.error = error.with_traceback(None)
         else:
             row.error, row.diverging = verdict.error, verdict.diverging
+            row.allowance = self._owner.allowance(replica, follower.broker_id)
 
     # Waiting.
 
@@ -253,6 +273,7 @@ class _FollowerFetch:
             return
         try:
             replica.check_leader(row.wanted.current_leader_epoch)
+            row.allowance = self._owner.allowance(replica, self._message.replica_id)
         except LogbusError as error:
             # Drop the traceback: it refers to this fetch and its replicas, which would be a cycle.
             row.error = error.with_traceback(None)
@@ -292,9 +313,8 @@ class _FollowerFetch:
             start = row.wanted.fetch_offset
             is_quick = is_quick and replica.crc_cache.is_recent(now_ms, start)
             end = replica.role.log_end_offset
-            wanted.append(
-                ranges.WantedRange(replica.log, start, end, row.wanted.max_bytes, check, False)
-            )
+            most = min(row.wanted.max_bytes, row.allowance)
+            wanted.append(ranges.WantedRange(replica.log, start, end, most, check, False))
         limit = max(min(self._message.max_bytes, owner.bytes_max), 1)
         found = ranges.read_resident(wanted, limit) if is_quick else None
         if found is not None:
@@ -315,6 +335,8 @@ class _FollowerFetch:
         for row, one in zip(rows, found):
             row.found = one
             size += one.length
+            if row.allowance < UNLIMITED:
+                self._owner.throttle.spend(one.length)
             if one.error is not None:
                 row.error = one.error
                 if isinstance(one.error, CorruptMessageError) and row.replica is not None:

@@ -8,6 +8,8 @@ the leader, a second request without waiting time follows. The leader then answe
 once.
 
 Idle partitions wait on a connection of their own, so that they cost nothing while others are busy.
+A throttled partition above this broker's rate is not fetched until this broker is in its ISR.
+
 Failed partitions are retried with exponential backoff until their machine requests something else.
 ``PeerNet`` carries the requests.
 """
@@ -25,6 +27,7 @@ from broker_lite.model import BrokerView, PartitionKey
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.replication.effects import FetchFrom
 from broker_lite.replication.events import Event, FetchDiverged, Fetched, FetchOutOfRange
+from broker_lite.replication.throttle import FOLLOWER_RATE, UNLIMITED, Throttle, lists
 from broker_lite.server.metrics import Metrics
 from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
@@ -41,6 +44,8 @@ does."""
 RETRY_MS_MAX = 500
 HOT_S = 30.0
 """Seconds without records after which a partition moves to the idle lane."""
+THROTTLED_S = 0.1
+"""Seconds before a partition above the throttled rate is considered again."""
 PATIENCE_MS = 20
 """Milliseconds that ready partitions wait for others whose records are still being flushed."""
 
@@ -112,6 +117,7 @@ class Fetchers:
         self._rows: dict[PartitionKey, _ReplicaRow] = {}
         self._hot_until: dict[PartitionKey, float] = {}
         self._leaders: dict[tuple[int, bool], _Leader] = {}
+        self._throttle = Throttle(FOLLOWER_RATE)
         self.received_bytes = metrics.counter("replication_received_bytes")
         self.fetches = metrics.counter("replica_fetches")
 
@@ -152,6 +158,23 @@ class Fetchers:
 
     def is_current(self, key: PartitionKey, row: _ReplicaRow) -> bool:
         return self._rows.get(key) is row
+
+    def allowance(self, row: _ReplicaRow) -> int:
+        """Return the bytes that the throttle allows the partition to fetch now."""
+        key, snapshot = row.target.key, self.cluster.snapshot
+        listed = row.target.log.config.follower_throttled_replicas
+        if not lists(listed, key.partition, self.broker_id):
+            return UNLIMITED
+        view = snapshot.partition_by_key(key)
+        if view is not None and any(one.broker_id == self.broker_id for one in view.state.isr):
+            return UNLIMITED
+        return self._throttle.allowance(snapshot.broker_config(self.broker_id), self.loop.time())
+
+    def received(self, row: _ReplicaRow, size: int) -> None:
+        """Count the bytes of an answer, also against the throttle."""
+        self.received_bytes.n += size
+        if self.allowance(row) < UNLIMITED:
+            self._throttle.spend(size)
 
     def close(self) -> None:
         """Stop sending requests and ignore all answers in flight."""
@@ -265,12 +288,18 @@ class _Leader:
             # The leader is not in the metadata, or this broker is not registered; retry later.
             self._fail(rows)
             return
+        allowances = {key: owner.allowance(row) for key, row in rows.items()}
+        for key in [key for key, allowance in allowances.items() if not allowance]:
+            self._retry_later(key, rows.pop(key), THROTTLED_S)
+        if not rows:
+            self._has_new = False
+            return
         wait_ms = 0 if self._under_way else owner.wait_ms
         checks_crc = not owner.suspects.isdisjoint(rows)
         flags = wire.FLAG_DOUBTS if checks_crc else wire.FLAG_CHECKS_CRC
         if self._is_idle_lane:
             flags |= wire.FLAG_IDLE
-        request = _request(rows, owner.broker_id, owner.cluster.broker_epoch, wait_ms, flags)
+        request = _request(owner, rows, allowances, wait_ms, flags)
         self._under_way += 1
         self._has_new = False
         owner.fetches.n += 1
@@ -316,7 +345,7 @@ class _Leader:
                     self._owner.suspects.discard(key)
                     self._busy.add(key)
                     self._owner.mark_active(key)
-                    self._owner.received_bytes.n += len(part.records)
+                    self._owner.received(row, len(part.records))
                 elif isinstance(event, Fetched):
                     self._idle.add(key)
                 row.target.deliver(event)
@@ -334,8 +363,11 @@ class _Leader:
             attempt = self._attempts.get(key, 0)
             self._attempts[key] = attempt + 1
             delay_ms = min(FIRST_RETRY_MS << min(attempt, 10), RETRY_MS_MAX)
-            self._cancel_retries(key)
-            self._retries[key] = owner.loop.call_later(delay_ms / 1000, self._retry, key, row)
+            self._retry_later(key, row, delay_ms / 1000)
+
+    def _retry_later(self, key: PartitionKey, row: _ReplicaRow, delay_s: float) -> None:
+        self._cancel_retries(key)
+        self._retries[key] = self._owner.loop.call_later(delay_s, self._retry, key, row)
 
     def _retry(self, key: PartitionKey, row: _ReplicaRow) -> None:
         self._retries.pop(key, None)
@@ -346,9 +378,9 @@ class _Leader:
 
 
 def _request(
+    owner: Fetchers,
     rows: Mapping[PartitionKey, _ReplicaRow],
-    broker_id: int,
-    broker_epoch: int,
+    allowances: Mapping[PartitionKey, int],
     wait_ms: int,
     flags: int,
 ) -> wire.FetchRequest:
@@ -357,7 +389,7 @@ def _request(
         one = wire.FetchPartition(
             partition,
             wanted.fetch_offset,
-            PARTITION_BYTES,
+            min(PARTITION_BYTES, allowances[PartitionKey(topic_id, partition)]),
             wanted.leader_epoch,
             wanted.last_fetched_epoch,
             target.log.log_start_offset,
@@ -367,8 +399,8 @@ def _request(
         [wire.FetchTopic("", topic_id, parts) for topic_id, parts in topics.items()],
         wait_ms,
         max_bytes=RESPONSE_BYTES,
-        replica_id=broker_id,
-        replica_epoch=broker_epoch,
+        replica_id=owner.broker_id,
+        replica_epoch=owner.cluster.broker_epoch,
         columns_body_version=BODY_VERSION,
         flags=flags,
     )

@@ -11,6 +11,7 @@ propose ISR changes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from broker_lite.errors import (
     UnknownServerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
+    WriteConflictError,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import (
@@ -561,7 +563,8 @@ class ReplicaManager:
         """Drain this broker so that other brokers take over leadership, as before a controlled
         stop."""
         while True:
-            await self._cluster.drain()
+            with contextlib.suppress(WriteConflictError):
+                await self._cluster.drain()
             own = self._snapshot.brokers.get(self.local.broker_id)
             if own is not None and own.draining:
                 return

@@ -14,6 +14,7 @@ from broker_lite.errors import (
     InvalidRequestError,
     UnknownTopicOrPartitionError,
 )
+from broker_lite.replication.throttle import RATES
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.configs import (
     OPERATION_APPEND,
@@ -71,7 +72,7 @@ def test_settings_of_topics_and_brokers(version: int) -> None:
         assert settings["segment.bytes"].config_source == 5
         brokers = {row.name: row for row in broker.configs}
         of_file = {row.key for row in keys(BrokerConfig).values()}
-        assert set(brokers) == of_file | {"advertised.listeners"}
+        assert set(brokers) == of_file | {"advertised.listeners"} | RATES
         assert brokers["advertised.listeners"].value == "PLAINTEXT://127.0.0.1:9001"
         assert (brokers["num.partitions"].value, brokers["num.partitions"].config_source) == (
             "4", 4,
@@ -261,9 +262,9 @@ WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]
         "compression.type='zstd' is not supported: batches are stored as the producer",
     ),
     (
-        (("leader.replication.throttled.replicas", OPERATION_APPEND, "0:1"),),
+        (("leader.replication.throttled.replicas", OPERATION_APPEND, "0-1"),),
         InvalidConfigError,
-        "replication is not throttled",
+        'give "*", or partitions and brokers',
     ),
 ]
 
@@ -323,21 +324,32 @@ def test_deleting_an_unset_throttle_succeeds() -> None:
     run(body)
 
 
-def test_setting_a_throttle_is_refused_with_an_alternative() -> None:
-    """`kafka-reassign-partitions --throttle` sets both throttles before a move."""
+def test_throttled_rates_of_a_broker_are_set_described_and_deleted() -> None:
+    """`kafka-reassign-partitions --throttle` sets them before a move."""
+    name = "leader.replication.throttled.rate"
 
     async def body(world: World) -> None:
         await world.start()
-        await world.make_topic("t")
-        of_topic = ("leader.replication.throttled.replicas", OPERATION_SET, "0:1")
-        resources = [
-            change(TOPIC, "t", of_topic),
-            change(BROKER, "1", ("leader.replication.throttled.rate", OPERATION_SET, "5")),
-        ]
-        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
-        for row in answer.responses:
-            assert row.error_code == InvalidConfigError.code
-            assert "reassign without --throttle" in row.error_message
+
+        async def alter(*row: Any) -> int:
+            resources = [change(BROKER, "1", row)]
+            answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+            return int(answer.responses[0].error_code)
+
+        async def described() -> tuple[str, int, bool]:
+            answer = await world.ask("DescribeConfigs", 4, resources=[asked(BROKER, "1")])
+            found = {row.name: row for row in answer.results[0].configs}[name]
+            return found.value, found.config_source, found.read_only
+
+        unlimited = (str((1 << 63) - 1), 5, False)
+        assert await described() == unlimited
+        assert await alter(name, OPERATION_SET, "5000") == 0
+        assert await described() == ("5000", 2, False)
+        for value in ("", "-1", "x", "1.5"):
+            assert await alter(name, OPERATION_SET, value) == InvalidConfigError.code
+        assert await alter("log.dir", OPERATION_SET, "/") == InvalidRequestError.code
+        assert await alter(name, OPERATION_DELETE, None) == 0
+        assert await described() == unlimited
 
     run(body)
 

@@ -412,3 +412,47 @@ def test_deleted_replicas_are_freed_without_garbage_collection() -> None:
             gc.enable()
 
     run(test)
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_throttled_follower_outside_the_isr_catches_up_within_the_rate(side: str) -> None:
+    rate = 40_000
+
+    async def test(world: World) -> None:
+        leader, follower = world.nodes[1], world.nodes[2]
+        leader.cut_off()
+        world.config = {
+            "min.insync.replicas": "1",
+            f"{side}.replication.throttled.replicas": f"0:{1 if side == 'leader' else 2}",
+        }
+        broker = 1 if side == "leader" else 2
+        world.broker_configs = {broker: {f"{side}.replication.throttled.rate": "0"}}
+        world.elect(1, isr=[1])
+        await world.serves(1)
+        for _ in range(10):
+            await leader.append([b"x" * 1000])
+        leader.reached = True
+        world.requests.clear()
+        # With rate 0 the leader answers without records, and the follower sends no request.
+        if side == "leader":
+            await world.until(lambda: len(world.requests) > 2)
+        else:
+            await asyncio.sleep(0.25)
+            assert len(world.requests) <= 1
+        assert follower.replica().log.log_end_offset == 0
+        began_s = world.loop.time()
+        world.broker_configs = {broker: {f"{side}.replication.throttled.rate": str(rate)}}
+        world.publish()
+        log = follower.replica().log
+        while log.log_end_offset < 10:
+            await asyncio.sleep(0.01)
+            moved = log.size_bytes
+            assert moved <= rate * (world.loop.time() - began_s) + 1200
+        await world.until(lambda: len(world.states[0].isr) == 2)
+        # A replica in the ISR is not throttled.
+        world.broker_configs = {broker: {f"{side}.replication.throttled.rate": "0"}}
+        world.publish()
+        await leader.append([b"y"])
+        await world.until(lambda: log.log_end_offset == 11)
+
+    run(test, brokers=2, replica_fetch_wait_ms=20)

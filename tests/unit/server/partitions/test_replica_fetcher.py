@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from broker_lite.config import BrokerConfig
+from broker_lite.config import BrokerConfig, TopicConfig
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
 from broker_lite.replication.effects import FetchFrom
@@ -58,7 +58,7 @@ class Follower:
     def __init__(self, fetchers: Fetchers, partition: int) -> None:
         self.fetchers = fetchers
         self.key = PartitionKey("t" * 22, partition)
-        self.log: Any = SimpleNamespace(log_start_offset=0)
+        self.log: Any = SimpleNamespace(log_start_offset=0, config=TopicConfig())
 
     def ask(self) -> None:
         self.fetchers.fetch(self, FetchFrom(1, 0, 0, -1))

@@ -1,0 +1,45 @@
+"""Limit the rate at which a reassignment copies records, by the settings that Kafka's tools use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker_lite.client.administration import replica_plans
+
+if TYPE_CHECKING:
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.administration.replica_plans import Ongoing, Plan
+    from broker_lite.client.operations.cluster import ClusterView
+
+LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttled"
+
+
+def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rate: int) -> None:
+    """Let every live broker send and fetch at most ``rate`` bytes per second for the moves.
+
+    Replaces earlier throttled replicas of the moved topics.
+    """
+    leaders: dict[str, list[str]] = {}
+    followers: dict[str, list[str]] = {}
+    for where, row in moves.items():
+        partition = view.partition(where)
+        present = () if partition is None else replica_plans.target(partition, ongoing.get(where))
+        number = where.partition
+        leaders.setdefault(where.topic, []).extend(f"{number}:{one}" for one in present)
+        followers.setdefault(where.topic, []).extend(
+            f"{number}:{one}" for one in row if one not in present
+        )
+    for broker_id in view.brokers:
+        admin.alter_broker_configs(broker_id, {f"{LEADER}.rate": rate, f"{FOLLOWER}.rate": rate})
+    for topic, sources in leaders.items():
+        settings = {LEADER: ",".join(sources), FOLLOWER: ",".join(followers[topic])}
+        admin.alter_configs(topic, {f"{key}.replicas": text for key, text in settings.items()})
+
+
+def unthrottle(admin: Admin, topics: Iterable[str]) -> None:
+    """Remove the throttled replicas of the topics, and the rates of all live brokers."""
+    for topic in topics:
+        admin.alter_configs(topic, {f"{LEADER}.replicas": None, f"{FOLLOWER}.replicas": None})
+    for broker_id in admin.cluster().brokers:
+        admin.alter_broker_configs(broker_id, {f"{LEADER}.rate": None, f"{FOLLOWER}.rate": None})

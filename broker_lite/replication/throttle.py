@@ -1,0 +1,55 @@
+"""The throttle of replication to replicas outside the ISR, as Kafka's throttled rates. Pure.
+
+A topic's setting lists the throttled replicas. A broker's setting has the rate in bytes per second,
+one for records that it sends as leader and one for records that it fetches as follower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+RATES = frozenset({LEADER_RATE, FOLLOWER_RATE})
+ALL_REPLICAS = "*"
+UNLIMITED = (1 << 63) - 1
+
+
+def lists(replicas: str, partition: int, broker_id: int) -> bool:
+    """Return whether a setting of throttled replicas names the partition's replica."""
+    if not replicas or replicas == ALL_REPLICAS:
+        return bool(replicas)
+    return f"{partition}:{broker_id}" in replicas.replace(" ", "").split(",")
+
+
+class Throttle:
+    """A token bucket of one broker and direction, in bytes. It holds at most one second's bytes.
+
+    A batch is sent whole, so the bucket may fall below zero; nothing is sent until it has refilled.
+    """
+
+    __slots__ = ("_at_s", "_left", "_rate", "_setting")
+
+    def __init__(self, setting: str) -> None:
+        self._setting = setting
+        self._left = 0.0
+        self._rate = 0
+        self._at_s: float | None = None
+
+    def allowance(self, settings: Mapping[str, str], now_s: float) -> int:
+        """Return the bytes that may be sent now; UNLIMITED if the broker's settings have no
+        rate."""
+        text = settings.get(self._setting)
+        if text is None:
+            self._left, self._at_s = 0.0, None
+            return UNLIMITED
+        if self._at_s is not None:
+            self._left += (now_s - self._at_s) * self._rate
+        self._rate, self._at_s = int(text), now_s
+        self._left = min(self._left, float(self._rate))
+        return max(0, int(self._left))
+
+    def spend(self, size: int) -> None:
+        """Take the bytes of throttled records that were sent."""
+        if self._at_s is not None:
+            self._left -= size
