@@ -6,6 +6,7 @@ sent at once, a file in pieces of a megabyte. A last line without a newline coun
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import click
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from broker_lite.cli import json_lines
@@ -28,6 +30,10 @@ TABLE_ROWS = 50_000
 COLUMNS = ("key", "value", "timestamp", "headers")
 PASSED_OVER = ("topic", "partition", "offset", "timestampType")
 """Columns that ``consume -o arrow`` and ``-o parquet`` add."""
+ARROW_FILE = b"ARROW1\0\0"
+MAGICS = {b"PAR1": "parquet", ARROW_FILE: "arrow", b"\xff\xff\xff\xff": "arrow"}
+"""The format of a file by its first bytes."""
+SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow"}
 JSON_GROWTH = 6
 r"""Maximum bytes of one byte in JSON: \u0000."""
 
@@ -35,12 +41,14 @@ r"""Maximum bytes of one byte in JSON: \u0000."""
 @dataclass(frozen=True, slots=True)
 class LineRule:
     """How a line becomes a record. ``key_delimiter`` splits off the key, ``null_empty`` turns an
-    empty value into a tombstone, ``bytes_max`` limits a line."""
+    empty value into a tombstone, ``takes_binary`` accepts NUL bytes, ``bytes_max`` limits a
+    line."""
 
     key_delimiter: bytes | None = None
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
     null_empty: bool = False
+    takes_binary: bool = True
     bytes_max: int = 8 << 20
 
 
@@ -63,13 +71,31 @@ def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
         for batch in pq.ParquetFile(path).iter_batches(batch_size=TABLE_ROWS):
             yield _known_columns(pa.Table.from_batches([batch]))
     elif form == "arrow":
+        if path is not None and _starts_with(path, ARROW_FILE):
+            with pa.ipc.open_file(str(path)) as file:
+                for index in range(file.num_record_batches):
+                    yield _known_columns(pa.Table.from_batches([file.get_batch(index)]))
+            return
         with pa.ipc.open_stream(sys.stdin.buffer if path is None else str(path)) as reader:
             for batch in reader:
+                yield _known_columns(pa.Table.from_batches([batch]))
+    elif form == "csv":
+        types = {"key": pa.binary(), "value": pa.binary()}
+        options = pyarrow.csv.ConvertOptions(column_types=types)
+        with pyarrow.csv.open_csv(
+            sys.stdin.buffer if path is None else str(path), convert_options=options
+        ) as rows:
+            for batch in rows:
                 yield _known_columns(pa.Table.from_batches([batch]))
     else:
         source, number = str(path or "stdin"), 1
         bytes_max = rule.bytes_max * (JSON_GROWTH if form == "jsonl" else 1)
         for lines in _line_chunks(path, bytes_max):
+            if number == 1 and not rule.takes_binary and any(b"\0" in line for line in lines):
+                raise InvalidSchemaError(
+                    f"{source} is not text: a line holds a NUL byte. Nothing of it was sent. Name "
+                    "its format with --input; --input lines sends it line by line all the same"
+                )
             if form == "jsonl":
                 yield json_lines.table_of(lines, number, source)
             else:
@@ -78,10 +104,23 @@ def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
 
 
 def form_of(path: Path | None, form: str) -> str:
-    """Return the format of a source: as given, else by the file's suffix, else lines."""
+    """Return the format of a source: as given, else by the file's first bytes, then by its suffix,
+    else lines."""
     if form != "auto" or path is None:
         return "lines" if form == "auto" else form
-    return {".parquet": "parquet", ".arrow": "arrow", ".arrows": "arrow"}.get(path.suffix, "lines")
+    for magic, found in MAGICS.items():
+        if _starts_with(path, magic):
+            return found
+    return SUFFIXES.get(path.suffix, "lines")
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    """Return whether a file begins with these bytes. Reads no pipe, which would lose them."""
+    if not path.is_file():
+        return False
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(len(magic)) == magic
+    return False
 
 
 def _line_chunks(path: Path | None, bytes_max: int) -> Iterator[list[bytes]]:

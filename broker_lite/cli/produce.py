@@ -50,8 +50,8 @@ _WATCHED_MAX = 1000
     "--input",
     "form",
     default="auto",
-    type=click.Choice(("auto", "lines", "jsonl", "arrow", "parquet")),
-    help="What the input holds. auto: by the file's ending, else lines.",
+    type=click.Choice(("auto", "lines", "jsonl", "csv", "arrow", "parquet")),
+    help="What the input holds. auto: by the file's first bytes and ending, else lines.",
 )
 @click.option("-o", "--output", "summary", type=click.Choice(("json", "jsonl")), help="A summary.")
 @settings_option
@@ -74,12 +74,13 @@ def produce(
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> int:
-    """Write lines of stdin, or of FILES (also .gz, .parquet, .arrow), to TOPIC.
+    """Write lines of stdin, or of FILES (also .gz, .parquet, .arrow, .feather), to TOPIC.
 
     Every line is a record. It ends with 0 once all are acknowledged; Ctrl-C ends the reading, and
     with it how many were acknowledged is told (exit code 130). With --input jsonl a line is
     an envelope as 'consume -o jsonl' prints it: {"value": …}, and key, headers [["name", "value"]],
-    timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}.
+    timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}. With --input csv the first line
+    names the columns: value, and key or timestamp, if you like.
     """
     from broker_lite.cli.lines import LineRule, form_of
     from broker_lite.client.administration.admin import Admin
@@ -103,6 +104,7 @@ def produce(
         os.fsencode(key) if key is not None else None,
         tuple((_name(k), os.fsencode(v)) for k, v in key_values(header, "--header").items()),
         null_empty,
+        form == "lines",
         config.max_request_bytes,
     )
     servers = bootstrap(bootstrap_servers, zookeeper)

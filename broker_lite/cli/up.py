@@ -238,14 +238,16 @@ def _cure(facts: dict[str, Any]) -> str:
     )
 
 
-def _default_directory() -> Path | None:
-    """Return the user's data folder; None (a temporary one) if it cannot be written."""
+def _default_directory() -> Path:
+    """Return the user's data folder, which this function creates."""
     folder = discovery.data_directory() / "cluster"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        output.say(f"{folder} cannot be written ({error.strerror}): a temporary folder is used")
-        return None
+        raise click.ClickException(
+            f"{folder} cannot be created ({error.strerror}). Name a folder with --dir, or keep "
+            "nothing with --ephemeral"
+        ) from None
     return folder
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from broker_lite.cli import lines
 from broker_lite.cli.lines import LineRule, form_of, tables
 from broker_lite.cli.produce import produce
+from broker_lite.cli.up import up
 from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
 
 
@@ -201,6 +202,50 @@ def test_input_format_follows_file_extension() -> None:
     assert form_of(Path("a.arrow"), "auto") == "arrow"
     assert form_of(Path("a.parquet"), "lines") == "lines"
     assert form_of(None, "jsonl") == "jsonl"
+
+
+@pytest.mark.parametrize("name", ["t.arrow", "t.feather", "t.bin"])
+@pytest.mark.parametrize("kind", ["file", "stream", "parquet"])
+def test_tables_are_recognised_by_their_first_bytes(tmp_path: Path, name: str, kind: str) -> None:
+    path, table = tmp_path / name, pa.table({"key": [b"k"], "value": [b"v"]})
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+        with new(str(path), table.schema) as writer:
+            writer.write_table(table)
+    found = list(tables(path, form_of(path, "auto"), LineRule(takes_binary=False)))
+    assert [batch.to_pylist() for batch in found] == [[{"key": b"k", "value": b"v"}]]
+
+
+def test_csv_with_a_header_is_read_as_records(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('key,value\n1,"a,b"\n2,\n')
+    [found] = tables(path, "csv", LineRule())
+    assert found.to_pylist() == [{"key": b"1", "value": b"a,b"}, {"key": b"2", "value": b""}]
+    path.write_text("name,city\n1,2\n")
+    with pytest.raises(InvalidSchemaError, match="needs a column 'value'"):
+        list(tables(path, "csv", LineRule()))
+    assert form_of(path, "auto") == "lines"
+
+
+def test_binary_is_sent_as_lines_only_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.bin"
+    path.write_bytes(b"FEA1\0\0\n\0")
+    with pytest.raises(InvalidSchemaError, match=r"NUL byte.*--input lines"):
+        list(tables(path, "lines", LineRule(takes_binary=False)))
+    found = next(tables(path, "lines", LineRule()))
+    assert found.column("value").to_pylist() == [b"FEA1\0\0"]
+
+
+def test_up_refuses_a_home_that_it_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").write_text("a file in the way")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    done = CliRunner().invoke(up, ["-d"])
+    assert done.exit_code == 1
+    assert "cannot be created" in done.output and "--ephemeral" in done.output
 
 
 def _reading_from(pipe: int):  # type: ignore[no-untyped-def]
