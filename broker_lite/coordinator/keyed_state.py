@@ -35,6 +35,9 @@ COPY_BYTES_MIN = 16 << 20
 """Bytes of appended batches below which no copy is due."""
 COPY_RATIO = 4
 """A copy is due after this many times the bytes of all live keys and values."""
+COPY_BATCHES = 40_000
+"""A copy is due after this many batches too, or half as many as there are keys: a load reads about
+150,000 batches a second, however small."""
 _MARK = struct.Struct(">BQI")
 """Kind, number of the copy, and count of copied keys (0 in ``begin``)."""
 _BEGIN, _END = 1, 2
@@ -109,6 +112,7 @@ class KeyedState:
         flags: dict[bytes, int] | None = None,
         *,
         log_bytes: int = 0,
+        log_batches: int = 0,
         last_copy: int = 0,
     ) -> None:
         self.values = values if values is not None else {}
@@ -116,6 +120,7 @@ class KeyedState:
         self.live_bytes = sum(map(len, self.values)) + sum(map(len, self.values.values()))
         self._dirty_bytes = max(0, log_bytes - self.live_bytes)
         """Bytes of upserts since the last copy began."""
+        self._dirty_batches = log_batches
         self._turn: list[_Upsert] = []
         self._pending: dict[bytes, int] = {}
         """Number of upserts under way, by key."""
@@ -133,7 +138,9 @@ class KeyedState:
             return False
         copy = self._copy
         if copy is None:
-            return self._dirty_bytes > max(COPY_BYTES_MIN, COPY_RATIO * self.live_bytes)
+            return self._dirty_bytes > max(
+                COPY_BYTES_MIN, COPY_RATIO * self.live_bytes
+            ) or self._dirty_batches > max(COPY_BATCHES, len(self.values) // 2)
         return copy.left is not None and not copy.is_writing
 
     def put(self, token: int, key: bytes, value: bytes | None, flags: int = 0) -> None:
@@ -157,6 +164,7 @@ class KeyedState:
             rows = [(one.key, _content(one.value, one.flags)) for one in part]
             write = self._write(_Batch(0, upserts=part), rows, now_ms)
             self._dirty_bytes += len(write.batch)
+            self._dirty_batches += 1
             writes.append(write)
         copying = self._continue_copy(now_ms)
         return writes if copying is None else [*writes, copying]
@@ -281,7 +289,7 @@ class KeyedState:
         if batch.kind == _BEGIN:
             # All batches before ``begin`` are settled, so every key has its value of that time.
             copy.begin_offset, copy.left = batch.base_offset, dict.fromkeys(self.values)
-            self._dirty_bytes = 0
+            self._dirty_bytes = self._dirty_batches = 0
         elif batch.kind == _END:
             self._copy = None
             return [DeleteBefore(copy.begin_offset)]
@@ -294,7 +302,7 @@ class Replay:
     def __init__(self, log_start_offset: int) -> None:
         self._start = log_start_offset
         self._contents: dict[bytes, bytes] = {}
-        self._bytes = 0
+        self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
         """Number, offset and preceding row count of the last ``begin``."""
@@ -309,6 +317,7 @@ class Replay:
         while at < len(batches):
             columns, whole, count = transcode.join_rows(batches[at:])
             at += count
+            self._batches += count
             self._bytes += whole.size_bytes
             nulls: list[Any] = [None] * columns.row_count
             keys = nulls if columns.key is None else columns.key.to_pylist()
@@ -352,6 +361,7 @@ class Replay:
             {key: content[1:] for key, content in contents.items()},
             {key: content[0] for key, content in contents.items() if content[0]},
             log_bytes=self._bytes,
+            log_batches=self._batches,
             last_copy=self._last_copy,
         )
 

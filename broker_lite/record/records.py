@@ -60,7 +60,10 @@ def rows_body(
     if header.magic != fmt.MAGIC_ROWS or len(buffer) < header.size_bytes:
         raise CorruptMessageError("not a whole batch of rows")
     body = memoryview(buffer)[fmt.HEADER_BYTES : header.size_bytes]
-    return memoryview(decompress(header.codec, body, limit))
+    codec = header.attributes & fmt.CODEC_MASK
+    if codec == fmt.CODEC_NONE and len(body) <= limit:
+        return body  # Small batches cost a fifth less than by the table of codecs.
+    return memoryview(decompress(codec, body, limit))
 
 
 def encode_rows(

@@ -243,6 +243,16 @@ def test_appends_of_a_turn_are_one_batch() -> None:
     assert read_header(write.batch).record_count == 100
 
 
+def test_many_small_batches_make_a_copy_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_state, "COPY_BATCHES", 10)
+    log = Log()
+    for number in range(30):
+        log.put(b"k", b"%d" % number)
+        log.run()
+    assert log.start > 0
+    assert log.load().state().values == {b"k": b"29"}
+
+
 def test_an_unknown_outcome_stays_pending() -> None:
     log = Log()
     token = log.put(b"a", b"1")
