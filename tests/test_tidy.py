@@ -45,6 +45,7 @@ LAZY_IMPORTS = {
     "broker_lite/server/broker.py": "prometheus_client takes 66 ms of a start without metrics.port",
     "broker_lite/record/arrow.py": "pyarrow.compute takes 9 MB of every broker that never needs it",
     "broker_lite/record/newest_time.py": "a broker that decodes no body needs no numpy, no pyarrow",
+    "broker_lite/record/records.py": "pyarrow, for codecs; a broker writes its state without it",
     "broker_lite/record/transcode.py": "pyarrow.compute takes 9 MB; only readers of rows need it",
     "broker_lite/server/partitions/ranges.py": "brokers that decode no body need no numpy",
     "broker_lite/storage/reader.py": "a broker that decodes no body needs no numpy, no pyarrow",

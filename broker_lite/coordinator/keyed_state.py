@@ -19,12 +19,11 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from broker_lite.errors import CorruptMessageError, LogbusError, MessageTooLargeError
-from broker_lite.record import transcode
 from broker_lite.record.batch import BatchHeader
-from broker_lite.record.records import Row, encode_rows
+from broker_lite.record.records import Row, decode_entries, encode_rows
 
 BATCH_BYTES = 64 << 10
 """Bytes of keys and values after which a batch of upserts or a slice of a copy ends. The loop
@@ -311,32 +310,19 @@ class Replay:
         """Offset of the last complete copy, if records precede it: its leader died before it had
         deleted them."""
 
-    def batches(self, batches: Sequence[tuple[memoryview, BatchHeader]]) -> None:
-        """Apply consecutive batches of one leader epoch. Raise CorruptMessageError."""
-        at = 0
-        while at < len(batches):
-            columns, whole, count = transcode.join_rows(batches[at:])
-            at += count
-            self._batches += count
-            self._bytes += whole.size_bytes
-            nulls: list[Any] = [None] * columns.row_count
-            keys = nulls if columns.key is None else columns.key.to_pylist()
-            values = nulls if columns.value is None else columns.value.to_pylist()
-            if None in keys or None in values:
-                for offset, (key, value) in enumerate(zip(keys, values), whole.base_offset):
-                    self._row(offset, key, value)
+    def batch(self, buffer: memoryview, header: BatchHeader) -> None:
+        """Apply the next batch. Raise CorruptMessageError."""
+        contents = self._contents
+        self._batches += 1
+        self._bytes += len(buffer)
+        for key, value in decode_entries(buffer, header):
+            self._rows += 1
+            if key is None:
+                self._mark(header.base_offset, value or b"")
+            elif value is None:
+                contents.pop(key, None)
             else:
-                self._contents.update(zip(keys, values))
-                self._rows += len(keys)
-
-    def _row(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        self._rows += 1
-        if key is None:
-            self._mark(offset, value or b"")
-        elif value is None:
-            self._contents.pop(key, None)
-        else:
-            self._contents[key] = value
+                contents[key] = value
 
     def _mark(self, offset: int, value: bytes) -> None:
         if len(value) != _MARK.size:

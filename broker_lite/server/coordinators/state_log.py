@@ -15,7 +15,6 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import groupby
 from typing import Protocol
 
 from broker_lite.coordinator.keyed_state import (
@@ -314,8 +313,8 @@ def _replay(log: Log, end_offset: int) -> Replay:
             raise CorruptMessageError(f"{log.key}: {bad}") from None
         if not batches:
             raise CorruptMessageError(f"{log.key}: nothing can be read at offset {walker.offset}")
-        for _, same in groupby(batches, lambda batch: batch.header.leader_epoch):
-            replay.batches([(batch.buffer, batch.header) for batch in same])
+        for batch in batches:
+            replay.batch(batch.buffer, batch.header)
     return replay
 
 

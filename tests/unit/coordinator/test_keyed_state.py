@@ -96,13 +96,9 @@ class Log:
     def load(self, end: int | None = None) -> Replay:
         end = self.high_watermark if end is None else end
         replay = Replay(self.start)
-        replay.batches(
-            [
-                (one.buffer, one.header)
-                for one in self.batches
-                if self.start <= one.header.base_offset < end
-            ]
-        )
+        for one in self.batches:
+            if self.start <= one.header.base_offset < end:
+                replay.batch(one.buffer, one.header)
         return replay
 
 

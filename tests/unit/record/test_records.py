@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker_lite.errors import CorruptMessageError, InvalidRecordError
 from broker_lite.record import batch
 from broker_lite.record import format as fmt
-from broker_lite.record.records import Row, decode_rows, encode_rows
+from broker_lite.record.records import Row, decode_entries, decode_rows, encode_rows
 
 CODECS = (fmt.CODEC_NONE, fmt.CODEC_GZIP, fmt.CODEC_SNAPPY, fmt.CODEC_LZ4, fmt.CODEC_ZSTD)
 BUILDERS = {
@@ -80,6 +80,7 @@ def test_the_same_bytes_as_others(name: str, rows: list[Row]) -> None:
     ours = encode_rows(rows)
     assert ours == others_encode(name, rows)
     assert decode_rows(ours, batch.read_header(ours)) == rows
+    assert decode_entries(ours, batch.read_header(ours)) == [(row.key, row.value) for row in rows]
     assert others_decode(name, ours) == rows
 
 
@@ -165,9 +166,13 @@ def test_every_cut_and_every_longer_length_is_corrupt() -> None:
         short = batch.read_header(_rebuilt(header, body[:cut]))
         with pytest.raises(CorruptMessageError):
             decode_rows(_rebuilt(header, body[:cut]), short)
+        with pytest.raises(CorruptMessageError):
+            decode_entries(_rebuilt(header, body[:cut]), short)
     longer = _rebuilt(header, body + b"\x00")
     with pytest.raises(CorruptMessageError, match="1 bytes follow"):
         decode_rows(longer, batch.read_header(longer))
+    with pytest.raises(CorruptMessageError, match="1 bytes follow"):
+        decode_entries(longer, batch.read_header(longer))
 
 
 def _rebuilt(header: batch.BatchHeader, body: bytes) -> bytearray:
