@@ -270,6 +270,12 @@ class SecurityDisabledError(LogbusError):
     code, name = 54, "SECURITY_DISABLED"
 
 
+class OperationNotAttemptedError(LogbusError):
+    """Another row of the same request failed, so this one was not carried out."""
+
+    code, name = 55, "OPERATION_NOT_ATTEMPTED"
+
+
 class StorageError(RetriableError):
     """A data directory is offline: an fsync failed, the disk is full, or the disk is missing."""
 
@@ -396,6 +402,10 @@ class TransactionAbortableError(LogbusError):
     """The transaction cannot commit. The producer stays usable once it has aborted it."""
 
     code, name = 120, "TRANSACTION_ABORTABLE"
+
+
+class InvalidRegularExpressionError(LogbusError):
+    code, name = 128, "INVALID_REGULAR_EXPRESSION"
 
 
 class ProtocolError(LogbusError):

@@ -93,7 +93,7 @@ class World:
             )
             self.brokers[broker_id] = BrokerContext(
                 config, clock, registry, nothing, nothing, nothing, metrics, endpoint, groups,
-                self.calls, epochs, transactions, nothing,
+                self.calls, epochs, transactions, nothing, nothing,
             )  # fmt: skip
             self.stores[broker_id] = store
         while not all(self._settled(parts, count) for parts in self.brokers.values()):
@@ -108,14 +108,7 @@ class World:
 
     async def ask(self, name: str, version: int, *, broker: int = 1, **fields: Any) -> Any:
         """Send request ``name`` (such as "CreateTopics") in ``version`` and return the response."""
-        request = kind(f"{name}Request")(version=version, **fields)
-        request.with_header(correlation_id=3, client_id="c")
-        frame = memoryview(request.encode(header=True, framed=True))[4:]
-        context = received(frame)
-        message = tables.decode(context.api_key, version, frame, context.body_at)
-        response = await handler(context.api_key)(self.brokers[broker], context, message)
-        octets = tables.encode(context.api_key, version, 3, response)
-        return kind(f"{name}Response").decode(octets, version=version, header=True, framed=True)
+        return await ask(self.brokers[broker], name, version, **fields)
 
     async def make_topic(self, name: str, partitions: int = 1, **config: str) -> Any:
         row = struct(
@@ -130,6 +123,18 @@ class World:
         answer = await self.ask("CreateTopics", 7, topics=[row], timeout_ms=5000)
         assert answer.topics[0].error_code == 0, answer.topics[0].error_message
         return answer.topics[0]
+
+
+async def ask(parts: BrokerContext, name: str, version: int, **fields: Any) -> Any:
+    """Pass a request of a client through the broker's tables and its handler."""
+    request = kind(f"{name}Request")(version=version, **fields)
+    request.with_header(correlation_id=3, client_id="c")
+    frame = memoryview(request.encode(header=True, framed=True))[4:]
+    context = received(frame)
+    message = tables.decode(context.api_key, version, frame, context.body_at)
+    response = await handler(context.api_key)(parts, context, message)
+    octets = tables.encode(context.api_key, version, 3, response)
+    return kind(f"{name}Response").decode(octets, version=version, header=True, framed=True)
 
 
 def kind(name: str) -> Any:

@@ -103,7 +103,7 @@ class Node:
             answer([])
 
     def replica(self, partition: int = 0) -> Replica:
-        return self.manager.find("t", partition)
+        return self.manager.find(self.world.topic, partition)
 
     async def append(self, values: Sequence[bytes], acks: int = -1, **fields: int) -> Appended:
         return await self.begin(values, acks, **fields)
@@ -174,10 +174,13 @@ def part_bytes(part: wire.Part) -> bytes:
 
 
 class World:
-    """Brokers 1 to 3 and topic "t". Broker 1 leads every partition at first."""
+    """Brokers 1 to 3 and one topic. Broker 1 leads every partition at first."""
 
-    def __init__(self, partitions: int = 1, brokers: int = 3, **settings: Any) -> None:
+    def __init__(
+        self, partitions: int = 1, brokers: int = 3, topic: str = "t", **settings: Any
+    ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.topic = topic
         self.snapshot = MetadataSnapshot()
         self.requests: list[tuple[int, int, wire.FetchRequest]] = []
         self.settings = settings
@@ -199,11 +202,11 @@ class World:
         views = tuple(
             PartitionView(p, self.assigned.get(p, self.replicas), s) for p, s in self.states.items()
         )
-        topic = TopicView("t", TOPIC_ID, views, dict(self.config))
+        topic = TopicView(self.topic, TOPIC_ID, views, dict(self.config))
         self.snapshot = MetadataSnapshot(
             version=self.snapshot.version + 1,
             brokers={number: node.view for number, node in self.nodes.items()},
-            topics={"t": topic},
+            topics={self.topic: topic},
             topics_by_id={TOPIC_ID: topic},
             broker_configs=dict(self.broker_configs),
         )

@@ -215,6 +215,13 @@ class BrokerConfig(Config):
         "ms",
         at_least=1,
     )
+    transactional_id_expiration_ms: int = setting(
+        "transactional.id.expiration.ms",
+        7 * DAY,
+        "time after which the coordinator forgets an idle transactional id",
+        "ms",
+        at_least=1,
+    )
     group_session_timeout_min_ms: int = setting(
         "group.min.session.timeout.ms",
         6 * SECOND,

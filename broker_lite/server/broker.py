@@ -38,6 +38,11 @@ from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
+from broker_lite.server.coordinators.transaction_coordinator import (
+    EXPIRY_CHECK_MS,
+    TransactionCoordinator,
+)
+from broker_lite.server.coordinators.transaction_markers import MarkerSender
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.log_limits import OutputFile, RepeatLimit
@@ -184,6 +189,14 @@ class Broker:
             calls=peers, snapshot=lambda: registry.snapshot, epochs=epochs
         )
         self._stack.callback(verifier.close)
+        transactions = TransactionCoordinator(
+            config,
+            registry,
+            replicas=replicas,
+            markers=MarkerSender(registry, peers, groups),
+            clock=clock,
+        )
+        self._stack.callback(transactions.close)
         parts = BrokerContext(
             config=config,
             clock=clock,
@@ -194,6 +207,7 @@ class Broker:
             metrics=metrics,
             endpoint=endpoint,
             groups=groups,
+            transactions=transactions,
             calls=peers,
             coordinator_epochs=epochs,
             group_transactions=GroupTransactions(
@@ -372,6 +386,7 @@ class Broker:
             (config.retention_check_interval_ms, retain),
             (config.offsets_retention_check_ms, groups.expire),
             (config.offsets_retention_check_ms, parts.group_transactions.end_overdue),
+            (EXPIRY_CHECK_MS, parts.transactions.expire),
             (LOOK_MS, opinion.look),
         ):
             self._timers.add(self._loop.create_task(_every(interval_ms, work)))

@@ -17,6 +17,7 @@ from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
+from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
 from broker_lite.server.metrics import Histogram, Metrics
 from broker_lite.server.partitions.disk import Disk
@@ -41,6 +42,7 @@ class BrokerContext:
     coordinator_epochs: CoordinatorEpochs
     group_transactions: GroupTransactions
     verifier: TransactionVerifier
+    transactions: TransactionCoordinator
     fetch_waits: Histogram = field(default_factory=Histogram)
 
     @property

@@ -62,6 +62,11 @@ OffsetFetchResponse: Any = consumer.OffsetFetchResponse
 OffsetForLeaderEpochResponse: Any = consumer.OffsetForLeaderEpochResponse
 InitProducerIdResponse: Any = producer.InitProducerIdResponse
 TxnOffsetCommitResponse: Any = producer.TxnOffsetCommitResponse
+AddPartitionsToTxnResponse: Any = producer.AddPartitionsToTxnResponse
+AddOffsetsToTxnResponse: Any = producer.AddOffsetsToTxnResponse
+EndTxnResponse: Any = producer.EndTxnResponse
+DescribeTransactionsResponse: Any = admin.DescribeTransactionsResponse
+ListTransactionsResponse: Any = admin.ListTransactionsResponse
 CreateTopicsResponse: Any = admin.CreateTopicsResponse
 DeleteTopicsResponse: Any = admin.DeleteTopicsResponse
 CreatePartitionsResponse: Any = admin.CreatePartitionsResponse
@@ -98,6 +103,11 @@ REQUESTS: dict[int, Any] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: consumer.OffsetForLeaderEpochRequest,
     ApiKey.INIT_PRODUCER_ID: producer.InitProducerIdRequest,
     ApiKey.TXN_OFFSET_COMMIT: producer.TxnOffsetCommitRequest,
+    ApiKey.ADD_PARTITIONS_TO_TXN: producer.AddPartitionsToTxnRequest,
+    ApiKey.ADD_OFFSETS_TO_TXN: producer.AddOffsetsToTxnRequest,
+    ApiKey.END_TXN: producer.EndTxnRequest,
+    ApiKey.DESCRIBE_TRANSACTIONS: admin.DescribeTransactionsRequest,
+    ApiKey.LIST_TRANSACTIONS: admin.ListTransactionsRequest,
     ApiKey.CREATE_TOPICS: admin.CreateTopicsRequest,
     ApiKey.DELETE_TOPICS: admin.DeleteTopicsRequest,
     ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsRequest,
@@ -134,6 +144,10 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         Reader.uuid,
     ),
     producer.AddOffsetsToTxnRequest: (TAG_ADD_GROUP, Reader.boolean),
+    producer.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic: (
+        verification.TAG_ASKED_TOPIC_ID,
+        Reader.uuid,
+    ),
     consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
     producer.WriteTxnMarkersRequest.WritableTxnMarker: (
         broker_transactions.TAG_COORDINATOR,
@@ -152,6 +166,13 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.END_GROUP_OFFSETS: (EndGroupOffsetsRequest.decode_request, encode_end_group_offsets),
 }
 """Decoder and encoder of an API without a table."""
+
+_OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
+    groups.OffsetFetchResponse: groups.encode_offset_fetch,
+    AddGroupResponse: encode_add_group,
+    verification.VerifiedPartitions: verification.encode_verified,
+}
+"""Encoder of an answer with tagged fields of ours, by its class."""
 
 _F64 = struct.Struct(">d")
 _FIXED: dict[str, Decoder] = {
@@ -191,12 +212,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
     version 0."""
     if api_key in _BY_HAND:
         return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
-    if isinstance(response, verification.VerifiedPartitions):
-        return _by_hand(api_key, version, correlation_id, verification.encode_verified, response)
-    if isinstance(response, groups.OffsetFetchResponse):
-        return _by_hand(api_key, version, correlation_id, groups.encode_offset_fetch, response)
-    if isinstance(response, AddGroupResponse):
-        return _by_hand(api_key, version, correlation_id, encode_add_group, response)
+    if own := _OWN_ANSWERS.get(type(response)):
+        return _by_hand(api_key, version, correlation_id, own, response)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
         version = 0
     response._header = None  # a response that was encoded before refuses another version
@@ -283,6 +300,11 @@ _MESSAGES = frozenset(
         WriteTxnMarkersResponse,
         ListConfigResourcesResponse,
         DescribeTopicPartitionsResponse,
+        AddPartitionsToTxnResponse,
+        AddOffsetsToTxnResponse,
+        EndTxnResponse,
+        DescribeTransactionsResponse,
+        ListTransactionsResponse,
     )
 )
 

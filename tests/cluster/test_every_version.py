@@ -21,13 +21,17 @@ from plain_connection import PlainConnection
 from wire_samples import message, plain
 
 from broker_lite.errors import (
+    ClusterAuthorizationError,
+    CoordinatorNotAvailableError,
     ElectionNotNeededError,
     GroupIdNotFoundError,
     InvalidProducerIdMappingError,
     NoReassignmentInProgressError,
+    NotCoordinatorError,
     NotLeaderError,
     OffsetOutOfRangeError,
     TransactionalIdAuthorizationError,
+    TransactionalIdNotFoundError,
     UnknownLeaderEpochError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
@@ -304,6 +308,23 @@ def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
             return {"group_id": NO_GROUP, "topics": []}
         case ApiKey.INIT_PRODUCER_ID:
             return {"transactional_id": None, "transaction_timeout_ms": 1000}
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            kind = producer.AddPartitionsToTxnRequest
+            if version >= 4:
+                return {"transactions": []}
+            topic = kind.AddPartitionsToTxnTopic(name=name, partitions=[0])
+            return {"v3_and_below_transactional_id": "nobody", "v3_and_below_producer_id": 1,
+                    "v3_and_below_producer_epoch": 0, "v3_and_below_topics": [topic]}  # fmt: skip
+        case ApiKey.ADD_OFFSETS_TO_TXN:
+            return {"transactional_id": "nobody", "producer_id": 1, "producer_epoch": 0,
+                    "group_id": NO_GROUP}  # fmt: skip
+        case ApiKey.END_TXN:
+            return {"transactional_id": "nobody", "producer_id": 1, "producer_epoch": 0,
+                    "committed": True}  # fmt: skip
+        case ApiKey.DESCRIBE_TRANSACTIONS:
+            return {"transactional_ids": ["nobody"]}
+        case ApiKey.LIST_TRANSACTIONS:
+            return {"state_filters": [], "producer_id_filters": []}
         case ApiKey.API_VERSIONS:
             return {"client_software_name": "tests", "client_software_version": "1"}
     return {}
@@ -313,7 +334,20 @@ def topic_id_of(text: str) -> Any:
     return UUID(bytes=topic_id_bytes(text))
 
 
+NO_TRANSACTION = {
+    TransactionalIdAuthorizationError.code,
+    InvalidProducerIdMappingError.code,
+    TransactionalIdNotFoundError.code,
+    CoordinatorNotAvailableError.code,
+    NotCoordinatorError.code,
+}
+"""Errors for a transactional id that no producer began, on any broker."""
+
 ALLOWED = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: {*NO_TRANSACTION, ClusterAuthorizationError.code},
+    ApiKey.ADD_OFFSETS_TO_TXN: NO_TRANSACTION,
+    ApiKey.END_TXN: NO_TRANSACTION,
+    ApiKey.DESCRIBE_TRANSACTIONS: NO_TRANSACTION,
     ApiKey.DELETE_TOPICS: {3},
     ApiKey.ELECT_LEADERS: {ElectionNotNeededError.code},
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: {NoReassignmentInProgressError.code},
@@ -323,10 +357,7 @@ ALLOWED = {
     ApiKey.LEAVE_GROUP: {UnknownMemberIdError.code},
     ApiKey.DELETE_GROUPS: {GroupIdNotFoundError.code},
     ApiKey.OFFSET_DELETE: {GroupIdNotFoundError.code},
-    ApiKey.TXN_OFFSET_COMMIT: {
-        TransactionalIdAuthorizationError.code,
-        InvalidProducerIdMappingError.code,
-    },
+    ApiKey.TXN_OFFSET_COMMIT: NO_TRANSACTION,
 }
 """Errors that are asked for."""
 

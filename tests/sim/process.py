@@ -134,6 +134,7 @@ class Process:
             coordinator_epochs=CoordinatorEpochs(lambda: self.registry.snapshot),
             group_transactions=_NO_GROUPS,
             verifier=_NO_CALLS,
+            transactions=_NO_GROUPS,
         )
         self.registry.on_change(self.replicas.apply)
         self.serving = True

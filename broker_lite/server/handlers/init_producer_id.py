@@ -1,30 +1,51 @@
-"""InitProducerId 0-4: assign a new id to an idempotent producer; any broker serves it.
+"""InitProducerId 0-5: the id and epoch with which a producer writes.
 
-As in Kafka, a producer without a transactional id always receives a new id with epoch 0.
-Transactional ids are refused as in FindCoordinator, because transactions are not supported.
+Any broker serves a producer without a transactional id; as in Kafka it always receives a new id
+with epoch 0. The id's coordinator serves a transactional one: it fences the former producer, aborts
+its transaction, and answers with the next epoch.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import LogbusError, TransactionalIdAuthorizationError, wire_code
-from broker_lite.model import NO_PRODUCER
+from broker_lite.errors import InvalidRequestError, LogbusError
+from broker_lite.model import NO_EPOCH, NO_PRODUCER
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
+from broker_lite.transactions.effects import InitResult
+from broker_lite.transactions.events import Init
+from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import InitProducerIdResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the reserved block of ids; use ZooKeeper only to reserve the next block."""
-    if message.transactional_id is not None:
-        return _refused(TransactionalIdAuthorizationError.code)
+    """Answer without a transactional id from the reserved block of ids; use ZooKeeper only to
+    reserve the next block."""
     try:
-        producer_id = await parts.registry.next_producer_id()
+        if message.transactional_id is None:
+            return Response(producer_id=await parts.registry.next_producer_id(), producer_epoch=0)
+        expected = _expected(message)
+        result = await parts.transactions.ask(
+            message.transactional_id,
+            lambda token: Init(token, message.transaction_timeout_ms, expected),
+        )
+        assert isinstance(result, InitResult)
+        if result.error is not None:
+            raise result.error
     except LogbusError as error:
-        return _refused(wire_code(error))
-    return Response(producer_id=producer_id, producer_epoch=0)
+        code = code_in_version(error, request.api_key, request.api_version)
+        return Response(error_code=code, producer_id=NO_PRODUCER, producer_epoch=NO_EPOCH)
+    return Response(producer_id=result.producer_id, producer_epoch=result.epoch)
 
 
-def _refused(code: int) -> Any:
-    return Response(error_code=code, producer_id=NO_PRODUCER, producer_epoch=-1)
+def _expected(message: Any) -> tuple[int, int] | None:
+    """Return the pair of a producer that continues (KIP-360), from version 3 on."""
+    producer_id, epoch = message.producer_id, message.producer_epoch
+    if producer_id == NO_PRODUCER and epoch == NO_EPOCH:
+        return None
+    if producer_id < 0 or epoch < 0:
+        raise InvalidRequestError(
+            f"producer id {producer_id} and epoch {epoch}: give both, or -1 for both"
+        )
+    return producer_id, epoch

@@ -1,63 +1,16 @@
-"""Brokers' calls about transactions: Kafka's fields for the library, ours in tagged fields."""
+"""The coordinator's markers: Kafka's fields for the library, ours in a tagged field."""
 
 from __future__ import annotations
 
 import kafka.protocol.producer as producer
-import pytest
 
-from broker_lite.errors import ProtocolError
 from broker_lite.wire.api import decode_call, encode_call
 from broker_lite.wire.calls import broker_transactions as calls
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.primitives import Reader
 
-ID = "AAECAwQFBgcICQoLDA0ODw"
-ADD = calls.AddParticipantsRequest(
-    (calls.AddedParticipants("etl", 5, 6, True, (calls.ParticipatingTopic("a", ID, (0, 2)),)),)
-)
 MARK = calls.WriteTxnMarkersRequest(
     (calls.TransactionMarker(5, 7, True, (calls.MarkedTopic("a", (0, 2)),), 9, 2, 11, 3),)
 )
-
-
-def test_library_reads_brokers_add_of_partitions() -> None:
-    octets = bytes(encode_call(ADD, 5, "logbus-broker-1"))
-    got = producer.AddPartitionsToTxnRequest.decode(octets, version=5, header=True, framed=True)
-    (row,) = got.transactions
-    assert (row.transactional_id, row.producer_id, row.producer_epoch) == ("etl", 5, 6)
-    assert row.verify_only is True
-    assert [(topic.name, topic.partitions) for topic in row.topics] == [("a", [0, 2])]
-
-
-def test_answer_about_partitions_carries_number_and_coordinator() -> None:
-    rows = (calls.ParticipantCode("a", 0, 0), calls.ParticipantCode("a", 2, 120))
-    response = calls.AddParticipantsResponse(0, (calls.AddedResult("etl", rows, 4, 3, 9),))
-    writer = Writer()
-    calls.encode_add_participants(response, writer)
-    body = bytes(writer.buffer)
-    assert calls.AddParticipantsRequest.decode(Reader(body)) == response
-    for size in range(len(body)):
-        with pytest.raises(ProtocolError):
-            calls.AddParticipantsRequest.decode(Reader(body[:size]))
-
-
-def test_answer_of_the_library_has_no_number() -> None:
-    kind = producer.AddPartitionsToTxnResponse
-    result = kind.AddPartitionsToTxnResult
-    topic = result.AddPartitionsToTxnTopicResult
-    row = topic.AddPartitionsToTxnPartitionResult(partition_index=2, partition_error_code=51)
-    sent = kind(
-        version=5,
-        throttle_time_ms=0,
-        error_code=0,
-        results_by_transaction=[
-            result(
-                transactional_id="etl", topic_results=[topic(name="a", results_by_partition=[row])]
-            )
-        ],
-    )
-    sent.with_header(correlation_id=1)
-    got = decode_call(ADD, memoryview(sent.encode(header=True, framed=True))[4:])
-    assert got.results == (calls.AddedResult("etl", (calls.ParticipantCode("a", 2, 51),)),)
 
 
 def test_library_reads_markers() -> None:
@@ -94,3 +47,8 @@ def test_answer_to_markers_names_each_partition() -> None:
     sent.with_header(correlation_id=1)
     got = decode_call(MARK, memoryview(sent.encode(header=True, framed=True))[4:])
     assert got.rows == (calls.MarkerCode(5, "a", 0, 0), calls.MarkerCode(5, "a", 2, 6))
+
+
+def test_marker_carries_number_and_state_partition() -> None:
+    octets = bytes(encode_call(MARK, 5, "logbus-broker-1"))
+    assert calls.take_marker_tag(Reader(octets[-13:-1])) == (11, 3)

@@ -654,7 +654,6 @@ def test_every_client_call_has_a_test() -> None:
         if isinstance(value, type) and hasattr(value, "API_KEY")
     }
     not_theirs = {
-        broker_transactions.AddParticipantsRequest,
         broker_transactions.WriteTxnMarkersRequest,
         offsets.OffsetsForBytesRequest,
         offsets.RecordTimesRequest,

@@ -42,7 +42,7 @@ class Reader:
         cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
         self.parts = BrokerContext(
             BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
-            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 5,
+            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 6,
         )  # fmt: skip
 
     def fetch(

@@ -43,7 +43,7 @@ def test_forwarded_request_fails_when_a_hanging_controller_is_deposed() -> None:
         peers.apply(known.snapshot)
         parts = BrokerContext(
             config, clock, cast(Any, known), *[nothing] * 4, endpoint, nothing, peers,
-            nothing, nothing, nothing,
+            *[nothing] * 4,
         )  # fmt: skip
         asking = asyncio.ensure_future(ask_controller(parts, MetadataRequest(())))
         await asked.wait()

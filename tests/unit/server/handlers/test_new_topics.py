@@ -31,7 +31,7 @@ class Connection:
         cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
         self.parts = BrokerContext(
             BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
-            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 5,
+            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 6,
         )  # fmt: skip
 
     def answer(self, parts: Sequence[Any]) -> None:

@@ -34,7 +34,7 @@ class Producer:
         self.version = version
         self.parts = BrokerContext(
             BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
-            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 5,
+            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 6,
         )  # fmt: skip
 
     def send(self, sequence: int, *, broken: bool = False) -> asyncio.Future[int]:

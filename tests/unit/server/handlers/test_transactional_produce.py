@@ -111,6 +111,7 @@ class TransactionalProducer:
             coordinator_epochs=epochs,
             group_transactions=nothing,
             verifier=verifier,
+            transactions=nothing,
         )
 
     async def send(

@@ -1,0 +1,422 @@
+"""The transaction coordinator of one broker: I/O and timers around ``transactions.transaction``.
+
+The leader of a partition of ``__transaction_state`` coordinates the ids of that partition. Their
+records live in ``StateLog``, as bytes; an id has a machine only while it has a request or an open
+transaction. A new leader takes the open transactions up at once: it sends the markers of decided
+ones again, and the timeouts of the others begin anew. A client's request waits for a second at
+most; a timed-out one is withdrawn, so that it is never carried out later. Loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorNotAvailableError,
+    InvalidRequestError,
+    LogbusError,
+    NotCoordinatorError,
+    PolicyViolationError,
+    ProtocolError,
+    TransactionalIdAuthorizationError,
+    TransactionalIdNotFoundError,
+)
+from broker_lite.model import TRANSACTION_STATE
+from broker_lite.server.clock import Clock
+from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.coordinators.state_log import StateLog
+from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
+from broker_lite.server.partitions.replica_manager import ReplicaManager
+from broker_lite.transactions import effects as fx
+from broker_lite.transactions import events as ev
+from broker_lite.transactions.records import (
+    FLAG_OPEN,
+    TransactionRecord,
+    TransactionState,
+    changed_ms_of,
+    decode_transaction,
+    encode_transaction,
+    transaction_key,
+    transactional_id_of,
+)
+from broker_lite.transactions.transaction import NEVER, Now, Request, Transaction
+
+logger = logging.getLogger("logbus.transactions")
+
+PARK_S = 1.0
+"""Seconds that a client's request waits for the id's previous change."""
+RETRY_S = 1.0
+"""Seconds before the record of a completed transaction is appended again after a refusal."""
+ID_BYTES_MAX = 1024
+"""Maximum bytes of a transactional id."""
+IDS_MAX = 200_000
+"""Maximum transactional ids in one state partition, about 60 MB."""
+SLICE = 1000
+"""Ids that an expiry or a listing looks at before it yields the loop, about 2 ms."""
+EXPIRY_CHECK_MS = 3_600_000
+"""Interval in ms between two searches for idle ids, as Kafka's."""
+
+
+@dataclass(slots=True, eq=False)
+class LedState:
+    """A state partition that this broker leads, and the machines of its busy ids."""
+
+    partition: int
+    epoch: int
+    values: Mapping[bytes, bytes]
+    held: dict[str, HeldTransaction] = field(default_factory=dict)
+    is_lost: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class HeldTransaction:
+    """The machine of one id, its waiting requests, and its appends under way."""
+
+    machine: Transaction
+    led: LedState
+    waiting: dict[int, asyncio.Future[fx.TransactionResult]] = field(default_factory=dict)
+    appends: int = 0
+    job: MarkerJob | None = None
+
+
+class TransactionView:
+    """What administrators see of one id."""
+
+    __slots__ = ("name", "record", "state")
+
+    def __init__(self, name: str, record: TransactionRecord, state: TransactionState) -> None:
+        self.name = name
+        self.record = record
+        self.state = state
+
+
+class TransactionCoordinator:
+    """The owner of the records in ``__transaction_state``; ``markers`` sends to participants."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        registry: Registry,
+        *,
+        replicas: ReplicaManager,
+        markers: MarkerSender,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._markers = markers
+        self._clock = clock
+        self._led: dict[int, LedState] = {}
+        self._tokens = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = NEVER
+        self._is_closed = False
+        self._log = StateLog(
+            TRANSACTION_STATE,
+            self,
+            replicas=replicas,
+            snapshot=lambda: registry.snapshot,
+            clock=clock,
+        )
+
+    # StateOwner.
+
+    def loaded(
+        self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
+    ) -> None:
+        """Take over the ids of a partition, and continue their open transactions."""
+        led = self._led[partition] = LedState(partition, epoch, values)
+        names = [transactional_id_of(key) for key, flag in flags.items() if flag & FLAG_OPEN]
+        opened = [name for name in names if name is not None]
+        for name in opened:
+            try:
+                self._tidy(self._hold(led, name))
+            except ProtocolError as error:
+                logger.error("transactional id %r cannot be loaded: %s", name, error.message)
+        logger.info(
+            "%s-%d: coordinator in epoch %d, %d open transactions",
+            TRANSACTION_STATE,
+            partition,
+            epoch,
+            len(opened),
+        )
+
+    def lost(self, partition: int) -> None:
+        """Answer all requests of a partition's ids with NOT_COORDINATOR, and forget them."""
+        led = self._led.pop(partition, None)
+        if led is None:
+            return
+        led.is_lost = True
+        error = NotCoordinatorError(
+            f"this broker no longer leads {TRANSACTION_STATE}-{partition}; find the coordinator"
+        )
+        for held in list(led.held.values()):
+            if held.job is not None:
+                held.job.is_cancelled = True
+            self._step(held, ev.Deposed(error))
+        led.held.clear()
+
+    # Requests.
+
+    async def ask(
+        self, transactional_id: str, make: Callable[[int], Request]
+    ) -> fx.TransactionResult:
+        """Carry out a request, ``make(token)``, and return its result.
+
+        Raise LogbusError if this broker does not coordinate the id, or if the request waits for
+        more than a second.
+        """
+        led = self._led_of(transactional_id)
+        self._tokens += 1
+        request = make(self._tokens)
+        if isinstance(request, ev.Init):
+            self._check_room(led, transactional_id)
+        held = self._hold(led, transactional_id)
+        future: asyncio.Future[fx.TransactionResult] = asyncio.get_running_loop().create_future()
+        held.waiting[request.token] = future
+        self._step(held, request)
+        try:
+            async with asyncio.timeout(PARK_S):
+                return await future
+        except TimeoutError:
+            raise ConcurrentTransactionsError(
+                f"transactional id {transactional_id!r} is still writing its previous change after "
+                f"{PARK_S:g} s; try again"
+            ) from None
+        finally:
+            if held.waiting.pop(request.token, None) is not None:
+                self._step(held, ev.Abandon(request.token))
+
+    def place_of(self, transactional_id: str) -> tuple[int, int]:
+        """Return the state partition of an id that this broker coordinates, and its leader
+        epoch."""
+        led = self._led_of(transactional_id)
+        return led.partition, led.epoch
+
+    def describe(self, transactional_id: str) -> TransactionView:
+        """Return the state of an id. Raise TransactionalIdNotFoundError for an unknown one."""
+        led = self._led_of(transactional_id)
+        found = self._view(led, transactional_id)
+        if found is None:
+            raise TransactionalIdNotFoundError(
+                f"transactional id {transactional_id!r} does not exist: it expired, or no producer "
+                "began it; list the ids with: logbus transactions list"
+            )
+        return found
+
+    async def views(self) -> AsyncIterator[TransactionView]:
+        """Return the ids of all partitions that this broker coordinates."""
+        for led in list(self._led.values()):
+            for at, key in enumerate(list(led.values)):
+                if at % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)
+                name = transactional_id_of(key)
+                found = None if name is None or led.is_lost else self._view(led, name)
+                if found is not None:
+                    yield found
+
+    def check_loaded(self) -> None:
+        """Raise CoordinatorLoadInProgressError while a led partition loads."""
+        view = self._registry.snapshot.topics.get(TRANSACTION_STATE)
+        for partition in view.partitions if view is not None else ():
+            self._log.led(partition.partition)
+
+    async def expire(self) -> None:
+        """Delete ids without an open transaction whose last change is too long ago, by the wall
+        clock."""
+        before_ms = self._clock.now_ms() - self._config.transactional_id_expiration_ms
+        for led in list(self._led.values()):
+            for at, (key, value) in enumerate(list(led.values.items())):
+                if at % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)
+                name = transactional_id_of(key)
+                if name is None or led.is_lost or changed_ms_of(value) >= before_ms:
+                    continue
+                held = self._hold(led, name)
+                self._step(held, ev.Expire(before_ms))
+
+    def close(self) -> None:
+        """Stop timers and marker sending; the broker stops."""
+        self._is_closed = True
+        self._markers.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _led_of(self, transactional_id: str) -> LedState:
+        if not self._registry.snapshot.has_transactions:
+            raise TransactionalIdAuthorizationError(
+                "a broker of the cluster does not support transactions; upgrade it, or use a "
+                "producer without transactional.id"
+            )
+        size = len(transactional_id.encode("utf-8"))
+        if not 0 < size <= ID_BYTES_MAX:
+            raise InvalidRequestError(
+                f"transactional.id has {size} bytes; give 1 to {ID_BYTES_MAX} bytes"
+            )
+        partition = self._log.partition_of(transactional_id.encode("utf-8"))
+        led = self._led.get(partition)
+        if self._log.led(partition) is None or led is None:
+            raise NotCoordinatorError(
+                f"broker {self._config.broker_id} does not coordinate transactional id "
+                f"{transactional_id!r}; find its coordinator"
+            )
+        return led
+
+    def _check_room(self, led: LedState, transactional_id: str) -> None:
+        if len(led.values) >= IDS_MAX and transaction_key(transactional_id) not in led.values:
+            raise PolicyViolationError(
+                f"{TRANSACTION_STATE}-{led.partition} holds {len(led.values)} transactional ids, "
+                "the maximum; reuse ids, or lower transactional.id.expiration.ms"
+            )
+
+    def _view(self, led: LedState, name: str) -> TransactionView | None:
+        held = led.held.get(name)
+        if held is not None:
+            record = held.machine.record
+            return None if record is None else TransactionView(name, record, held.machine.state)
+        value = led.values.get(transaction_key(name))
+        if value is None:
+            return None
+        record = decode_transaction(value)
+        return TransactionView(name, record, record.state)
+
+    # Running the machines.
+
+    def _hold(self, led: LedState, name: str) -> HeldTransaction:
+        """Return the machine of an id, made from its committed record if it has none."""
+        held = led.held.get(name)
+        if held is not None:
+            return held
+        value = led.values.get(transaction_key(name))
+        record = None if value is None else decode_transaction(value)
+        machine = Transaction(name, record, timeout_max_ms=self._config.transaction_max_timeout_ms)
+        held = led.held[name] = HeldTransaction(machine, led)
+        if record is not None and record.is_open:
+            self._carry_out(held, ev.Resumed())
+        return held
+
+    def _step(self, held: HeldTransaction, event: ev.TransactionEvent) -> None:
+        self._carry_out(held, event)
+        self._tidy(held)
+
+    def _carry_out(self, held: HeldTransaction, event: ev.TransactionEvent) -> None:
+        now = Now(self._clock.monotonic_ms(), self._clock.now_ms())
+        for effect in held.machine.step(now, event):
+            match effect:
+                case fx.Persist():
+                    self._append(held, effect)
+                case fx.SendMarkers():
+                    self._send_markers(held, effect)
+                case fx.FetchProducerId():
+                    self._start(self._fetch_id(held))
+                case fx.TransactionReply():
+                    future = held.waiting.pop(effect.token, None)
+                    if future is not None and not future.done():
+                        future.set_result(effect.result)
+        self._set_alarm(held.machine.deadline_ms)
+
+    def _tidy(self, held: HeldTransaction) -> None:
+        """Drop the machine of an idle id; its committed record is the complete state."""
+        name = held.machine.name
+        is_idle = held.machine.is_quiet and not held.appends and not held.waiting
+        if is_idle and held.led.held.get(name) is held:
+            del held.led.held[name]
+
+    def _append(self, held: HeldTransaction, effect: fx.Persist) -> None:
+        led, record = held.led, effect.record
+        if led.is_lost:
+            return
+        value = None if record is None else encode_transaction(record)
+        flags = FLAG_OPEN if record is not None and record.is_open else 0
+        key = transaction_key(held.machine.name)
+        held.appends += 1
+
+        def settled(future: asyncio.Future[None]) -> None:
+            held.appends -= 1
+            error = None if future.cancelled() else future.exception()
+            if led.is_lost or self._is_closed:
+                return
+            if error is None:
+                self._step(held, ev.Persisted(effect.number))
+                return
+            assert isinstance(error, LogbusError), error
+            reason = error
+            if not isinstance(error, NotCoordinatorError):
+                reason = CoordinatorNotAvailableError(
+                    f"the record of transactional id {held.machine.name!r} was refused; try again: "
+                    f"{error.message}"
+                )
+            if record is not None and held.machine.record is record:
+                # The transaction is complete, though not in the log.
+                held.appends += 1
+                asyncio.get_running_loop().call_later(RETRY_S, again)
+                return
+            self._step(held, ev.RecordRefused(effect.number, reason))
+
+        def again() -> None:
+            held.appends -= 1
+            if held.machine.record is record and not self._is_closed:
+                self._append(held, effect)
+
+        self._log.append(led.partition, key, value, flags).add_done_callback(settled)
+
+    def _send_markers(self, held: HeldTransaction, effect: fx.SendMarkers) -> None:
+        def done(participant: ev.Participating) -> None:
+            if not job.is_cancelled:
+                self._step(held, ev.ParticipantDone(effect.transaction, participant))
+
+        led = held.led
+        job = MarkerJob(held.machine.name, effect, led.partition, led.epoch, done)
+        if held.job is not None:
+            held.job.is_cancelled = True
+        held.job = job
+        # The request that caused the decision is answered first.
+        asyncio.get_running_loop().call_soon(self._markers.send, job)
+
+    async def _fetch_id(self, held: HeldTransaction) -> None:
+        event: ev.TransactionEvent
+        try:
+            event = ev.ProducerIdReady(await self._registry.next_producer_id())
+        except LogbusError as error:
+            event = ev.ProducerIdFailed(error)
+        if not held.led.is_lost:
+            self._step(held, event)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Time-outs.
+
+    def _set_alarm(self, at_ms: int) -> None:
+        if at_ms >= self._alarm_ms or self._is_closed:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        wait_s = max(at_ms - self._clock.monotonic_ms(), 0) / 1000
+        self._alarm_ms = at_ms
+        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm, self._alarm_ms = None, NEVER
+        now_ms = self._clock.monotonic_ms()
+        for led in list(self._led.values()):
+            for held in list(led.held.values()):
+                if held.machine.deadline_ms <= now_ms:
+                    logger.info(
+                        "transactional id %r: the transaction timed out and is aborted",
+                        held.machine.name,
+                    )
+                    self._step(held, ev.TransactionTick())
+                else:
+                    self._set_alarm(held.machine.deadline_ms)

@@ -1,0 +1,234 @@
+"""Send the markers of decided transactions to partition leaders and group coordinators.
+
+A marker is repeated until its receiver has it, however long that takes: the decision is in the log,
+and readers wait for the marker. The markers of one loop turn to one broker are one request. A
+partition whose topic was deleted counts as done. So does a deposed coordinator's work: the next one
+loads the decision and sends the markers itself. Loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    CoordinatorNotAvailableError,
+    LogbusError,
+    NotLeaderError,
+    TransactionCoordinatorFencedError,
+    error_for,
+)
+from broker_lite.model import NO_BROKER, PartitionKey
+from broker_lite.server.cluster.peers import BrokerCalls
+from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.transactions.effects import SendMarkers
+from broker_lite.transactions.events import Participating
+from broker_lite.wire.calls.broker_transactions import (
+    MarkedTopic,
+    TransactionMarker,
+    WriteTxnMarkersRequest,
+)
+from broker_lite.wire.calls.group_transactions import EndGroupOffsetsRequest
+
+logger = logging.getLogger("logbus.transactions")
+
+RETRY_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Seconds before each repetition of a marker; the last value repeats."""
+PARTITIONS_PER_CALL = 2_000
+"""Maximum partitions in one WriteTxnMarkers request."""
+
+
+@dataclass(slots=True, eq=False)
+class MarkerJob:
+    """The markers of one transaction. ``state_partition`` is led by this broker in ``epoch``.
+
+    ``done`` is called once for each participant. Set ``is_cancelled`` when the leadership ends.
+    """
+
+    transactional_id: str
+    markers: SendMarkers
+    state_partition: int
+    epoch: int
+    done: Callable[[Participating], None]
+    is_cancelled: bool = False
+
+
+@dataclass(slots=True)
+class _Marker:
+    """One participant of a job, and the number of failed attempts."""
+
+    job: MarkerJob
+    participant: Participating
+    attempt: int = 0
+
+
+class MarkerSender:
+    """The marker sender of one broker."""
+
+    def __init__(self, registry: Registry, calls: BrokerCalls, groups: GroupCoordinator) -> None:
+        self._registry = registry
+        self._calls = calls
+        self._groups = groups
+        self._queued: dict[int, list[_Marker]] = {}
+        """Markers of this loop turn, by partition leader."""
+        self._is_flush_due = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def send(self, job: MarkerJob) -> None:
+        """Begin to send all markers of a job."""
+        for key in job.markers.partitions:
+            self._begin(_Marker(job, key))
+        for group in job.markers.groups:
+            self._begin(_Marker(job, group))
+
+    def close(self) -> None:
+        """Stop; the next coordinator sends what is left."""
+        for task in self._tasks:
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+
+    def _begin(self, marker: _Marker) -> None:
+        if marker.job.is_cancelled:
+            return
+        if not isinstance(marker.participant, PartitionKey):
+            self._start(self._end_group(marker, marker.participant))
+            return
+        snapshot = self._registry.snapshot
+        if marker.participant.topic_id not in snapshot.topics_by_id:
+            # Every coordinator knew the topic when the partition was added: it was deleted.
+            marker.job.done(marker.participant)
+            return
+        view = snapshot.partition_by_key(marker.participant)
+        leader = NO_BROKER if view is None else view.state.leader
+        if leader == NO_BROKER:
+            self._retry(marker, NotLeaderError(f"{marker.participant} has no leader"))
+            return
+        self._queued.setdefault(leader, []).append(marker)
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        queued, self._queued = self._queued, {}
+        for broker_id, markers in queued.items():
+            for at in range(0, len(markers), PARTITIONS_PER_CALL):
+                self._start(self._write(broker_id, markers[at : at + PARTITIONS_PER_CALL]))
+
+    async def _write(self, broker_id: int, markers: Sequence[_Marker]) -> None:
+        """Send one WriteTxnMarkers request, and judge the code of each partition."""
+        topics = self._registry.snapshot.topics_by_id
+        jobs: dict[MarkerJob, dict[str, list[int]]] = {}
+        sent: dict[tuple[int, str, int], _Marker] = {}
+        for marker in markers:
+            key, job = marker.participant, marker.job
+            assert isinstance(key, PartitionKey)
+            view = topics.get(key.topic_id)
+            if view is None:
+                job.done(key)
+                continue
+            jobs.setdefault(job, {}).setdefault(view.name, []).append(key.partition)
+            sent[job.markers.producer_id, view.name, key.partition] = marker
+        if not sent:
+            return
+        request = WriteTxnMarkersRequest(
+            tuple(
+                TransactionMarker(
+                    job.markers.producer_id,
+                    job.markers.epoch,
+                    job.markers.is_commit,
+                    tuple(MarkedTopic(name, tuple(rows)) for name, rows in names.items()),
+                    job.epoch,
+                    job.markers.version,
+                    job.markers.transaction,
+                    job.state_partition,
+                )
+                for job, names in jobs.items()
+            )
+        )
+        try:
+            answer = await self._calls.send(broker_id, request)
+        except LogbusError as error:
+            for marker in sent.values():
+                self._retry(marker, error)
+            return
+        for row in answer.rows:
+            answered = sent.pop((row.producer_id, row.name, row.partition), None)
+            if answered is not None:
+                self._judge(answered, row.error_code)
+        for marker in sent.values():
+            self._retry(marker, CoordinatorNotAvailableError("the answer omits the partition"))
+
+    async def _end_group(self, marker: _Marker, group: str) -> None:
+        """End the transaction's offsets of one group."""
+        job = marker.job
+        coordinator = self._groups.coordinator_of(group)
+        if coordinator is None:
+            self._retry(marker, CoordinatorNotAvailableError("no broker is registered"))
+            return
+        request = EndGroupOffsetsRequest(
+            group,
+            job.markers.producer_id,
+            job.markers.open_epoch,
+            job.markers.transaction,
+            job.state_partition,
+            job.epoch,
+            job.markers.is_commit,
+        )
+        try:
+            answer = await self._calls.send(coordinator.broker_id, request)
+        except LogbusError as error:
+            self._retry(marker, error)
+        else:
+            self._judge(marker, answer.error_code)
+
+    def _judge(self, marker: _Marker, code: int) -> None:
+        job = marker.job
+        if job.is_cancelled:
+            return
+        if code == NO_ERROR:
+            job.done(marker.participant)
+        elif code == TransactionCoordinatorFencedError.code:
+            logger.info(
+                "%s: %s knows a newer coordinator; this one stops sending the marker",
+                job.transactional_id,
+                marker.participant,
+            )
+        else:
+            self._retry(marker, error_for(code))
+
+    def _retry(self, marker: _Marker, error: LogbusError) -> None:
+        job = marker.job
+        if job.is_cancelled:
+            return
+        wait_s = RETRY_S[min(marker.attempt, len(RETRY_S) - 1)]
+        level = logging.WARNING if wait_s == RETRY_S[-1] else logging.DEBUG
+        logger.log(
+            level,
+            "%s: the marker for %s is sent again in %g s: %s",
+            job.transactional_id,
+            marker.participant,
+            wait_s,
+            error,
+        )
+        marker.attempt += 1
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            self._timers.discard(timer)
+            self._begin(marker)
+
+        timer = loop.call_later(wait_s, again)
+        self._timers.add(timer)

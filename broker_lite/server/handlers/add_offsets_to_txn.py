@@ -1,0 +1,60 @@
+"""AddOffsetsToTxn 0-4: add a group to the transaction of a transactional id.
+
+A client adds the group before its first TxnOffsetCommit. The group's coordinator adds it for
+clients of transaction version 2, and verifies it for the others; its requests have a tagged field
+of ours, and so have the answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, InvalidGroupIdError, LogbusError
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.transactions.effects import AddResult
+from broker_lite.transactions.events import Add
+from broker_lite.wire.calls.group_transactions import AddGroupResponse
+from broker_lite.wire.error_codes import code_in_version
+from broker_lite.wire.tables import AddOffsetsToTxnResponse as Response
+from broker_lite.wire.tables import own_tag
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Add the group, or verify that the transaction has it."""
+    verify_only = own_tag(message)
+    is_broker = verify_only is not None and request.is_broker
+    try:
+        result = await _add(parts, request, message, verify_only if is_broker else None)
+    except LogbusError as error:
+        code = code_in_version(error, request.api_key, request.api_version)
+        return AddGroupResponse(code) if is_broker else Response(error_code=code)
+    if not is_broker:
+        return Response(error_code=NO_ERROR)
+    place = parts.transactions.place_of(message.transactional_id)
+    return AddGroupResponse(NO_ERROR, result.transaction, *place)
+
+
+async def _add(
+    parts: BrokerContext, request: RequestContext, message: Any, verify_only: bool | None
+) -> AddResult:
+    """Add the group; ``verify_only`` is None in a client's request."""
+    if not message.group_id:
+        raise InvalidGroupIdError("the group's name is empty; give group.id")
+    is_client = verify_only is None
+    result = await parts.transactions.ask(
+        message.transactional_id,
+        lambda token: Add(
+            token,
+            message.producer_id,
+            message.producer_epoch,
+            groups=frozenset((message.group_id,)),
+            version=1 if is_client else 2,
+            verify_only=bool(verify_only),
+            connection=request.session.number if is_client else None,
+        ),
+    )
+    assert isinstance(result, AddResult)
+    if result.error is not None:
+        raise result.error
+    return result

@@ -1,0 +1,160 @@
+"""AddPartitionsToTxn 0-5: add partitions to transactions, or verify that transactions have them.
+
+Clients of transaction version 1 send versions 0-3, one transaction each; either all partitions are
+added or none. Brokers send versions 4 and 5 for the partitions that they lead, several transactions
+at once. An answer to a broker names the transaction's number, and the coordinator by the state
+partition and its leader epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    ClusterAuthorizationError,
+    ConcurrentTransactionsError,
+    InvalidTopicError,
+    LogbusError,
+    OperationNotAttemptedError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import TRANSACTION_STATE, PartitionKey, TopicPartition
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.transactions.effects import AddResult
+from broker_lite.transactions.events import Add
+from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
+from broker_lite.wire.calls.verification import VerifiedPartitions, VerifiedTransaction
+from broker_lite.wire.error_codes import code_in_version
+from broker_lite.wire.tables import AddPartitionsToTxnResponse as Response
+from broker_lite.wire.tables import build, own_tag
+
+_Topic = Response.AddPartitionsToTxnTopicResult
+_Partition = _Topic.AddPartitionsToTxnPartitionResult
+BATCHED_FROM = 4
+
+Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Answer a client's transaction, or the transactions of a broker's request."""
+    if request.api_version < BATCHED_FROM:
+        return await _add_for_client(parts, request, message)
+    if not request.is_broker:
+        raise ClusterAuthorizationError(
+            f"versions {BATCHED_FROM} and later of AddPartitionsToTxn are for brokers; use 3"
+        )
+    rows = await asyncio.gather(
+        *(_answer_broker(parts, request, row) for row in message.transactions)
+    )
+    return VerifiedPartitions(NO_ERROR, tuple(rows))
+
+
+async def _add_for_client(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    found = _resolve(parts.registry.snapshot, message.v3_and_below_topics)
+    failed = {name: key for name, key in found.items() if isinstance(key, LogbusError)}
+    errors: dict[TopicPartition, LogbusError] = {}
+    if failed:
+        other = OperationNotAttemptedError("another partition of the request cannot be added")
+        errors = {name: failed.get(name, other) for name in found}
+    else:
+        try:
+            result = await parts.transactions.ask(
+                message.v3_and_below_transactional_id,
+                lambda token: Add(
+                    token,
+                    message.v3_and_below_producer_id,
+                    message.v3_and_below_producer_epoch,
+                    _keys(found),
+                    version=1,
+                    connection=request.session.number,
+                ),
+            )
+            assert isinstance(result, AddResult)
+            if result.error is not None:
+                raise result.error
+        except LogbusError as error:
+            errors = dict.fromkeys(found, error)
+    topics: dict[str, list[Any]] = {}
+    for name in found:
+        code = _code(errors.get(name), request)
+        row = build(_Partition, partition_index=name.partition, partition_error_code=code)
+        topics.setdefault(name.topic, []).append(row)
+    return Response(
+        results_by_topic_v3_and_below=[
+            build(_Topic, name=topic, results_by_partition=rows) for topic, rows in topics.items()
+        ]
+    )
+
+
+async def _answer_broker(
+    parts: BrokerContext, request: RequestContext, row: Any
+) -> VerifiedTransaction:
+    """Verify or add the partitions of one transaction; each partition has its own code."""
+    found = _resolve(parts.registry.snapshot, row.topics)
+    for name, key in found.items():
+        if isinstance(key, UnknownTopicOrPartitionError):
+            # The leader knows the partition, so this broker will: markers need its topic id.
+            found[name] = ConcurrentTransactionsError(f"{name} is not known here yet; try again")
+    place: tuple[int, int, int] | tuple[()] = ()
+    error: LogbusError | None = None
+    missing: frozenset[PartitionKey] = frozenset()
+    keys = _keys(found)
+    try:
+        if keys:
+            result = await parts.transactions.ask(
+                row.transactional_id,
+                lambda token: Add(
+                    token, row.producer_id, row.producer_epoch, keys, verify_only=row.verify_only
+                ),
+            )
+            assert isinstance(result, AddResult)
+            error, missing = result.error, result.missing
+            place = (result.transaction, *parts.transactions.place_of(row.transactional_id))
+    except LogbusError as raised:
+        error = raised
+    topics: dict[str, list[AddedPartition]] = {}
+    for name, key in found.items():
+        own = key if isinstance(key, LogbusError) else error
+        if missing and isinstance(key, PartitionKey) and key not in missing:
+            own = None
+        codes = topics.setdefault(name.topic, [])
+        codes.append(AddedPartition(name.partition, _code(own, request)))
+    rows = tuple(AddedTopic(topic, tuple(codes)) for topic, codes in topics.items())
+    return VerifiedTransaction(row.transactional_id, rows, *place)
+
+
+def _resolve(
+    snapshot: MetadataSnapshot, topics: Iterable[Any]
+) -> dict[TopicPartition, PartitionKey | LogbusError]:
+    """Return the key of each partition, or why it cannot be part of a transaction."""
+    found: dict[TopicPartition, PartitionKey | LogbusError] = {}
+    for topic in topics:
+        view = snapshot.topics.get(topic.name)
+        topic_id = own_tag(topic)
+        is_other = view is not None and topic_id is not None and topic_id != view.topic_id
+        for number in topic.partitions:
+            name = TopicPartition(topic.name, number)
+            if topic.name == TRANSACTION_STATE:
+                found[name] = InvalidTopicError(f"topic {topic.name!r} is internal; use another")
+            elif view is None or not 0 <= number < len(view.partitions) or is_other:
+                found[name] = UnknownTopicOrPartitionError(
+                    f"{name} does not exist; create the topic, or send to another"
+                )
+            else:
+                found[name] = PartitionKey(view.topic_id, number)
+    return found
+
+
+def _keys(found: Resolved) -> frozenset[PartitionKey]:
+    return frozenset(key for key in found.values() if isinstance(key, PartitionKey))
+
+
+def _code(error: LogbusError | None, request: RequestContext) -> int:
+    if error is None:
+        return NO_ERROR
+    return code_in_version(error, request.api_key, request.api_version)

@@ -1,0 +1,58 @@
+"""DescribeTransactions 0: state, producer and partitions of transactional ids.
+
+Only the coordinator of an id answers. As in Kafka, partitions are listed only while the transaction
+is open, and partitions of deleted topics are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import LogbusError, wire_code
+from broker_lite.model import NO_EPOCH, NO_PRODUCER, NO_TIMESTAMP
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.tables import DescribeTransactionsResponse as Response
+from broker_lite.wire.tables import build
+
+_State = Response.TransactionState
+_Topic = _State.TopicData
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Describe each id; each has its own error in the answer."""
+    rows = [_describe(parts, name) for name in dict.fromkeys(message.transactional_ids)]
+    return Response(transaction_states=rows)
+
+
+def _describe(parts: BrokerContext, name: str) -> Any:
+    try:
+        view = parts.transactions.describe(name)
+    except LogbusError as error:
+        return build(
+            _State,
+            error_code=wire_code(error),
+            transactional_id=name,
+            transaction_state="",
+            transaction_timeout_ms=0,
+            transaction_start_time_ms=NO_TIMESTAMP,
+            producer_id=NO_PRODUCER,
+            producer_epoch=NO_EPOCH,
+            topics=[],
+        )
+    record = view.record
+    names = parts.registry.snapshot.topics_by_id
+    topics: dict[str, list[int]] = {}
+    for key in sorted(record.partitions):
+        if key.topic_id in names:
+            topics.setdefault(names[key.topic_id].name, []).append(key.partition)
+    return build(
+        _State,
+        transactional_id=name,
+        transaction_state=view.state.label,
+        transaction_timeout_ms=record.timeout_ms,
+        transaction_start_time_ms=record.start_ms if record.is_open else NO_TIMESTAMP,
+        producer_id=record.producer_id,
+        producer_epoch=record.epoch,
+        topics=[build(_Topic, topic=topic, partitions=rows) for topic, rows in topics.items()],
+    )

@@ -1,0 +1,75 @@
+"""ListTransactions 0-2: the transactional ids that this broker coordinates.
+
+A client asks all brokers. Filters narrow the list by state, producer id, age of the open
+transaction (KIP-994), and a regular expression that must match the whole id (KIP-1152).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import InvalidRegularExpressionError, LogbusError, wire_code
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.transactions.records import TransactionState
+from broker_lite.wire.tables import ListTransactionsResponse as Response
+from broker_lite.wire.tables import build
+
+_State = Response.TransactionState
+_LABELS = {state.label for state in TransactionState}
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """List the ids that pass all filters; an empty filter passes every id."""
+    wanted = set(message.state_filters)
+    unknown = sorted(wanted - _LABELS)
+    ids = set(message.producer_id_filters)
+    begun_by_ms = parts.clock.now_ms() - message.duration_filter
+    rows = []
+    try:
+        parts.transactions.check_loaded()
+        async for view in parts.transactions.views():
+            record = view.record
+            is_old = record.is_open and record.start_ms < begun_by_ms
+            if (
+                (not wanted or view.state.label in wanted)
+                and (not ids or record.producer_id in ids)
+                and (message.duration_filter < 0 or is_old)
+            ):
+                rows.append(view)
+        names = _matching([view.name for view in rows], message.transactional_id_pattern)
+    except LogbusError as error:
+        return Response(
+            error_code=wire_code(error), unknown_state_filters=unknown, transaction_states=[]
+        )
+    return Response(
+        unknown_state_filters=unknown,
+        transaction_states=[
+            build(
+                _State,
+                transactional_id=view.name,
+                producer_id=view.record.producer_id,
+                transaction_state=view.state.label,
+            )
+            for view in rows
+            if view.name in names
+        ],
+    )
+
+
+def _matching(names: list[str], pattern: str | None) -> set[str]:
+    """Return the names that the whole pattern matches, in time linear in their length (RE2)."""
+    if not pattern or not names:
+        return set(names)
+    # Only a pattern loads pyarrow, which has Kafka's own engine of regular expressions.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = pa.array(names, pa.string())
+    try:
+        matches = pc.match_substring_regex(array, pattern=f"^(?:{pattern})$")
+    except pa.ArrowInvalid as error:
+        raise InvalidRegularExpressionError(
+            f"transactional id pattern {pattern!r} is not valid for RE2: {error}"
+        ) from None
+    return set(array.filter(matches).to_pylist())

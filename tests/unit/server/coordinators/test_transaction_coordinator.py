@@ -1,0 +1,227 @@
+"""The transaction coordinator: what it writes, sends, answers and forgets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from transaction_world import OUT_0, run
+from transaction_world import TransactionCluster as Cluster
+
+from broker_lite.errors import (
+    ConcurrentTransactionsError,
+    InvalidRequestError,
+    NotCoordinatorError,
+    ProducerFencedError,
+    TransactionalIdAuthorizationError,
+    TransactionalIdNotFoundError,
+)
+from broker_lite.server.coordinators import transaction_coordinator
+from broker_lite.transactions import events as ev
+from broker_lite.transactions.records import TransactionState
+
+
+def test_commit_sends_markers_to_every_partition_and_group() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        assert pair == (5, 0)
+        assert (await cluster.add(pair)).transaction == 1
+        await cluster.add(pair, partitions=frozenset(), groups=frozenset({"g"}))
+        assert await cluster.end(pair) == (5, 1)
+        await cluster.becomes(TransactionState.COMPLETE_COMMIT)
+        ((broker_id, marker),) = cluster.received
+        assert broker_id == 3
+        assert (marker.producer_id, marker.producer_epoch, marker.is_commit) == (5, 1, True)
+        assert {number for row in marker.topics for number in row.partitions} == {0, 1}
+        assert (marker.coordinator_epoch, marker.number, marker.state_partition) == (0, 1, 0)
+        (ended,) = cluster.ended
+        assert (ended.group_id, ended.producer_epoch, ended.committed) == ("g", 0, True)
+
+    run(test)
+
+
+def test_decision_that_is_not_committed_sends_no_marker() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        await cluster.add(pair)
+        cluster.world.nodes[1].cut_off()
+        ending = asyncio.create_task(cluster.end(pair))
+        node = cluster.world.nodes[1]
+        await cluster.world.until(lambda: node.replica().log.log_end_offset == 3)
+        await asyncio.sleep(0.01)
+        assert not ending.done() and not cluster.received
+        node.reached = True
+        assert await ending == (5, 1)
+        await cluster.becomes(TransactionState.COMPLETE_COMMIT)
+
+    run(test)
+
+
+def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        await cluster.add(pair)
+        cluster.unreachable = True
+        assert await cluster.end(pair, commit=False) == (5, 1)
+        cluster.world.elect(2)
+        cluster.unreachable = False
+        await cluster.becomes(TransactionState.COMPLETE_ABORT, 2)
+        assert {(marker.coordinator_epoch, marker.is_commit) for _, marker in cluster.received} == {
+            (1, False)
+        }
+        with pytest.raises(NotCoordinatorError, match="broker 1 does not coordinate"):
+            await cluster.at[1].ask("x", lambda token: ev.Init(token, 1000))
+        # The former producer continues there: its End is repeated, and the next begins.
+        assert await cluster.end(pair, commit=False, number=2) == (5, 1)
+        assert (await cluster.add((5, 1), number=2)).transaction == 2
+
+    run(test)
+
+
+def test_lost_leadership_answers_waiting_requests() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        cluster.world.nodes[1].cut_off()
+        adding = asyncio.create_task(
+            cluster.at[1].ask("x", lambda token: ev.Add(token, *pair, frozenset((OUT_0,))))
+        )
+        parked = asyncio.create_task(cluster.at[1].ask("x", lambda token: ev.Init(token, 1000)))
+        node = cluster.world.nodes[1]
+        await cluster.world.until(lambda: node.replica().log.log_end_offset == 2)
+        cluster.world.elect(2)
+        for waiting in (adding, parked):
+            result = await waiting
+            assert isinstance(result.error, NotCoordinatorError)
+
+    run(test)
+
+
+def test_marker_is_repeated_until_its_leader_has_it() -> None:
+    async def test(cluster: Cluster) -> None:
+        refusals = [6, 19, 3]
+        cluster.code = lambda partition: refusals.pop() if partition and refusals else 0
+        pair = await cluster.init()
+        await cluster.add(pair)
+        await cluster.end(pair)
+        await cluster.becomes(TransactionState.COMPLETE_COMMIT)
+        sent = [row.partitions for _, marker in cluster.received for row in marker.topics]
+        assert [set(each) for each in sent] == [{0, 1}, {1}, {1}, {1}]
+
+    run(test)
+
+
+def test_partition_of_a_deleted_topic_counts_as_done() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        await cluster.add(pair)
+        cluster.has_out = False
+        await cluster.end(pair)
+        await cluster.becomes(TransactionState.COMPLETE_COMMIT)
+        assert not cluster.received
+
+    run(test)
+
+
+def test_coordinator_stops_a_marker_that_a_newer_one_has_fenced() -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.code = lambda partition: 52
+        pair = await cluster.init()
+        await cluster.add(pair)
+        await cluster.end(pair)
+        await cluster.world.until(lambda: bool(cluster.received))
+        await asyncio.sleep(0.05)
+        assert len(cluster.received) == 1
+        assert cluster.at[1].describe("x").state is TransactionState.PREPARE_COMMIT
+
+    run(test)
+
+
+def test_init_waits_for_the_abort_of_the_former_producers_transaction() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        await cluster.add(pair)
+        assert await cluster.init() == (5, 2)
+        assert [marker.is_commit for _, marker in cluster.received] == [False]
+        with pytest.raises(ProducerFencedError, match="has producer id 5 and epoch 2"):
+            await cluster.end(pair)
+
+    run(test)
+
+
+def test_request_that_waits_too_long_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_coordinator, "PARK_S", 0.05)
+
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        await cluster.add(pair)
+        cluster.unreachable = True
+        await cluster.end(pair)
+        with pytest.raises(ConcurrentTransactionsError, match="try again"):
+            await cluster.init()
+        cluster.unreachable = False
+        await cluster.becomes(TransactionState.COMPLETE_COMMIT)
+        # The withdrawn Init bumped no epoch.
+        assert await cluster.init() == (5, 2)
+
+    run(test)
+
+
+def test_open_transaction_times_out_also_after_a_load() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init(timeout_ms=100)
+        await cluster.add(pair)
+        await cluster.becomes(TransactionState.COMPLETE_ABORT)
+        await cluster.add((5, 1))
+        cluster.world.elect(2)
+        await cluster.becomes(TransactionState.COMPLETE_ABORT, 2)
+        assert [marker.number for _, marker in cluster.received] == [1, 2]
+
+    run(test)
+
+
+def test_idle_id_expires_and_an_open_one_stays() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.init()
+        coordinator = cluster.at[1]
+        await asyncio.sleep(0.02)
+        other = await cluster.ask(lambda token: ev.Init(token, 60_000), name="y")
+        pair = other.producer_id, other.epoch
+        await cluster.ask(lambda token: ev.Add(token, *pair, frozenset((OUT_0,))), name="y")
+        await asyncio.sleep(0.02)
+        await coordinator.expire()
+        with pytest.raises(TransactionalIdNotFoundError, match="expired, or no producer began"):
+            while coordinator.describe("x"):
+                await asyncio.sleep(0.001)
+        assert coordinator.describe("y").state is TransactionState.ONGOING
+        assert [view.name async for view in coordinator.views()] == ["y"]
+
+    run(test, transactional_id_expiration_ms=10)
+
+
+def test_idle_ids_have_no_machine() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        await cluster.add(pair)
+        await cluster.end(pair)
+        await cluster.world.until(lambda: not cluster.at[1]._led[0].held)
+        assert cluster.at[1].describe("x").state is TransactionState.COMPLETE_COMMIT
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1025])
+def test_id_of_a_wrong_length_is_refused(name: str) -> None:
+    async def test(cluster: Cluster) -> None:
+        with pytest.raises(InvalidRequestError, match="give 1 to 1024 bytes"):
+            await cluster.at[1].ask(name, lambda token: ev.Init(token, 1000))
+
+    run(test)
+
+
+def test_cluster_with_a_broker_without_transactions_refuses_ids() -> None:
+    async def test(cluster: Cluster) -> None:
+        cluster.features = {}
+        with pytest.raises(TransactionalIdAuthorizationError, match="upgrade it"):
+            await cluster.at[1].ask("x", lambda token: ev.Init(token, 1000))
+
+    run(test)
