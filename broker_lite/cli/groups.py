@@ -11,7 +11,7 @@ import click
 from broker_lite.cli import offset_spec, output
 from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
 from broker_lite.cli.nouns import Noun
-from broker_lite.cli.progress import group_progress, uncounted
+from broker_lite.cli.progress import group_progress, pending, uncounted
 from broker_lite.client.administration.group_lag import owned_by
 from broker_lite.client.administration.query_lease import holder_of, lease_of
 from broker_lite.errors import (
@@ -91,12 +91,13 @@ def describe(
     """Show a group's committed offsets, lag and owners, partition by partition."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         rows = group_progress(admin, group)
+        unstable = admin.unstable_partitions(group)
         if not rows:
             said = _why_empty(admin, group)
     output.show(rows, form)
     if not rows:
         output.say(said)
-    for text in uncounted(rows):
+    for text in (*uncounted(rows), *pending(group, unstable)):
         output.say(text)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker_lite.cli.output import iso
+from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
@@ -41,3 +42,19 @@ def uncounted(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
                 f"group {row['group']!r}: the lag in {row['topic']}-{row['partition']} is not "
                 "known: it has no leader, or the topic is gone"
             )
+
+
+PENDING_MAX = 20
+"""Partitions that one sentence about open transactions names."""
+
+
+def pending(group: str, unstable: Iterable[TopicPartition]) -> Iterator[str]:
+    """Yield a sentence if open transactions have offsets of the group."""
+    names = [f"{topic}-{partition}" for topic, partition in sorted(unstable)]
+    if names:
+        rest = len(names) - PENDING_MAX
+        more = f" and {rest} more" if rest > 0 else ""
+        yield (
+            f"group {group!r}: open transactions have later offsets for "
+            f"{' '.join(names[:PENDING_MAX])}{more}; these count once the transactions commit"
+        )

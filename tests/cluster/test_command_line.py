@@ -318,6 +318,29 @@ def test_group_with_unknown_members_is_not_reported_empty(
     assert b"NON_EMPTY_GROUP" in logbus("groups", "delete", group, "--yes", code=1).stderr
 
 
+def test_description_of_a_group_names_partitions_of_open_transactions(
+    cluster: LocalCluster, logbus: Logbus, new_topic: str
+) -> None:
+    group, tp = f"g-{new_topic}", TopicPartition(new_topic, 0)
+    with connect(cluster.bootstrap_servers) as bus:
+        bus.admin.commit_offsets(group, {tp: 0})
+        topic_id = bus.admin.committed(group)[tp].topic_id
+    offset = CommittedOffset(5, topic_id=topic_id)
+    part = znodes.PendingPart(znodes.TransactionKey(1000, 0, 1), 0)
+    value = znodes.encode_pending(znodes.PendingOffsets("copier", {tp: offset}))
+    zookeeper = KazooClient(cluster.zookeeper)
+    zookeeper.start()
+    try:
+        zookeeper.create(znodes.part_path(group, str(part)), value, makepath=True)
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    done = logbus("groups", "describe", group)
+    assert [row["committed"] for row in rows(done)] == [0]
+    assert f"open transactions have later offsets for {new_topic}-0".encode() in done.stderr
+    assert b"NON_EMPTY_GROUP" in logbus("groups", "delete", group, "--yes", code=1).stderr
+
+
 def test_offsets_of_a_running_query_are_not_reset(
     logbus: Logbus, new_topic: str, cluster: LocalCluster
 ) -> None:

@@ -394,6 +394,14 @@ class Admin:
             self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
         )
 
+    def unstable_partitions(self, group: str) -> set[TopicPartition]:
+        """Return the partitions for which an open transaction has an offset of the group."""
+        found: set[TopicPartition] = set()
+        self._run(
+            group_requests.committed(self._cluster, group, None, self._deadline(), unstable=found)
+        )
+        return found
+
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> None:
