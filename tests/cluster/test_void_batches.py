@@ -1,6 +1,6 @@
 """Every way to read a log by hand on a real broker: control batches, empty batches, aborted rows.
 
-Brokers list no aborted transactions before they have any, so the list is put into fetch answers.
+The broker finds the transactions in the log when it starts, and lists the aborted ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from broker_lite.client import read_range
 from broker_lite.client.in_place import partitions
 from broker_lite.client.in_place.local_files import LocalRange
 from broker_lite.client.received import records
-from broker_lite.client.transport.steps import FetchExchange
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.mirror.mirror import Mirror
 from broker_lite.model import PartitionKey, TopicPartition
@@ -81,43 +80,13 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 
 @pytest.fixture
 def planted(origin: Bus, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """The topic; fetch answers about it with read_committed list the aborted transactions."""
+    """The topic, and the ranges of it that the test reads in place."""
     found = Planted(origin, origin.admin.cluster([TOPIC]).topic_id(TOPIC), [])
-    answer = FetchExchange.answer
-
-    def scripted(self: FetchExchange, frame: memoryview) -> fetch.FetchResponse:
-        got = answer(self, frame)
-        if self.request.isolation_level != fetch.READ_COMMITTED:
-            return got
-        offsets = {
-            (topic.topic_id, row.partition): row.fetch_offset
-            for topic in self.request.topics
-            for row in topic.partitions
-        }
-        return got._replace(
-            topics=[
-                topic._replace(
-                    partitions=[
-                        row._replace(
-                            aborted_transactions=by_hand.aborted_from(
-                                offsets[topic.topic_id, row.partition]
-                            )
-                        )
-                        for row in topic.partitions
-                    ]
-                )
-                if topic.topic_id == found.topic_id
-                else topic
-                for topic in got.topics
-            ]
-        )
-
     class Seen(LocalRange):
         def __init__(self, stored: fetch.StoredRange, *rest: object, **more: object) -> None:
             super().__init__(stored, *rest, **more)  # type: ignore[arg-type]
             found.opened.append(stored)
 
-    monkeypatch.setattr(FetchExchange, "answer", scripted)
     monkeypatch.setattr(partitions, "LocalRange", Seen)
     return found
 
