@@ -254,12 +254,13 @@ class Log(LogBounds):
         except OSError as error:
             raise self._repair(active, error) from error
         interval = config.index_interval_bytes
-        view, began, has_transactions = memoryview(buffer), position, False
+        began, has_transactions = position, False
         for header in headers:
             active.note(header, position, interval)
             if header.attributes & fmt.ATTRIBUTES_OF_TRANSACTIONS:
                 has_transactions = True
-                self._note_transactional(active, header, view[position - began :], now_ms)
+                batch = memoryview(buffer)[position - began :]
+                self._note_transactional(active, header, batch, now_ms)
             else:
                 self.producers.update(header, header.base_offset, now_ms)
             base = header.base_offset

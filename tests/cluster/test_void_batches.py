@@ -82,6 +82,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 def planted(origin: Bus, monkeypatch: pytest.MonkeyPatch) -> Planted:
     """The topic, and the ranges of it that the test reads in place."""
     found = Planted(origin, origin.admin.cluster([TOPIC]).topic_id(TOPIC), [])
+
     class Seen(LocalRange):
         def __init__(self, stored: fetch.StoredRange, *rest: object, **more: object) -> None:
             super().__init__(stored, *rest, **more)  # type: ignore[arg-type]
