@@ -1,0 +1,92 @@
+"""A broker process with a state log on the topic "state", driven by lines on stdin.
+
+``append KEY VALUE`` answers ``ok KEY VALUE`` or ``error KEY VALUE NAME``; ``dump`` answers
+``state`` and all keys as JSON. A load prints ``loaded EPOCH``. Arguments: broker id, data folder,
+ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from broker_lite.config import BrokerConfig
+from broker_lite.coordinator import keyed_state
+from broker_lite.errors import LogbusError
+from broker_lite.server.broker import Broker
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.coordinators.state_log import StateLog
+
+keyed_state.COPY_BYTES_MIN = 20_000
+"""Small, so that kills meet copies."""
+
+
+class StateBroker(Broker):
+    """A broker whose state log's owner prints what it learns."""
+
+    values: Mapping[bytes, bytes]
+    state_log: StateLog
+
+    def _compose(self, *args: Any) -> BrokerContext:
+        parts = super()._compose(*args)
+        self.state_log = StateLog(
+            "state",
+            self,
+            replicas=parts.replicas,
+            snapshot=lambda: parts.registry.snapshot,
+            clock=parts.clock,
+        )
+        return parts
+
+    def loaded(
+        self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
+    ) -> None:
+        self.values = values
+        say("loaded", epoch)
+
+    def lost(self, partition: int) -> None:
+        say("lost")
+
+    def append(self, key: str, value: str) -> None:
+        future = self.state_log.append(0, key.encode(), value.encode())
+
+        def done(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if error is None:
+                say("ok", key, value)
+            else:
+                assert isinstance(error, LogbusError)
+                say("error", key, value, error.name)
+
+        future.add_done_callback(done)
+
+
+def say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+async def main(broker_id: str, folder: str, zookeeper: str) -> None:
+    config = BrokerConfig(
+        broker_id=int(broker_id), log_dir=folder, zookeeper_connect=zookeeper, port=0
+    )
+    broker = StateBroker(config)
+    say("ready", json.dumps(await broker.start()))
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    while line := (await lines.readline()).decode():
+        verb, *words = line.split()
+        if verb == "append":
+            broker.append(*words)
+        else:
+            found = {key.decode(): value.decode() for key, value in broker.values.items()}
+            say("state", json.dumps(found))
+    await broker.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
