@@ -48,6 +48,10 @@ COMMANDS = {
     "consume": ("broker_lite.cli.consume:consume", "Read a topic to the terminal or a pipe."),
     "groups": ("broker_lite.cli.groups:groups", "Consumer groups, Spark queries among them."),
     "lag": ("broker_lite.cli.lag:lag", "How far groups are behind; also as a check."),
+    "transactions": (
+        "broker_lite.cli.transactions:transactions",
+        "Open transactions, and those that hang.",
+    ),
     "mirror": ("broker_lite.cli.mirror:mirror", "Copy a Kafka or logbus cluster, live."),
     "checkpoint": (
         "broker_lite.cli.spark_programs:checkpoint",

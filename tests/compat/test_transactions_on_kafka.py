@@ -310,3 +310,28 @@ def test_a_record_for_a_missing_topic_aborts_the_transaction(
     producer.commit()
     producer.close()
     assert visible(kafka, topic) == ["kept"]
+
+
+def test_commands_list_describe_and_abort_what_holds_readers_back(
+    bus: Bus, kafka: str, topic: str
+) -> None:
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "broker_lite", "transactions", *words, "-b", kafka]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return done.stdout + done.stderr
+
+    name = "x-" + topic
+    producer = bus.producer(transactional_id=name)
+    producer.begin()
+    producer.send(topic, "held back", partition=1).result()
+    assert any(name in line and "Ongoing" in line for line in run("list", "--open").splitlines())
+    assert f"{topic}-1" in run("describe", name)
+    assert "no coordinator knows the transactional id 'none'" in run("describe", "none")
+    assert "no transaction hangs in 2 partitions" in run("hanging", "-t", topic, "--idle", "0")
+    where = (topic, "1", "--start-offset", "0")
+    assert "does not hang" in run("abort", *where, "--yes")
+    assert "do it with --yes" in run("abort", *where, "--force")
+    assert "aborted" in run("abort", *where, "--force", "--yes")
+    assert visible(kafka, topic) == []
+    assert "no open transaction that begins at offset 0" in run("abort", *where, "--yes")
+    producer.end()

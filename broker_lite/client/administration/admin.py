@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from broker_lite.client.administration import admin_requests, replica_requests
 from broker_lite.client.administration.group_lag import PartitionLag, lag_of, owned_by
@@ -42,6 +42,8 @@ from broker_lite.model import (
 )
 from broker_lite.wire.calls import configs, topics
 from broker_lite.wire.calls.groups import DescribedGroupMember
+
+T = TypeVar("T")
 
 TIMEOUT_MS = 30_000
 _SOURCES = {1: "topic", 2: "broker", 4: "broker file", 5: "default"}
@@ -121,6 +123,11 @@ class Admin:
 
     def _run(self, operation: Operation[Any]) -> Any:
         return self._pool.run(operation)
+
+    def run(self, make: Callable[[Cluster, float], Operation[T]]) -> T:
+        """Run an operation of ``administration.transactions``, made with cluster and deadline."""
+        found: T = self._run(make(self._cluster, self._deadline()))
+        return found
 
     def _deadline(self) -> float:
         return monotonic_ms() + self.timeout_ms

@@ -41,6 +41,7 @@ from broker_lite.wire.calls import (
     producers,
     replicas,
     topics,
+    transaction_admin,
     transactions,
     verification,
 )
@@ -496,6 +497,24 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
             },
         )
         for kind in (transactions.TxnOffsetCommitRequest, transactions.OldTxnOffsetCommitRequest)
+    ),
+    (
+        transaction_admin.DescribeProducersRequest((transactions.TxnTopic("a", (1, 2)),)),
+        admin.DescribeProducersRequest,
+        admin.DescribeProducersResponse,
+        {"topics": [{"name": "a", "partition_indexes": [1, 2]}]},
+    ),
+    (
+        transaction_admin.DescribeTransactionsRequest(("x",)),
+        admin.DescribeTransactionsRequest,
+        admin.DescribeTransactionsResponse,
+        {"transactional_ids": ["x"]},
+    ),
+    (
+        transaction_admin.ListTransactionsRequest(("Ongoing",), (7,), 5),
+        admin.ListTransactionsRequest,
+        admin.ListTransactionsResponse,
+        {"state_filters": ["Ongoing"], "producer_id_filters": [7], "duration_filter": 5},
     ),
     (
         log_dirs.DescribeLogDirsRequest((log_dirs.DescribableTopic("a", (1, 2)),)),

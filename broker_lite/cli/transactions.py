@@ -1,0 +1,193 @@
+"""``logbus transactions``: open transactions, and those that hold back readers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.nouns import Noun
+from broker_lite.client.administration import transactions as found
+from broker_lite.errors import InvalidRequestError, InvalidTxnStateError
+
+if TYPE_CHECKING:
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.model import TopicPartition
+
+IDLE_S = 900
+"""Default of ``hanging --idle``: the broker's default of transaction.max.timeout.ms."""
+
+
+@click.group(cls=Noun)
+def transactions() -> None:
+    """Transactions: who has one open, and which ones hang."""
+
+
+@transactions.command("list")
+@click.option("--open", "only_open", is_flag=True, help="Only ids with an open transaction.")
+@cluster_options
+@output.output_option
+def list_transactions(
+    only_open: bool, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
+) -> None:
+    """List transactional ids.
+
+    STATE: Ongoing is open; Prepare… has been decided, and its markers are being written; Complete…
+    and Empty are not open.
+    """
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        rows = [
+            {
+                "id": row.transactional_id,
+                "state": row.state,
+                "producer": row.producer_id,
+                "coordinator": row.coordinator,
+            }
+            for row in admin.run(found.list_transactions)
+            if not only_open or row.state in found.OPEN_STATES
+        ]
+    output.show(rows, form)
+    if not rows:
+        output.say("no transaction is open" if only_open else "there is no transactional id")
+
+
+@transactions.command()
+@click.argument("transactional_id")
+@cluster_options
+@output.output_option
+def describe(
+    transactional_id: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
+) -> None:
+    """Show a transactional id: state, producer, age and partitions."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        row = admin.run(
+            lambda cluster, deadline_ms: found.describe_transaction(
+                cluster, transactional_id, deadline_ms
+            )
+        )
+    age_s = round(time.time() - row.start_ms / 1000, 1) if row.start_ms >= 0 else None
+    shown = {
+        "id": row.transactional_id,
+        "state": row.state,
+        "producer": row.producer_id,
+        "epoch": row.producer_epoch,
+        "timeout_ms": row.timeout_ms,
+        "age_s": age_s,
+        "partitions": ", ".join(map(str, row.partitions)),
+    }
+    output.show([shown], form)
+
+
+@transactions.command()
+@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics. Default: all.")
+@click.option(
+    "--idle",
+    "idle_s",
+    type=click.IntRange(0),
+    default=IDLE_S,
+    show_default=True,
+    help="Seconds since the transaction's last batch. Keep it above transaction.max.timeout.ms.",
+)
+@cluster_options
+@output.output_option
+def hanging(
+    topics: tuple[str, ...],
+    idle_s: int,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Find transactions that no coordinator will end.
+
+    Each holds back the last stable offset of its partition: consumers with read_committed stop
+    there. End one with 'logbus transactions abort'.
+    """
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        wheres = _partitions(admin, topics)
+        before_ms = int((time.time() - idle_s) * 1000)
+        rows = admin.run(
+            lambda cluster, deadline_ms: found.hanging(cluster, wheres, before_ms, deadline_ms)
+        )
+    output.show([_row(row) for row in rows], form)
+    if not rows:
+        output.say(f"no transaction hangs in {len(wheres)} partitions")
+
+
+@transactions.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.option(
+    "--start-offset",
+    type=click.IntRange(0),
+    required=True,
+    help="Offset of the transaction's first batch in the partition, as 'hanging' shows it.",
+)
+@click.option(
+    "--force", is_flag=True, help="Abort also a transaction that its coordinator will end."
+)
+@click.option("--yes", is_flag=True, help="Do it; without this, only show what would be done.")
+@cluster_options
+@output.output_option
+def abort(
+    topic: str,
+    partition: int,
+    start_offset: int,
+    force: bool,
+    yes: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Write an abort marker for a hanging transaction to one partition.
+
+    Its records in this partition become invisible for ever. The coordinator is not asked: with
+    --force the transaction may commit in its other partitions.
+    """
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        wheres = _partitions(admin, (topic,))
+        if partition >= len(wheres):
+            raise InvalidRequestError(
+                f"topic {topic!r} has {len(wheres)} partitions, from 0; none is {partition}"
+            )
+        where = wheres[partition]
+        rows = admin.run(
+            lambda cluster, deadline_ms: found.open_in_logs(cluster, (where,), deadline_ms)
+        )
+        rows = [row for row in rows if row.start_offset == start_offset]
+        if not rows:
+            raise InvalidTxnStateError(
+                f"{where} has no open transaction that begins at offset {start_offset}; see: "
+                "logbus transactions hanging"
+            )
+        known = admin.run(lambda cluster, deadline_ms: found.owners(cluster, rows, deadline_ms))
+        owner = known.get(rows[0].producer_id)
+        if owner is not None and not force and not found.is_hanging(rows[0], known):
+            raise InvalidTxnStateError(
+                f"the transaction of id {owner.transactional_id!r} in {where} does not hang: its "
+                f"coordinator ends it after {owner.timeout_ms} ms. Stop its producer, or give "
+                "--force"
+            )
+        if yes:
+            admin.run(lambda cluster, deadline_ms: found.abort(cluster, rows[0], deadline_ms))
+    output.show([_row(rows[0])], form)
+    output.say("aborted" if yes else "nothing is changed; do it with --yes")
+
+
+def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
+    view = admin.cluster()
+    names = [found_topic(view, name).name for name in topics] or sorted(view.topics)
+    return [where for name in names for where in view.partitions_of(name)]
+
+
+def _row(row: found.OpenInLog) -> dict[str, Any]:
+    return {
+        "topic": row.where.topic,
+        "partition": row.where.partition,
+        "start_offset": row.start_offset,
+        "producer": row.producer_id,
+        "epoch": row.producer_epoch,
+        "idle_s": round(time.time() - row.last_append_ms / 1000, 1),
+    }

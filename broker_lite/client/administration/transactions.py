@@ -1,0 +1,242 @@
+"""Transactions as an administrator sees them: list, describe, find hanging ones, abort one.
+
+A transaction is hanging if a partition's log holds it open and no coordinator will end it: no
+coordinator knows the producer id, or the id's transaction does not have the partition. The last
+stable offset of the partition then stays behind for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from broker_lite.client.administration.admin_requests import on_every_broker
+from broker_lite.client.operations.cluster import Cluster, group_by_topic
+from broker_lite.client.operations.group_requests import KnownCoordinator, on_coordinator
+from broker_lite.client.operations.requests import PerPartition, per_partition, raise_first
+from broker_lite.client.transport.steps import CallExchange, Exchange, Operation
+from broker_lite.errors import (
+    LogbusError,
+    TransactionalIdNotFoundError,
+    error_for,
+)
+from broker_lite.model import TopicPartition
+from broker_lite.wire.calls import broker_transactions as markers
+from broker_lite.wire.calls import transaction_admin as calls
+from broker_lite.wire.calls.transactions import TxnTopic
+
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""States in which the coordinator will end the transaction."""
+
+
+WITHOUT_EPOCH_BUMP = 1
+"""The transaction version of an administrator's marker, which has the producer's present epoch."""
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id and the broker that coordinates it."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    coordinator: int
+
+
+class TransactionDescription(NamedTuple):
+    """A transactional id as its coordinator knows it. ``start_ms`` is -1 without a transaction."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class OpenInLog(NamedTuple):
+    """A transaction that a partition's log holds open. It holds back the last stable offset at
+    ``start_offset``."""
+
+    where: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    last_append_ms: int
+
+
+def list_transactions(
+    cluster: Cluster, deadline_ms: float, producer_ids: tuple[int, ...] = ()
+) -> Operation[list[TransactionListing]]:
+    """Return all transactional ids, by name. Raises the error of a broker that does not answer."""
+    request = calls.ListTransactionsRequest(producer_id_filters=producer_ids)
+    answers = yield from on_every_broker(cluster, CallExchange(request), deadline_ms)
+    found = []
+    for broker_id, answer in answers.items():
+        if isinstance(answer, LogbusError) or answer.error_code:
+            error = answer if isinstance(answer, LogbusError) else error_for(answer.error_code)
+            raise type(error)(f"broker {broker_id} does not list transactions: {error.message}")
+        found += [
+            TransactionListing(
+                row.transactional_id, row.transaction_state, row.producer_id, broker_id
+            )
+            for row in answer.transaction_states
+        ]
+    return sorted(found)
+
+
+def describe_transaction(
+    cluster: Cluster, transactional_id: str, deadline_ms: float
+) -> Operation[TransactionDescription]:
+    """Return the state of a transactional id; raises TransactionalIdNotFoundError."""
+
+    def check(answer: calls.DescribeTransactionsResponse) -> LogbusError | None:
+        code = answer.transaction_states[0].error_code
+        if code == TransactionalIdNotFoundError.code:
+            return TransactionalIdNotFoundError(
+                f"no coordinator knows the transactional id {transactional_id!r}; see: logbus "
+                "transactions list"
+            )
+        return error_for(code) if code else None
+
+    answer = yield from on_coordinator(
+        cluster,
+        transactional_id,
+        CallExchange(calls.DescribeTransactionsRequest((transactional_id,))),
+        check,
+        deadline_ms,
+        known=KnownCoordinator(transactional_id),
+    )
+    row = answer.transaction_states[0]
+    return TransactionDescription(
+        row.transactional_id,
+        row.transaction_state,
+        row.producer_id,
+        row.producer_epoch,
+        row.transaction_timeout_ms,
+        row.transaction_start_time_ms,
+        tuple(
+            sorted(
+                TopicPartition(topic.topic, each)
+                for topic in row.topics
+                for each in topic.partitions
+            )
+        ),
+    )
+
+
+def open_in_logs(
+    cluster: Cluster, wheres: Iterable[TopicPartition], deadline_ms: float
+) -> Operation[list[OpenInLog]]:
+    """Return the open transactions of partitions, from the logs of their leaders."""
+
+    def make(group: list[TopicPartition]) -> Exchange[Any]:
+        return CallExchange(calls.DescribeProducersRequest(_topics(group)))
+
+    def read(
+        answer: calls.DescribeProducersResponse, group: list[TopicPartition]
+    ) -> PerPartition[list[OpenInLog]]:
+        found: PerPartition[list[OpenInLog]] = dict.fromkeys(
+            group, error_for(-1, "the broker left a partition out")
+        )
+        for topic in answer.topics:
+            for row in topic.partitions:
+                where = TopicPartition(topic.name, row.partition_index)
+                if row.error_code:
+                    found[where] = error_for(row.error_code, row.error_message or "")
+                    continue
+                found[where] = [
+                    OpenInLog(
+                        where,
+                        each.producer_id,
+                        each.producer_epoch,
+                        each.coordinator_epoch,
+                        each.current_txn_start_offset,
+                        each.last_timestamp,
+                    )
+                    for each in row.active_producers
+                    if each.current_txn_start_offset >= 0
+                ]
+        return found
+
+    found = yield from per_partition(cluster, wheres, make, read, deadline_ms)
+    rows = [row for listed in raise_first(found).values() for row in listed]
+    return sorted(rows, key=lambda row: (row.where, row.start_offset))
+
+
+def owners(
+    cluster: Cluster, rows: Iterable[OpenInLog], deadline_ms: float
+) -> Operation[dict[int, TransactionDescription]]:
+    """Return the transactions of these rows' producers, by producer id, as coordinators know
+    them."""
+    wanted = {row.producer_id for row in rows}
+    found: dict[int, TransactionDescription] = {}
+    if not wanted:
+        return found
+    listed = yield from list_transactions(cluster, deadline_ms, tuple(sorted(wanted)))
+    for each in listed:
+        try:
+            found[each.producer_id] = yield from describe_transaction(
+                cluster, each.transactional_id, deadline_ms
+            )
+        except TransactionalIdNotFoundError:
+            continue  # it expired meanwhile
+    return found
+
+
+def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> bool:
+    """Return whether no coordinator will end this transaction in this partition."""
+    owner = known.get(row.producer_id)
+    return owner is None or owner.state not in OPEN_STATES or row.where not in owner.partitions
+
+
+def hanging(
+    cluster: Cluster, wheres: Iterable[TopicPartition], before_ms: int, deadline_ms: float
+) -> Operation[list[OpenInLog]]:
+    """Return the hanging transactions whose last batch was appended before ``before_ms``."""
+    rows = yield from open_in_logs(cluster, wheres, deadline_ms)
+    rows = [row for row in rows if row.last_append_ms < before_ms]
+    known = yield from owners(cluster, rows, deadline_ms)
+    rows = [row for row in rows if is_hanging(row, known)]
+    if not rows:
+        return []
+    # A transaction that ended between the two questions is not hanging.
+    again = yield from open_in_logs(cluster, {row.where for row in rows}, deadline_ms)
+    still = {(row.where, row.producer_id, row.start_offset) for row in again}
+    return [row for row in rows if (row.where, row.producer_id, row.start_offset) in still]
+
+
+def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[None]:
+    """Write an abort marker for one transaction to one partition, past the coordinator."""
+    marker = markers.TransactionMarker(
+        row.producer_id,
+        row.producer_epoch,
+        False,
+        (markers.MarkedTopic(row.where.topic, (row.where.partition,)),),
+        max(0, row.coordinator_epoch),
+        WITHOUT_EPOCH_BUMP,
+    )
+
+    def read(
+        answer: markers.WriteTxnMarkersResponse, _: list[TopicPartition]
+    ) -> PerPartition[None]:
+        return {
+            TopicPartition(each.name, each.partition): (
+                error_for(each.error_code) if each.error_code else None
+            )
+            for each in answer.rows
+        }
+
+    def make(_: list[TopicPartition]) -> Exchange[Any]:
+        return CallExchange(markers.WriteTxnMarkersRequest((marker,)))
+
+    done = yield from per_partition(cluster, (row.where,), make, read, deadline_ms)
+    raise_first(done)
+
+
+def _topics(wheres: Iterable[TopicPartition]) -> tuple[TxnTopic, ...]:
+    return tuple(
+        TxnTopic(name, tuple(where.partition for where in rows))
+        for name, rows in group_by_topic(sorted(wheres)).items()
+    )
