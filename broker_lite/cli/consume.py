@@ -28,9 +28,15 @@ _SESSION_MS = 10_000
 it."""
 
 
+_START_HELP = (
+    "earliest, latest, N, +N, -N, @TIME, @-1h. Default: earliest. With -g it replaces the group's "
+    "committed offsets, so that records are read again or passed over."
+)
+
+
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
-@click.option("-s", "--start", help="earliest, latest, N, +N, -N, @TIME, @-1h. Default: earliest.")
+@click.option("-s", "--start", help=_START_HELP)
 @click.option("--end", help="Stop there; same forms as --start.")
 @click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present end.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many records.")
@@ -111,6 +117,8 @@ def consume(
         place = offset_spec.parse(start) if start else None
         starts = offset_spec.resolve(admin, chosen, place) if place is not None else {}
         ends = _ends(admin, chosen, end, at_end)
+    if place is not None and group is not None:
+        output.say(f"group {group}: -s {start} replaces its committed offsets")
     if place is not None and place.kind == "offset":
         _tell_past_the_end(place.value, starts)
     options: dict[str, Any] = {

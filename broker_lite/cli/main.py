@@ -149,6 +149,15 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
         click.echo(f"Error: {error}", err=True)
         return exit_code(error)
+    except PermissionError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        click.echo(
+            f"Error: {error.filename or 'a file'}: permission denied. Run the command as the user "
+            "that owns it",
+            err=True,
+        )
+        return EXIT_FAILED
     return code if isinstance(code, int) else 0
 
 

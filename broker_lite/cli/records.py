@@ -124,6 +124,13 @@ def _text(value: bytes | None) -> str:
 def _template(template: str) -> Callable[[dict[str, Any]], str]:
     """Compile a format string with kcat's letters: %t topic %p partition %o offset %k key %s or
     %v value %T time %h headers, %K and %S lengths in bytes (-1: null), %% a percent sign."""
+    named = re.search(r"\{(topic|partition|offset|key|value|timestamp|headers)\}", template)
+    if named:
+        raise click.BadParameter(
+            f"{named[0]} is no field: write %t topic, %p partition, %o offset, %k key, %v value, "
+            "%T time, %h headers",
+            param_hint="--format",
+        )
     text = re.sub(r"\\[ntr0\\]", lambda found: _ESCAPES[found[0]], template)
     for letter in re.findall(r"%(.?)", text.replace("%%", "")):
         if letter not in _FIELDS or not letter:

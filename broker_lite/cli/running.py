@@ -50,7 +50,7 @@ def find(directory: Path | None) -> Facts:
         if facts is None:
             others = alive()
             cure = f"these run: {names(others)}" if others else "start one with: logbus up"
-            raise NoClusterError(f"no cluster was started in {directory}; {cure}")
+            raise NoClusterError(f"no cluster runs in {directory}; {cure}")
         return facts
     last = discovery.read_cluster(discovery.last_cluster_path())
     if last is not None and is_held(last):
@@ -58,7 +58,7 @@ def find(directory: Path | None) -> Facts:
     for facts in (*reversed(alive()), last):
         if facts is not None:
             return facts
-    raise NoClusterError("no cluster was started by 'logbus up'; start one with: logbus up")
+    raise NoClusterError("no cluster of 'logbus up' runs; start one with: logbus up")
 
 
 def names(clusters: Sequence[Facts]) -> str:

@@ -100,6 +100,8 @@ def strays(directory: Path, delete: bool, form: str | None) -> None:
         for row in rows:
             shutil.rmtree(str(row["path"]))
     output.show(rows, form)
+    if not rows:
+        output.say(f"{directory} holds no stray logs")
 
 
 def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:

@@ -119,3 +119,22 @@ def test_missing_cluster_error_says_how_to_name_or_start_one(
     ):
         assert run(command) == 3
         assert "logbus up" in capsys.readouterr().err
+
+
+def test_denied_permission_is_an_error_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    assert run(["storage", "verify", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f"Error: {tmp_path}: permission denied" in said and "Traceback" not in said
+
+
+def test_help_of_start_says_that_it_replaces_a_groups_offsets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(["consume", "-h"])
+    assert "replaces the group's committed offsets" in " ".join(capsys.readouterr().out.split())

@@ -113,3 +113,8 @@ def test_arrow_output_to_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_format_string_with_output_format_is_refused() -> None:
     with pytest.raises(click.UsageError, match="format of its own"):
         printer("json", "%v", "auto")
+
+
+def test_format_with_named_fields_names_the_letters() -> None:
+    with pytest.raises(click.BadParameter, match=r"\{offset\} is no field: write .*%o offset"):
+        printer(None, "{offset}: %v", "auto")

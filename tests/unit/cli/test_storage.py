@@ -23,15 +23,15 @@ def test_stray_files_are_listed_and_deleted(tmp_path: Path) -> None:
     logs.create(stray)
     logs.set_aside(stray, 1000)
     shown = CliRunner().invoke(storage, ["strays", str(tmp_path), "-o", "json"])
-    (row,) = json.loads(shown.output)
+    (row,) = json.loads(shown.stdout)
     assert (row["topic_id"], row["partition"]) == stray
     assert row["since"] == "1970-01-01T00:00:01.000Z"
     assert Path(row["path"]).is_dir()
     done = CliRunner().invoke(storage, ["strays", str(tmp_path), "--delete", "-o", "json"])
-    assert json.loads(done.output) == [row]
+    assert json.loads(done.stdout) == [row]
     assert not Path(row["path"]).exists()
     assert (
-        json.loads(CliRunner().invoke(storage, ["strays", str(tmp_path), "-o", "json"]).output)
+        json.loads(CliRunner().invoke(storage, ["strays", str(tmp_path), "-o", "json"]).stdout)
         == []
     )
     assert logs.create(stray).log_end_offset == 0
@@ -51,7 +51,7 @@ def test_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -
         done = CliRunner().invoke(
             storage, ["verify", str(path), "-o", "json"], standalone_mode=False
         )
-        return done.return_value, [row for row in json.loads(done.output) if row["problems"]]
+        return done.return_value, [row for row in json.loads(done.stdout) if row["problems"]]
 
     segment = next(folder.rglob("*.log"))
     for path in (tmp_path, folder, segment.parent, segment):
@@ -66,3 +66,8 @@ def test_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -
         "position 0: the batch is cut: it takes 120 bytes",
         "ends at offset 0, below the recovery point 1",
     ]
+
+
+def test_directory_without_strays_is_reported(tmp_path: Path) -> None:
+    done = CliRunner().invoke(storage, ["strays", str(tmp_path)])
+    assert f"{tmp_path} holds no stray logs" in done.output
