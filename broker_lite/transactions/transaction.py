@@ -172,7 +172,7 @@ class Transaction:
                 self._check_timeout(event.timeout_ms)
             else:
                 self._check_producer_id(event.producer_id)
-            if self._is_busy:
+            if self._is_busy and not self._is_settled(event):
                 self._park(event)
             elif isinstance(event, ev.Init):
                 self._init(event)
@@ -182,6 +182,21 @@ class Transaction:
                 self._end(event)
         except LogbusError as error:
             self._fail(event, error)
+
+    def _is_settled(self, event: Request) -> bool:
+        """Return whether an Add names only participants that the open transaction has, while a
+        record adds others to it: that record changes nothing about them."""
+        record, pending = self.record, self._pending
+        return (
+            isinstance(event, ev.Add)
+            and record is not None
+            and record.state is TransactionState.ONGOING
+            and pending is not None
+            and pending.record is not None
+            and pending.record.state is TransactionState.ONGOING
+            and event.partitions <= record.partitions
+            and event.groups <= record.groups
+        )
 
     def _check_timeout(self, timeout_ms: int) -> None:
         if not 0 < timeout_ms <= self._timeout_max_ms:
