@@ -3,13 +3,10 @@ once, and the same client goes on."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 from typing import Any
 
-import aiokafka
-import aiokafka.errors
 import confluent_kafka
 import confluent_kafka.admin as confluent_admin
 import kafka
@@ -26,7 +23,6 @@ pytestmark = pytest.mark.real
 
 WAIT_S = 30.0
 REFUSED = "refused: UnsupportedVersion"
-NO_TRANSACTIONS = "refused: TransactionalIdAuthorizationFailed"
 
 
 @pytest.fixture
@@ -67,17 +63,6 @@ def test_librdkafka_unserved_administration_is_refused(
     answered(versions["librdkafka"], ", ".join(asked), REFUSED)
 
 
-def test_librdkafka_transactions_are_refused(
-    cluster: LocalCluster, answered: Note, versions: dict[str, str]
-) -> None:
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "one"}
-    with pytest.raises(confluent_kafka.KafkaException) as refused:
-        confluent_kafka.Producer(settings).init_transactions(WAIT_S)
-    code = refused.value.args[0].code()
-    assert code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    answered(versions["librdkafka"], "init_transactions", NO_TRANSACTIONS)
-
-
 def test_kafka_python_unserved_administration_is_refused(
     cluster: LocalCluster, topic: str, answered: Note, versions: dict[str, str]
 ) -> None:
@@ -91,7 +76,6 @@ def test_kafka_python_unserved_administration_is_refused(
         "describe_acls": lambda: admin.describe_acls(every),
         "describe_user_scram_credentials": lambda: admin.describe_user_scram_credentials(["a"]),
         "describe_metadata_quorum": admin.describe_metadata_quorum,
-        "list_transactions": admin.list_transactions,
     }
     for name, ask in asked.items():
         with pytest.raises(
@@ -101,33 +85,3 @@ def test_kafka_python_unserved_administration_is_refused(
     assert len(admin.describe_cluster()["brokers"]) == 3
     admin.close()
     answered(versions["kafka-python"], ", ".join(asked), REFUSED)
-
-
-def test_kafka_python_transactions_are_refused(
-    cluster: LocalCluster, answered: Note, versions: dict[str, str]
-) -> None:
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=cluster.bootstrap_servers, transactional_id="one"
-    )
-    with pytest.raises(kafka.errors.TransactionalIdAuthorizationFailedError):
-        producer.init_transactions()
-    producer.close()
-    answered(versions["kafka-python"], "init_transactions", NO_TRANSACTIONS)
-
-
-def test_aiokafka_transactions_are_refused(
-    cluster: LocalCluster, answered: Note, versions: dict[str, str]
-) -> None:
-    async def ask() -> None:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=cluster.bootstrap_servers, transactional_id="one"
-        )
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await producer.start()
-        finally:
-            await producer.stop()
-
-    with pytest.raises(aiokafka.errors.TransactionalIdAuthorizationFailed):
-        asyncio.run(ask())
-    answered(versions["aiokafka"], "transactional_id", NO_TRANSACTIONS)

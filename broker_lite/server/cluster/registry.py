@@ -22,7 +22,7 @@ from broker_lite.errors import (
     NotControllerError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.metadata.cache import TRANSACTION_FEATURE, TRANSACTION_LEVEL, MetadataSnapshot
 from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.group_offsets import (
     FetchedOffsets,
@@ -58,7 +58,11 @@ from broker_lite.replication.controller_events import (
 from broker_lite.server.cluster.broker_registration import Membership
 from broker_lite.server.cluster.state_writes import StateWrites
 
-SUPPORTED_FEATURES: Mapping[str, int] = {"metadata": znodes.VERSION, "columns": 1}
+SUPPORTED_FEATURES: Mapping[str, int] = {
+    "metadata": znodes.VERSION,
+    "columns": 1,
+    TRANSACTION_FEATURE: TRANSACTION_LEVEL,
+}
 """The features of this version of logbus, with the highest supported level of each."""
 VISIBLE_WITHIN_S = 5.0
 """Maximum seconds that an admin request waits for this broker's snapshot to show its result."""

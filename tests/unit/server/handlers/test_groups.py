@@ -12,7 +12,6 @@ from broker_lite.errors import (
     InvalidGroupIdError,
     InvalidRequestError,
     OffsetMetadataTooLargeError,
-    TransactionalIdAuthorizationError,
     UnknownMemberIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -283,12 +282,9 @@ def test_every_broker_names_the_same_coordinator(version: int) -> None:
     run(body)
 
 
-def test_transactional_and_empty_coordinator_keys_are_refused() -> None:
+def test_an_empty_coordinator_key_is_refused() -> None:
     async def body(world: World) -> None:
         await world.start()
-        answer = await world.ask("FindCoordinator", 4, key_type=1, coordinator_keys=["t"])
-        assert answer.coordinators[0].error_code == TransactionalIdAuthorizationError.code
-        assert "transactional.id" in answer.coordinators[0].error_message
         answer = await world.ask("FindCoordinator", 3, key_type=0, key="")
         assert (answer.error_code, answer.node_id) == (InvalidGroupIdError.code, -1)
 

@@ -1,0 +1,94 @@
+"""Transactional producers of Python's clients of Kafka, which use the first transaction version."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from client_programs import Note
+
+from broker_lite.bus import Bus
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.real
+
+WAIT_S = 30.0
+COMMITTED = [b"0", b"2", b"4"]
+"""The values of transactions 0, 2 and 4; transactions 1 and 3 abort."""
+
+
+@pytest.fixture
+def topic(bus: Bus, request: pytest.FixtureRequest) -> str:
+    name = f"{request.node.name}-{os.getpid()}"
+    bus.create_topic(name, partitions=1)
+    return name
+
+
+def committed(bus: Bus, topic: str) -> list[bytes | None]:
+    with bus.consumer(topic, start="earliest") as consumer:
+        found: list[bytes | None] = []
+        while len(found) < len(COMMITTED):
+            found += [record.value for record in consumer.poll(WAIT_S)]
+        return found
+
+
+def test_librdkafka_commits_and_aborts(
+    cluster: LocalCluster, bus: Bus, topic: str, answered: Note, versions: dict[str, str]
+) -> None:
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic}
+    producer = confluent_kafka.Producer(settings)
+    producer.init_transactions(WAIT_S)
+    for number in range(5):
+        producer.begin_transaction()
+        producer.produce(topic, b"%d" % number)
+        producer.flush(WAIT_S)
+        if number % 2:
+            producer.abort_transaction(WAIT_S)
+        else:
+            producer.commit_transaction(WAIT_S)
+    assert committed(bus, topic) == COMMITTED
+    answered(versions["librdkafka"], "init_transactions, commit, abort", "served")
+
+
+def test_kafka_python_commits_and_aborts(
+    cluster: LocalCluster, bus: Bus, topic: str, answered: Note, versions: dict[str, str]
+) -> None:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers, transactional_id=topic
+    )
+    producer.init_transactions()
+    for number in range(5):
+        producer.begin_transaction()
+        producer.send(topic, b"%d" % number).get(WAIT_S)
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    producer.close()
+    assert committed(bus, topic) == COMMITTED
+    answered(versions["kafka-python"], "init_transactions, commit, abort", "served")
+
+
+def test_aiokafka_commits_and_aborts(
+    cluster: LocalCluster, bus: Bus, topic: str, answered: Note, versions: dict[str, str]
+) -> None:
+    async def send() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, transactional_id=topic
+        )
+        async with asyncio.timeout(WAIT_S), producer:
+            for number in range(5):
+                await producer.begin_transaction()
+                await producer.send_and_wait(topic, b"%d" % number)
+                if number % 2:
+                    await producer.abort_transaction()
+                else:
+                    await producer.commit_transaction()
+
+    asyncio.run(send())
+    assert committed(bus, topic) == COMMITTED
+    answered(versions["aiokafka"], "transactional_id, commit, abort", "served")
