@@ -287,8 +287,8 @@ class MachineMember(base.Member):
             # An automatic commit: what it has read, though its owner may have changed since, and
             # nobody waits for it.
             core.commit_due |= chance.random() < 0.2
-            await self.attempt(core.fill(0))
-            if not self.membership.is_held_back():
+            # A call that raises hands out nothing.
+            if await self.attempt(core.fill(0)) and not self.membership.is_held_back():
                 for where in self.reader.assignment():
                     self.world.handed_out(self, where)
                     self.reader.move(where, chance.randrange(1, 20))

@@ -24,6 +24,7 @@ SEEDS = 3
 KEPT = {
     1533: "a cooperative member that lost what it was to give up did not join again",
     18: "a member whose join was lost read on, since it beat, when the group had gathered without",
+    3: "a leader that was evicted before it sent the assignment read on, since it beat",
 }
 """Seeds that once found something, and what."""
 PLANT_SEEDS = 12

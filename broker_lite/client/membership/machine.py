@@ -394,7 +394,8 @@ class MemberMachine:
         self._beating = None
         error = _error_of(answer)
         if error is None or isinstance(error, RebalanceInProgressError):
-            self._confirm(is_calm=error is None)
+            # The coordinator evicts a member that joined and does not sync in time.
+            self._confirm(is_calm=error is None and self.doing not in (DESCRIBING, SYNCING))
         if error is None or generation != self.generation:
             return
         is_joining = self.doing in (JOINING, DESCRIBING, SYNCING)
@@ -425,8 +426,8 @@ class MemberMachine:
         """Extend the lease: the coordinator heard from the member when the request was sent, or
         later.
 
-        During a rebalance the coordinator waits for the member's join no longer than the rebalance
-        timeout, despite heartbeats.
+        During a rebalance the coordinator waits for the member's join, and then for its assignment
+        request, no longer than the rebalance timeout, despite heartbeats.
         """
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
