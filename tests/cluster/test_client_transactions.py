@@ -1,0 +1,162 @@
+"""Transactions of the client on three real brokers: the tests that Apache Kafka passes too, and
+kills of the coordinator, of a leader and of every broker in turn under a copying loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from transaction_suite import *  # noqa: F403
+from transaction_suite import visible
+
+from broker_lite.bus import Bus, connect
+from broker_lite.client.administration.transactions import list_transactions
+from broker_lite.client.transactions.producer import TransactionalProducer
+from broker_lite.errors import FencedError, LogbusError, UnknownOutcomeError
+from broker_lite.local.broker import LocalBroker
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from broker_lite.model import TopicPartition
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("client-transactions"),
+]
+
+SETTINGS = {"zookeeper.session.timeout.ms": "2000"}
+RECORDS = 600
+RECORDS_OF_TRANSACTION = 5
+
+
+@pytest.fixture(scope="module")
+def running(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
+) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("client-transactions")
+    chroot = f"{zookeeper.address}/client-transactions/logbus"
+    with LocalCluster(3, directory=directory, config=SETTINGS, zookeeper=chroot) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def servers(running: LocalCluster) -> str:
+    return running.bootstrap_servers
+
+
+@pytest.fixture
+def bus(servers: str) -> Iterator[Bus]:
+    with connect(servers) as bus:
+        yield bus
+
+
+def broker(running: LocalCluster, broker_id: int) -> LocalBroker:
+    return next(each for each in running.brokers if each.id == broker_id)
+
+
+@pytest.fixture
+def copies(bus: Bus, topic: str) -> str:
+    """Return the name of a topic with three replicas."""
+    bus.create_topic(name := topic + "-copies", partitions=2, replication_factor=3)
+    return name
+
+
+def test_a_commit_survives_the_death_of_its_coordinator(
+    running: LocalCluster, bus: Bus, copies: str
+) -> None:
+    with bus.transaction("x-" + copies) as txn:
+        txn.send(copies, "before", partition=0).result()
+        listed = bus.admin.run(list_transactions)
+        found = next(row for row in listed if row.transactional_id == "x-" + copies)
+        dead = broker(running, found.coordinator)
+        dead.kill()
+    with bus.transaction("x-" + copies) as txn:
+        txn.send(copies, "after", partition=1)
+    dead.start()
+    assert visible(running.bootstrap_servers, copies) == ["after", "before"]
+
+
+def test_a_commit_survives_the_death_of_a_partitions_leader(
+    running: LocalCluster, bus: Bus, copies: str
+) -> None:
+    with bus.transaction("x-" + copies) as txn:
+        txn.send(copies, "before", partition=0).result()
+        metadata = bus.cluster().partition(TopicPartition(copies, 0))
+        assert metadata is not None
+        dead = broker(running, metadata.leader)
+        dead.kill()
+        txn.send(copies, "after", partition=0)
+    dead.start()
+    assert visible(running.bootstrap_servers, copies) == ["after", "before"]
+
+
+class Copier(threading.Thread):
+    """Copies numbers in transactions with the group's offsets, until the group has committed all.
+    After a failed transaction it begins again at the committed offsets."""
+
+    def __init__(self, bus: Bus, source: str, target: str) -> None:
+        super().__init__(daemon=True)
+        self.bus, self.source, self.target = bus, source, target
+        self.copied = 0
+
+    def run(self) -> None:
+        producer = self.producer()
+        while self.committed() < RECORDS:
+            try:
+                self.copy(producer)
+            except FencedError:
+                producer.close()
+                producer = self.producer()
+            except LogbusError:
+                producer.abort()
+        producer.close()
+
+    def producer(self) -> TransactionalProducer:
+        return self.bus.producer(transactional_id="copier-" + self.source)
+
+    def committed(self) -> int:
+        rows = self.bus.admin.committed("g-" + self.source)
+        return sum(row.offset for row in rows.values())
+
+    def copy(self, producer: TransactionalProducer) -> None:
+        with self.bus.consumer(
+            self.source, group="g-" + self.source, start="earliest", auto_commit=False
+        ) as consumer:
+            while records := consumer.poll(2.0, max_records=RECORDS_OF_TRANSACTION):
+                producer.begin()
+                for record in records:
+                    producer.send(self.target, record.value, partition=record.partition)
+                producer.send_offsets(consumer)
+                while True:
+                    try:
+                        producer.commit()
+                        break
+                    except UnknownOutcomeError:
+                        continue
+                self.copied += len(records)
+
+
+def test_a_copying_loop_writes_each_record_once_while_every_broker_is_killed(
+    running: LocalCluster, bus: Bus, copies: str
+) -> None:
+    bus.create_topic(source := copies + "-source", partitions=2, replication_factor=3)
+    with bus.producer() as producer:
+        for number in range(RECORDS):
+            producer.send(source, str(number), partition=number % 2)
+    copier = Copier(bus, source, copies)
+    copier.start()
+    try:
+        for turn, each in enumerate(running.brokers):
+            while copier.copied < (turn + 1) * RECORDS // 6 and copier.is_alive():
+                copier.join(0.01)
+            each.kill()
+            killed_at = copier.copied
+            while copier.copied < killed_at + RECORDS // 12 and copier.is_alive():
+                copier.join(0.01)
+            each.start()
+    finally:
+        copier.join(120)
+    assert not copier.is_alive()
+    want = sorted(map(str, range(RECORDS)))
+    assert visible(running.bootstrap_servers, copies) == want

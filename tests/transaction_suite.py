@@ -1,0 +1,325 @@
+"""Transactions of the client, as tests that run against logbus's brokers and Apache Kafka's. An
+independent client (librdkafka) reads what became visible.
+
+A module that imports these tests has the fixtures ``servers`` (bootstrap servers) and ``bus``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import confluent_kafka as ck
+import pyarrow as pa
+import pytest
+import row_batches
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from broker_lite.bus import Bus, aconnect
+from broker_lite.client.consuming.changes import MemberIdentity
+from broker_lite.client.consuming.membership import MemberOffsets
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import (
+    FencedError,
+    IllegalGenerationError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    LogbusError,
+    TransactionAbortedError,
+    UnknownMemberIdError,
+)
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.record import arrow
+
+TESTS = Path(__file__).parent
+WAIT_SECONDS = 30
+
+HALF = """
+import sys
+from broker_lite.bus import connect
+
+if sys.argv[4] == "rows":
+    import row_batches
+    from broker_lite.record import arrow
+
+    arrow.encode = row_batches.encode_rows
+producer = connect(sys.argv[1]).producer(transactional_id=sys.argv[3])
+producer.begin()
+producer.send(sys.argv[2], "of the killed client").result()
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def topic(servers: str) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result()
+    return name
+
+
+def batches() -> str:
+    """Return how this process's producers write: Apache Kafka stores batches of rows alone."""
+    return "columns" if arrow.encode is row_batches.encode_columns else "rows"
+
+
+def visible(servers: str, topic: str) -> list[str]:
+    """Return the values that librdkafka reads with read_committed up to the end."""
+    reader = ck.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    reader.assign([ck.TopicPartition(topic, each, 0) for each in (0, 1)])
+    ended: set[int] = set()
+    found = []
+    while len(ended) < 2:
+        message = reader.poll(WAIT_SECONDS)
+        assert message is not None, found
+        if message.error() is None:
+            found.append(message.value().decode())
+        else:
+            assert message.error().code() == ck.KafkaError._PARTITION_EOF, message.error()
+            ended.add(message.partition())
+    reader.close()
+    return sorted(found)
+
+
+def committed(servers: str, group: str, topic: str) -> dict[int, int]:
+    reader = ck.Consumer({"bootstrap.servers": servers, "group.id": group})
+    asked = [ck.TopicPartition(topic, each) for each in (0, 1)]
+    found = {row.partition: row.offset for row in reader.committed(asked, WAIT_SECONDS)}
+    reader.close()
+    return found
+
+
+def test_committed_transactions_are_visible_and_aborted_ones_are_not(
+    bus: Bus, servers: str, topic: str
+) -> None:
+    with pytest.raises(ZeroDivisionError), bus.transaction("x-" + topic) as txn:
+        txn.send(topic, "aborted").result()
+        raise ZeroDivisionError
+    for turn in range(3):
+        with bus.transaction("x-" + topic) as txn:
+            for partition in (0, 1):
+                txn.send(topic, f"{turn} {partition}", partition=partition)
+            txn.send_arrow(topic, pa.table({"value": [f"{turn} arrow"]}), partition=0)
+    with bus.transaction("x-" + topic):
+        pass
+    want = [f"{turn} {what}" for turn in range(3) for what in ("0", "1", "arrow")]
+    assert visible(servers, topic) == sorted(want)
+
+
+def test_offsets_of_a_transaction_are_committed_with_it(bus: Bus, servers: str, topic: str) -> None:
+    group = "g-" + topic
+    with bus.transaction("in-" + topic) as txn:
+        txn.send(topic, "1", partition=0)
+        txn.send(topic, "2", partition=0)
+    with (
+        bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer,
+        bus.producer(transactional_id="out-" + topic) as producer,
+    ):
+        got = consumer.poll(20.0)
+        while len(got) < 2:
+            got += consumer.poll(20.0)
+        producer.begin()
+        producer.send(topic, "copy", partition=1)
+        producer.send_offsets(consumer)
+        producer.abort()
+        assert committed(servers, group, topic)[0] == ck.OFFSET_INVALID
+        producer.begin()
+        producer.send(topic, "copied", partition=1)
+        producer.send_offsets(consumer)
+        producer.commit()
+    assert committed(servers, group, topic)[0] >= 2
+    assert visible(servers, topic) == ["1", "2", "copied"]
+
+
+def test_offsets_of_rows_name_their_group(bus: Bus, servers: str, topic: str) -> None:
+    with bus.transaction("x-" + topic) as txn:
+        txn.send_offsets({TopicPartition(topic, 1): 7}, group="rows-" + topic)
+    assert committed(servers, "rows-" + topic, topic)[1] == 7
+
+
+def test_a_newer_producer_fences_the_older_one(bus: Bus, servers: str, topic: str) -> None:
+    name = "x-" + topic
+    first, second = (bus.producer(transactional_id=name) for _ in range(2))
+    first.begin()
+    first.send(topic, "of the first").result()
+    second.begin()
+    second.send(topic, "of the second").result()
+    with pytest.raises(FencedError, match=f"transactional id '{name}' is over"):
+        first.commit()
+    second.commit()
+    with pytest.raises(FencedError):
+        first.begin()
+    first.close()
+    second.close()
+    assert visible(servers, topic) == ["of the second"]
+
+
+def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
+    bus: Bus, servers: str, topic: str
+) -> None:
+    name = "x-" + topic
+    child = subprocess.Popen(
+        [sys.executable, "-c", HALF, servers, topic, name, batches()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"sent\n"
+    finally:
+        child.kill()
+        child.communicate()
+    with bus.transaction(name) as txn:
+        txn.send(topic, "of the successor")
+    assert visible(servers, topic) == ["of the successor"]
+
+
+def test_a_transaction_that_outlives_its_timeout_can_begin_again(
+    bus: Bus, servers: str, topic: str
+) -> None:
+    """Kafka's coordinator looks for late transactions every 10 s, and may count the epoch of the
+    abort as another producer's: then only a new producer goes on."""
+    producer = bus.producer(transactional_id="x-" + topic, transaction_timeout_ms=1_000)
+    producer.begin()
+    producer.send(topic, "late").result()
+    reader = ck.Consumer(
+        {"bootstrap.servers": servers, "group.id": "w", "auto.offset.reset": "earliest"}
+    )
+    reader.assign([ck.TopicPartition(topic, each, 0) for each in (0, 1)])
+    low_high: list[Any] = []
+    for _ in range(300):
+        low_high = [reader.get_watermark_offsets(ck.TopicPartition(topic, each)) for each in (0, 1)]
+        if sum(high for _, high in low_high) == 2:  # the record and its marker
+            break
+        reader.poll(0.1)
+    reader.close()
+    with pytest.raises((TransactionAbortedError, FencedError)) as caught:
+        producer.commit()
+    if isinstance(caught.value, FencedError):
+        producer.close()
+        producer = bus.producer(transactional_id="x-" + topic)
+    producer.begin()
+    producer.send(topic, "second")
+    producer.commit()
+    producer.close()
+    assert visible(servers, topic) == ["second"]
+
+
+def test_a_timeout_above_the_brokers_is_refused(bus: Bus) -> None:
+    with (
+        pytest.raises(InvalidTransactionTimeoutError, match="lower the producer's or raise"),
+        bus.transaction("x", timeout_ms=1 << 30),
+    ):
+        pass
+
+
+def test_offsets_of_a_group_that_has_moved_on_are_refused(
+    bus: Bus, servers: str, topic: str
+) -> None:
+    group = "g-" + topic
+    with (
+        bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer,
+        bus.producer(transactional_id="x-" + topic) as producer,
+    ):
+        consumer.poll(1.0)
+        found = consumer.group_offsets()
+        member_id, generation, _ = found.identity
+        producer.begin()
+        for wrong, error in (
+            (MemberIdentity(member_id, generation + 1, None), IllegalGenerationError),
+            (MemberIdentity("nobody", generation, None), UnknownMemberIdError),
+        ):
+            rows = {TopicPartition(topic, 0): CommittedOffset(0)}
+            stale = found._replace(identity=wrong, offsets=rows)
+            with pytest.raises(error, match="read on from the group's committed offsets"):
+                producer.send_offsets(Stale(consumer.config, stale))
+            producer.abort()
+            producer.begin()
+        producer.abort()
+
+
+class Stale(NamedTuple):
+    """A consumer whose membership is out of date."""
+
+    config: ConsumerConfig
+    offsets: MemberOffsets
+
+    def group_offsets(self) -> MemberOffsets:
+        return self.offsets
+
+
+def test_asyncio_commits_aborts_and_sends_offsets(servers: str, topic: str) -> None:
+    async def run() -> None:
+        async with await aconnect(servers) as bus:
+            with pytest.raises(ZeroDivisionError):
+                async with bus.transaction("x-" + topic) as txn:
+                    await txn.send(topic, "aborted")
+                    raise ZeroDivisionError
+            async with bus.transaction("x-" + topic) as txn:
+                await txn.send(topic, "one")
+                await txn.send_arrow(topic, pa.table({"value": ["two"]}))
+                await txn.send_offsets({TopicPartition(topic, 0): 3}, group="g-" + topic)
+            with pytest.raises(InvalidTxnStateError, match="this transaction has ended"):
+                txn.send(topic, "late")
+
+    asyncio.run(run())
+    assert visible(servers, topic) == ["one", "two"]
+    assert committed(servers, "g-" + topic, topic)[0] == 3
+
+
+def test_a_record_for_a_missing_topic_aborts_the_transaction(
+    bus: Bus, servers: str, topic: str
+) -> None:
+    producer = bus.producer(transactional_id="x-" + topic)
+    producer.begin()
+    producer.send(topic, "lost with the other").result()
+    lost = producer.send("missing-" + topic, "lost")
+    with pytest.raises(TransactionAbortedError, match=r"does not exist.*begin\(\) again"):
+        producer.commit()
+    with pytest.raises(LogbusError, match="does not exist"):
+        lost.result()
+    producer.begin()
+    producer.send(topic, "kept")
+    producer.commit()
+    producer.close()
+    assert visible(servers, topic) == ["kept"]
+
+
+def test_commands_list_describe_and_abort_what_holds_readers_back(
+    bus: Bus, servers: str, topic: str
+) -> None:
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "broker_lite", "transactions", *words, "-b", servers]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return done.stdout + done.stderr
+
+    name = "x-" + topic
+    producer = bus.producer(transactional_id=name)
+    producer.begin()
+    producer.send(topic, "held back", partition=1).result()
+    assert any(name in line and "Ongoing" in line for line in run("list", "--open").splitlines())
+    assert f"{topic}-1" in run("describe", name)
+    assert "no coordinator knows the transactional id 'none'" in run("describe", "none")
+    assert "no transaction hangs in 2 partitions" in run("hanging", "-t", topic, "--idle", "0")
+    where = (topic, "1", "--start-offset", "0")
+    assert "does not hang" in run("abort", *where, "--yes")
+    assert "do it with --yes" in run("abort", *where, "--force")
+    assert "aborted" in run("abort", *where, "--force", "--yes")
+    assert visible(servers, topic) == []
+    assert "no open transaction that begins at offset 0" in run("abort", *where, "--yes")
+    producer.end()
