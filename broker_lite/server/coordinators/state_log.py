@@ -35,6 +35,7 @@ from broker_lite.errors import (
     OffsetNotAvailableError,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import NULL_TOPIC_ID
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
 from broker_lite.record.crc32c import crc32c
@@ -53,6 +54,8 @@ READ_BYTES = 4 << 20
 """Bytes of a read during a load."""
 RETRY_S = 1.0
 """Seconds before a failed load is retried."""
+WAIT_S = 1.0
+"""Maximum seconds that a request waits for a load."""
 
 
 class StateOwner(Protocol):
@@ -86,6 +89,7 @@ class StateLog:
         self.clock = clock
         self._snapshot = snapshot
         self._led: dict[int, _LedPartition] = {}
+        self._changed = asyncio.Event()
         replicas.on_role_change(topic, self._role_changed)
 
     def partition_of(self, key: bytes) -> int:
@@ -107,6 +111,29 @@ class StateLog:
         if led.state is None:
             raise CoordinatorLoadInProgressError(f"{led.replica} is loading; retry")
         return led.epoch
+
+    async def wait_loaded(self, partition: int) -> None:
+        """Wait for a load, for at most WAIT_S, if the metadata name this broker as leader.
+
+        The log of a new topic may still be in creation. A client that is refused meanwhile would
+        wait for a backoff that is longer than the creation.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                while self._is_load_due(partition):
+                    await self._changed.wait()
+
+    def _is_load_due(self, partition: int) -> bool:
+        led = self._led.get(partition)
+        if led is not None:
+            return led.state is None
+        leader, _ = self._snapshot().leader(self.topic, NULL_TOPIC_ID, partition)
+        return leader == self.replicas.local.broker_id
+
+    def changed(self) -> None:
+        """Wake the requests that wait for a load."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def append(
         self, partition: int, key: bytes, value: bytes | None, flags: int = 0
@@ -140,6 +167,7 @@ class StateLog:
             led = None
         if led is None and isinstance(role, Leader):
             self._led[partition] = _LedPartition(self, replica, role)
+        self.changed()
 
 
 class _LedPartition:
@@ -205,6 +233,7 @@ class _LedPartition:
         if replay.delete_before is not None:
             self._delete_before(replay.delete_before)
         owner.owner.loaded(replica.partition, self.epoch, state.values, state.flags)
+        owner.changed()
 
     async def _committed_end(self) -> int:
         """Wait until all records of former leaders are committed, and return their end."""

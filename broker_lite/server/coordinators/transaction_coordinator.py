@@ -194,6 +194,11 @@ class TransactionCoordinator:
             if held.waiting.pop(request.token, None) is not None:
                 self._step(held, ev.Abandon(request.token))
 
+    async def wait_loaded(self, transactional_id: str) -> None:
+        """Wait for up to a second while this broker becomes the id's coordinator."""
+        if self._registry.snapshot.has_transactions:
+            await self._log.wait_loaded(self._log.partition_of(transactional_id.encode("utf-8")))
+
     def place_of(self, transactional_id: str) -> tuple[int, int]:
         """Return the state partition of an id that this broker coordinates, and its leader
         epoch."""

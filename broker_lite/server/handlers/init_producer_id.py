@@ -26,6 +26,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         if message.transactional_id is None:
             return Response(producer_id=await parts.registry.next_producer_id(), producer_epoch=0)
         expected = _expected(message)
+        await parts.transactions.wait_loaded(message.transactional_id)
         result = await parts.transactions.ask(
             message.transactional_id,
             lambda token: Init(token, message.transaction_timeout_ms, expected),

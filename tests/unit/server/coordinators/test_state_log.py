@@ -196,3 +196,15 @@ def test_an_append_to_a_partition_of_another_leader_fails() -> None:
         assert isinstance(raised.value, LogbusError)
 
     run(test)
+
+
+def test_a_request_waits_for_the_load_of_a_new_leader() -> None:
+    async def test(world: World) -> None:
+        owner = Owner(world, 1)
+        await owner.log.wait_loaded(0)
+        assert owner.log.led(0) == 0
+        other = Owner(world, 2)
+        await other.log.wait_loaded(0)
+        assert other.log.led(0) is None, "no load is due"
+
+    run(test)
