@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterator
 
 import confluent_kafka as ck
 import pytest
+from patience import until
 from plain_connection import PlainConnection
 
 from broker_lite.bus import connect
+from broker_lite.client.operations.cluster import PartitionMetadata
+from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.metadata.cache import TRANSACTION_FEATURE
@@ -164,6 +168,55 @@ def test_killed_coordinator_loses_no_transaction(running: LocalCluster, topic: s
     send(producer, topic, range(20, 30))
     producer.commit_transaction(WAIT_S)
     assert finish(running, topic) == [*range(10), *range(20, 30)]
+
+
+def leader_of(running: LocalCluster, topic: str) -> LocalBroker:
+    """Return the broker that leads partition 0, once it has one with all replicas in sync."""
+    with connect(running.bootstrap_servers) as bus:
+
+        def view() -> PartitionMetadata:
+            return bus.admin.cluster([topic]).topics[topic].partitions[0]
+
+        row = until(view, lambda row: row.leader >= 0 and len(row.isr) == 3, what="all in sync")
+    return next(broker for broker in running.brokers if broker.id == row.leader)
+
+
+def coordinated_elsewhere(running: LocalCluster, broker: LocalBroker, prefix: str) -> str:
+    """Return a transactional id that another broker coordinates."""
+    names = (f"{prefix}-{number}" for number in itertools.count())
+    return next(n for n in names if running.brokers[coordinator_of(running, n)] is not broker)
+
+
+def test_next_leaders_of_a_partition_show_exactly_the_committed_rows(
+    running: LocalCluster, topic: str
+) -> None:
+    kept, undone = producer_of(running, f"kept-{topic}"), producer_of(running, f"undone-{topic}")
+    for producer, first in ((kept, 0), (undone, 30)):
+        producer.begin_transaction()
+        send(producer, topic, range(first, first + 9))
+    # The first leader dies between two batches of both transactions.
+    first_leader = leader_of(running, topic)
+    first_leader.kill()
+    for producer, first in ((kept, 9), (undone, 39)):
+        send(producer, topic, range(first, first + 9))
+    first_leader.start()
+    kept.commit_transaction(WAIT_S)
+    undone.abort_transaction(WAIT_S)
+    # The second leader dies after the decisions, without the markers.
+    second_leader = leader_of(running, topic)
+    ids = [coordinated_elsewhere(running, second_leader, f"{k}-{topic}") for k in ("k", "u")]
+    kept, undone = (producer_of(running, name) for name in ids)
+    for producer, first in ((kept, 60), (undone, 90)):
+        producer.begin_transaction()
+        send(producer, topic, range(first, first + 9))
+    second_leader.pause()
+    try:
+        kept.commit_transaction(WAIT_S)
+        undone.abort_transaction(WAIT_S)
+    finally:
+        second_leader.kill()
+        second_leader.start()
+    assert finish(running, topic) == [*range(18), *range(60, 69)]
 
 
 def test_offsets_of_a_group_commit_with_the_transaction(running: LocalCluster, topic: str) -> None:
