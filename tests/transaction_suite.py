@@ -120,6 +120,18 @@ def test_committed_transactions_are_visible_and_aborted_ones_are_not(
     assert visible(servers, topic) == sorted(want)
 
 
+def test_transactions_in_quick_succession_commit(bus: Bus, servers: str, topic: str) -> None:
+    """The markers of one transaction may arrive after the first batches of the next."""
+    for turn in range(20):
+        with bus.transaction("x-" + topic) as txn:
+            for each in range(4):
+                txn.send(topic, f"{turn:02} {each}", partition=each % 2)
+            if turn % 2:
+                txn.abort()
+    want = [f"{turn:02} {each}" for turn in range(0, 20, 2) for each in range(4)]
+    assert visible(servers, topic) == want
+
+
 def test_offsets_of_a_transaction_are_committed_with_it(bus: Bus, servers: str, topic: str) -> None:
     group = "g-" + topic
     with bus.transaction("in-" + topic) as txn:

@@ -281,7 +281,11 @@ class ReplicaManager:
         than the producer's verified one succeeds and appends nothing. Raises as an append does.
         """
         end = replica.participant.end
-        current = [end(m.producer_id, m.producer_epoch, m.transaction_number) for m in markers]
+        # A raised epoch is that of the next transaction, whose first batch may wait already.
+        current = [
+            end(m.producer_id, m.producer_epoch - m.raises_epoch, m.transaction_number)
+            for m in markers
+        ]
         batch = MarkerBatch(tuple(m for m, is_current in zip(markers, current) if is_current))
         if not batch.markers:
             return [None] * len(markers)

@@ -30,6 +30,7 @@ from broker_lite.errors import (
 from broker_lite.metadata.cache import TRANSACTION_FEATURE, MetadataSnapshot
 from broker_lite.model import TRANSACTION_STATE, LeaderAndIsr, PartitionView, TopicView
 from broker_lite.record import format as fmt
+from broker_lite.record.control import Marker
 from broker_lite.record.crc32c import crc32c
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.coordinators import transaction_verifier
@@ -267,6 +268,24 @@ def test_answer_does_not_count_after_the_end_of_the_transaction() -> None:
         producer.coordinator.held.set()
         assert await sending == InvalidProducerEpochError.code
         assert world.nodes[1].replica().log.log_end_offset == 0
+
+    run(test)
+
+
+def test_marker_with_a_raised_epoch_does_not_end_the_next_transaction() -> None:
+    """The marker of the transaction before has the epoch of the next one, whose first batch may
+    wait for the coordinator already."""
+
+    async def test(world: World) -> None:
+        producer = await started(world)
+        producer.coordinator.held = asyncio.Event()
+        sending = asyncio.ensure_future(producer.send(0))
+        await world.until(lambda: bool(producer.coordinator.requests))
+        node = world.nodes[1]
+        former = Marker(7, 0, 1, is_commit=True, raises_epoch=True)
+        assert await node.manager.append_markers(node.replica(), [former], 1_000) == [None]
+        producer.coordinator.held.set()
+        assert await sending == 0
 
     run(test)
 
