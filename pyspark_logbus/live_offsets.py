@@ -85,13 +85,15 @@ class LiveOffsets:
         return self._live
 
     def _topic(self, name: str, snapshot: EndsSnapshot) -> LiveTopic:
-        ends = {}
+        ends, transactions = {}, {}
         for where in snapshot.view.partitions_of(name):
             if not self._assigned or where in self._assigned:
                 end = snapshot.ends.get(where)
                 known = OffsetAndEpoch(end.offset, end.leader_epoch) if end else UNKNOWN_END
                 ends[where.partition] = known
-        return LiveTopic(snapshot.topic_ids[name], ends)
+                if end is not None and end.transactions_from >= 0:
+                    transactions[where.partition] = end.transactions_from
+        return LiveTopic(snapshot.topic_ids[name], ends, transactions)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
         """Keep topics that are missing for a short time: a starting broker may not know them

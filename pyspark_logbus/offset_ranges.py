@@ -46,11 +46,15 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic's present ends: high watermarks with leader epochs. -1: the leader has not
-    answered yet."""
+    """A topic's present ends: last stable offsets, or high watermarks, with leader epochs. -1: the
+    leader has not answered yet.
+
+    ``transactions`` has the offset of each partition with transactions below which it has none.
+    """
 
     topic_id: str
     ends: Mapping[int, OffsetAndEpoch]
+    transactions: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +376,17 @@ def ranges_between(
                     )
                 )
     return found
+
+
+def has_transactions(
+    start: SourceOffset, end: SourceOffset, live: Live, new_partitions: str = "earliest"
+) -> bool:
+    """Return whether markers or aborted records may be among the offsets of a batch."""
+    known = {name: topic.transactions for name, topic in live.topics.items() if topic.transactions}
+    return bool(known) and any(
+        item.end > known.get(item.topic, {}).get(item.partition, item.end)
+        for item in ranges_between(start, end, new_partitions)
+    )
 
 
 def split_ranges(

@@ -78,13 +78,15 @@ class SourceOffset:
 
     Spark keeps only the ends of batches, and asks for the initial offset again to repeat the first
     batch. So the first batch's end carries its start as ``begin``. ``query`` tells the runs of a
-    checkpoint from other queries; all offsets of a checkpoint have the same.
+    checkpoint from other queries; all offsets of a checkpoint have the same. ``has_transactions``:
+    the batch before this position may have offsets without rows.
     """
 
     cluster_id: str
     topics: Mapping[str, TopicOffsets] = field(default_factory=dict)
     begin: Mapping[str, TopicOffsets] | None = None
     query: str = ""
+    has_transactions: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the canonical form: topics by name, partitions by number."""
@@ -93,6 +95,8 @@ class SourceOffset:
             document["query"] = self.query
         if self.begin is not None:
             document["begin"] = _topics_to_json(self.begin)
+        if self.has_transactions:
+            document["transactions"] = True
         document["topics"] = _topics_to_json(self.topics)
         return document
 
@@ -130,6 +134,7 @@ def from_json(document: Any) -> SourceOffset:
             _topics_from_json(document["topics"]),
             None if begin is None else _topics_from_json(begin),
             str(document.get("query", "")),
+            bool(document.get("transactions", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnsupportedVersionError(

@@ -35,8 +35,8 @@ class QueryLag:
     ``lost_records`` counts the records that planning skipped since the query started.
     ``missing_rows`` counts the offsets of the batch without a row under failOnDataLoss=false:
     damaged or deleted records, which an executor's log names. It is None if unknown: the batch has
-    no end, or the query reads each batch more than once, so that Spark counts more rows than
-    offsets.
+    no end; it has transactions, whose markers and aborted records have offsets without rows; or the
+    query reads each batch more than once, so that Spark counts more rows than offsets.
 
     Spark repeats a batch after a restart without a report of the source. Then ``records_behind`` is
     None, ``by_partition`` and ``group`` are empty, and ``lost_records`` is 0. ``missing_rows`` has
@@ -117,6 +117,8 @@ def _missing(start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> int
     }
     if rows in planned:
         return 0
+    if until.has_transactions:
+        return None
     missing = max(planned) - rows
     return missing if missing > 0 and len(planned) == 1 else None
 

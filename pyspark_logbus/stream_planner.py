@@ -224,16 +224,16 @@ class StreamPlanner:
             end = self._bytes_limit.within(start, end, live, patience_s=patience_s)
         self._planned_end = end
         query = start.query or _new_query()
-        if is_first:
-            # Spark keeps no initial offset, so the first batch's end records its start.
-            return SourceOffset(end.cluster_id, end.topics, start.topics, query).to_json()
-        if end is start:
+        # Spark keeps no initial offset, so the first batch's end records its start.
+        begin = start.topics if is_first else None
+        if end is start and not is_first:
             # With a minimum of rows, elapsed time alone may end a batch; so may an answer about
             # bytes, or a retry.
             if nothing_new and not self.options.rows_min:
                 self._idle = (start, live)
             return document
-        return replace(end, query=query).to_json()
+        is_mixed = plan.has_transactions(start, end, live, self.options.new_partitions)
+        return SourceOffset(end.cluster_id, end.topics, begin, query, is_mixed).to_json()
 
     def _check_start(self, document: Document) -> None:
         if self._no_start is not None and document == self._initial:

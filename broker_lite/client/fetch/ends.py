@@ -26,8 +26,19 @@ from broker_lite.client.operations.cluster import (
 from broker_lite.client.transport.blocking import Reactor, monotonic_ms
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, error_for
-from broker_lite.model import LATEST_TIMESTAMP, Endpoint, ListedOffset, TopicPartition
-from broker_lite.wire.fetch import READ_COMMITTED, FetchPartition, FetchResponse
+from broker_lite.model import (
+    LATEST_TIMESTAMP,
+    NO_EPOCH,
+    Endpoint,
+    ListedOffset,
+    TopicPartition,
+)
+from broker_lite.wire.fetch import (
+    READ_COMMITTED,
+    FetchedPartition,
+    FetchPartition,
+    FetchResponse,
+)
 
 POLL_WAIT_MS = 10_000
 POLL_PAUSE_MS = 4
@@ -40,12 +51,24 @@ REQUEST_TIMEOUT_MS = 10_000
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
 
+class LogEnd(NamedTuple):
+    """The end offset (exclusive) of a partition and its leader epoch.
+
+    The log has no transaction below ``transactions_from``; -1: it has none at all. 0 also means
+    that the leader has not said.
+    """
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    transactions_from: int = 0
+
+
 class EndsSnapshot(NamedTuple):
     """Metadata, topic ids and end offsets of the same moment."""
 
     view: ClusterView
     topic_ids: Mapping[str, str]
-    ends: Mapping[TopicPartition, ListedOffset]
+    ends: Mapping[TopicPartition, LogEnd]
 
 
 class EndOffsetsWatch:
@@ -74,7 +97,7 @@ class EndOffsetsWatch:
         self._isolation_level = requests.isolation_code(isolation)
         self._refresh_ms = refresh_ms
         self._on_change = on_change
-        self._ends: dict[TopicPartition, ListedOffset] = {}
+        self._ends: dict[TopicPartition, LogEnd] = {}
         self.version = 0
         """Counter of changes of ``ends()``, which returns the same object between changes."""
         self._topic_ids: dict[str, str] = {}
@@ -95,9 +118,8 @@ class EndOffsetsWatch:
 
     # -- any thread
 
-    def ends(self) -> Mapping[TopicPartition, ListedOffset]:
-        """Return the last known end offset (exclusive) and leader epoch of each partition. Empty
-        until ``wait_ready``."""
+    def ends(self) -> Mapping[TopicPartition, LogEnd]:
+        """Return the last known end of each partition. Empty until ``wait_ready``."""
         return self._ends
 
     def topic_ids(self) -> Mapping[str, str]:
@@ -141,7 +163,7 @@ class EndOffsetsWatch:
             self._is_renewing = True
             spawn(self._reactor, self._look(), self._looked)
 
-    def _look(self) -> Operation[dict[TopicPartition, ListedOffset | LogbusError]]:
+    def _look(self) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
         cluster = self._cluster
         deadline_ms = cluster.now_ms() + self._request_timeout_ms
         names = None if self._pick is not None else self._names
@@ -156,18 +178,53 @@ class EndOffsetsWatch:
             if where not in self._ends
             or self._topic_ids.get(where.topic) != view.topic_id(where.topic)
         ]
-        found: dict[TopicPartition, ListedOffset | LogbusError] = {}
+        found: dict[TopicPartition, LogEnd | LogbusError] = {}
         led = [where for where in stale if view.leader(where) is not None]
         if led:
-            found = yield from requests.list_offsets(
-                cluster,
-                dict.fromkeys(led, LATEST_TIMESTAMP),
-                isolation_level=self._isolation_level,
-                deadline_ms=min(deadline_ms, cluster.now_ms() + 1000),
-            )
+            found = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
         self._topic_ids = topic_ids
         old = {where: self._ends[where] for where in wheres if where not in stale}
         return {**old, **found}
+
+    def _list(
+        self, led: list[TopicPartition], deadline_ms: float
+    ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
+        """List the ends of new partitions, then fetch once from there: only a fetch says where
+        transactions begin."""
+        cluster = self._cluster
+        listed = yield from requests.list_offsets(
+            cluster,
+            dict.fromkeys(led, LATEST_TIMESTAMP),
+            isolation_level=self._isolation_level,
+            deadline_ms=deadline_ms,
+        )
+        view = cluster.view
+        found: dict[TopicPartition, LogEnd | LogbusError] = {
+            where: LogEnd(row.offset, view.leader_epoch(where))
+            if isinstance(row, ListedOffset)
+            else row
+            for where, row in listed.items()
+        }
+
+        def make(group: list[TopicPartition]) -> FetchExchange:
+            rows = [
+                (view.topic_id(where.topic), FetchPartition(where.partition, end.offset, 1))
+                for where in group
+                if isinstance(end := found[where], LogEnd)
+            ]
+            return FetchExchange(fetch_request(rows, 0, self._isolation_level, ends_only=True))
+
+        def read(
+            answer: FetchResponse, group: list[TopicPartition]
+        ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
+            return answers_of(answer, {where: view.topic_id(where.topic) for where in group})
+
+        known = [where for where, row in found.items() if isinstance(row, LogEnd)]
+        fetched = yield from requests.per_partition(cluster, known, make, read, deadline_ms)
+        for where, row in fetched.items():
+            if isinstance(row, FetchedPartition):
+                found[where] = self._end_of(row, view.leader_epoch(where))
+        return found
 
     def _looked(self, found: dict[TopicPartition, Any] | LogbusError) -> None:
         self._is_renewing = False
@@ -177,9 +234,9 @@ class EndOffsetsWatch:
         problems = [error for error in found.values() if isinstance(error, LogbusError)]
         view = self._cluster.view
         ends = {
-            where: ListedOffset(end.offset, leader_epoch=view.leader_epoch(where))
+            where: end._replace(leader_epoch=view.leader_epoch(where))
             for where, end in found.items()
-            if isinstance(end, ListedOffset)
+            if isinstance(end, LogEnd)
         }
         self._publish(ends)
         self._ready.set()
@@ -213,7 +270,7 @@ class EndOffsetsWatch:
             self._timer.cancel()
         self._timer = self._reactor.later(delay_ms, self._renew)
 
-    def _publish(self, ends: dict[TopicPartition, ListedOffset]) -> None:
+    def _publish(self, ends: dict[TopicPartition, LogEnd]) -> None:
         view = self._cluster.view
         if ends != self._ends or self._snapshot[:2] != (view, self._topic_ids):
             self._ends = ends
@@ -270,8 +327,8 @@ class EndOffsetsWatch:
 
     def _read(
         self, endpoint: Endpoint, answer: FetchResponse | LogbusError
-    ) -> tuple[dict[TopicPartition, ListedOffset], LogbusError | None]:
-        ends: dict[TopicPartition, ListedOffset] = dict(self._ends)
+    ) -> tuple[dict[TopicPartition, LogEnd], LogbusError | None]:
+        ends = dict(self._ends)
         problem: LogbusError | None = None
         asked = {
             where: row[1]
@@ -284,9 +341,10 @@ class EndOffsetsWatch:
                 if isinstance(problem, OffsetOutOfRangeError):
                     del ends[where]
                 continue
-            is_committed = self._isolation_level == READ_COMMITTED
-            offset = row.last_stable_offset if is_committed else row.high_watermark
-            if offset < 0:
-                offset = row.high_watermark
-            ends[where] = ListedOffset(offset, leader_epoch=self._plan[where][2])
+            ends[where] = self._end_of(row, self._plan[where][2])
         return ends, problem
+
+    def _end_of(self, row: FetchedPartition, leader_epoch: int) -> LogEnd:
+        is_committed = self._isolation_level == READ_COMMITTED and row.last_stable_offset >= 0
+        offset = row.last_stable_offset if is_committed else row.high_watermark
+        return LogEnd(offset, leader_epoch, row.transactions_from)

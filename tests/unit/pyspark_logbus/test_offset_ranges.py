@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from broker_lite.model import OffsetAndEpoch, TopicPartition
 from pyspark_logbus import offset_ranges as plan
-from pyspark_logbus.offset_ranges import Admission, Live, LiveTopic, OffsetRange, RangeLimits
+from pyspark_logbus.offset_ranges import (
+    Admission,
+    Live,
+    LiveTopic,
+    OffsetRange,
+    RangeLimits,
+    has_transactions,
+)
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 from pyspark_logbus.query_options import Topics
 
@@ -207,6 +214,29 @@ def live(topics, *, ids=None, epoch=0):
             for name, ends in topics.items()
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        ([5, 9], [7, 9], False),
+        ([5, 9], [8, 9], True),
+        # A partition without an entry has no transactions.
+        ([5, 0], [7, 9], False),
+        # The last marker lies in an earlier batch, but more may follow at any offset.
+        ([20, 9], [21, 9], True),
+    ],
+)
+def test_batch_beyond_the_first_transaction_has_transactions(start, end, found):
+    known = Live("c", {"t": LiveTopic("id-t", {}, {0: 7}), "u": LiveTopic("id-u", {})})
+    assert has_transactions(offset({"t": start}), offset({"t": end}), known) is found
+
+
+def test_new_partition_has_transactions_where_its_range_has_them():
+    known = Live("c", {"t": LiveTopic("id-t", {}, {1: 0})})
+    start, end = offset({"t": [5]}), offset({"t": [5, 2]})
+    assert has_transactions(start, end, known)
+    assert not has_transactions(start, end, known, "latest")
 
 
 def ends(at, name="t"):

@@ -43,10 +43,11 @@ def test_json_is_independent_of_topic_order():
         max_size=4,
     ),
     st.booleans(),
+    st.booleans(),
 )
-def test_offset_json_round_trips(topics, first):
+def test_offset_json_round_trips(topics, first, mixed):
     ends = {n: TopicOffsets(f"id{n}", t) for n, t in topics.items()}
-    at = SourceOffset("cl", ends, ends if first else None)
+    at = SourceOffset("cl", ends, ends if first else None, has_transactions=mixed)
     assert offsets.from_json(json.loads(json.dumps(at.to_json()))) == at
 
 

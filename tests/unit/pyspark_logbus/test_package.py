@@ -161,6 +161,9 @@ def of_topic(offsets):
         (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 4, 0),
         (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 6, None),
         (offset_document({"0": 5}), None, 0, None),
+        # Markers and aborted records have offsets and no rows.
+        (offset_document({"0": 5}), {**offset_document({"0": 9}), "transactions": True}, 3, None),
+        (offset_document({"0": 5}), {**offset_document({"0": 9}), "transactions": True}, 4, 0),
     ],
 )
 def test_rows_skipped_by_tasks_are_counted_on_the_driver(start, end, rows, missing):

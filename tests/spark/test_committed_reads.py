@@ -1,0 +1,102 @@
+"""The source over topics with transactions: committed, aborted and open ones."""
+
+from __future__ import annotations
+
+import pytest
+from patience import until
+
+from broker_lite.client import EndOffsetsWatch
+from broker_lite.model import TopicPartition
+from pyspark_logbus.progress_listener import LagListener
+
+ROW_BYTES = 40_000
+"""Bytes of a value: ten of them are more than the least range that is read in place."""
+COMMITTED = {"isolation.level": "read_committed", "startingOffsets": "earliest"}
+
+
+def value(word, number):
+    return f"{word}-{number}".ljust(ROW_BYTES).encode()
+
+
+def send(producer, topic, word, count):
+    for number in range(count):
+        producer.send(topic, value(word, number), partition=0)
+    producer.flush()
+
+
+def words(frame):
+    """Return the rows without their padding, in offset order.
+
+    Sorting in Spark would read them twice.
+    """
+    rows = frame.selectExpr("offset", "rtrim(string(value))").collect()
+    return [text for _, text in sorted(rows)]
+
+
+def named(**counts):
+    return [f"{word}-{number}" for word, count in counts.items() for number in range(count)]
+
+
+@pytest.fixture
+def mixed(queries, bus):
+    """A topic with plain, committed, aborted, again committed and open rows, and plain rows behind
+    them; and the producer of the open ones."""
+    topic = queries.topic(0)
+    with bus.producer() as plain, bus.producer(transactional_id=f"one-{topic}") as producer:
+        send(plain, topic, "plain", 5)
+        for word, end in (("kept", producer.commit), ("void", producer.abort)):
+            producer.begin()
+            send(producer, topic, word, 10)
+            end()
+        producer.begin()
+        send(producer, topic, "more", 10)
+        producer.commit()
+        with bus.producer(transactional_id=f"two-{topic}") as waiting:
+            waiting.begin()
+            send(waiting, topic, "open", 5)
+            send(plain, topic, "late", 3)
+            yield topic, waiting
+
+
+def test_watch_knows_the_first_transaction_with_the_first_ends(mixed, bus):
+    topic, _ = mixed
+    with EndOffsetsWatch(bus.bootstrap_servers, [topic]) as watch:
+        assert watch.wait_ready(20)
+        end = watch.ends()[TopicPartition(topic, 0)]
+        assert (end.offset, end.transactions_from) == (5 + 11 + 11 + 11, 5)
+
+
+@pytest.mark.parametrize("local", ["true", "false"])
+def test_batch_reads_committed_rows_below_the_open_transaction(queries, mixed, local):
+    topic, waiting = mixed
+    given = {"subscribe": topic, "localReads": local}
+    committed = queries.read(**given, **COMMITTED)
+    assert words(committed) == named(plain=5, kept=10, more=10)
+    everything = queries.read(**given, **{"isolation.level": "read_uncommitted"})
+    assert words(everything) == named(plain=5, kept=10, void=10, more=10, open=5, late=3)
+    waiting.commit()
+    # The plan is made once, so the range has the same rows.
+    assert words(committed) == named(plain=5, kept=10, more=10)
+    again = queries.read(**given, **COMMITTED)
+    assert words(again) == named(plain=5, kept=10, more=10, open=5, late=3)
+
+
+@pytest.mark.parametrize("local", ["true", "false"])
+def test_stream_reads_committed_rows_and_reports_none_missing(queries, mixed, local):
+    topic, waiting = mixed
+    seen, lags = [], []
+    listener = LagListener(lags.append)
+    queries.spark.streams.addListener(listener)
+    frame = queries.stream(subscribe=topic, localReads=local, maxOffsetsPerTrigger="8", **COMMITTED)
+    queries.start(frame, each=lambda batch, _: seen.extend(words(batch)))
+    until(lambda: len(seen) == 25)
+    waiting.commit()
+    until(lambda: len(seen) == 33)
+    assert seen == named(plain=5, kept=10, more=10, open=5, late=3)
+    until(lambda: sum(lag.rows for lag in lags) == 33)
+    queries.spark.streams.removeListener(listener)
+    # The limit counts offsets: of 47, 14 have no row.
+    assert len(lags) >= 6
+    assert max(lag.rows for lag in lags) <= 8
+    assert {lag.missing_rows for lag in lags} == {0, None}
+    assert {lag.lost_records for lag in lags} == {0}
