@@ -7,6 +7,7 @@ one of unknown outcome. Whatever is refused must be refused cleanly: nothing of 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import permutations
 
@@ -59,6 +60,7 @@ class Administrator(Client):
         """Where a request to take a move back may come late."""
         self._was_sent_on = False
         """Whether the last request was sent to a second broker."""
+        self._requests = asyncio.Lock()
         for key in keys:
             self._note_made(key.partition)
 
@@ -72,7 +74,12 @@ class Administrator(Client):
         while True:
             await self.pause(8.0)
             kind = pick(self.rng, (self._move, self._cancel, self._cancel, self._prefer, self._add))
-            await kind()
+            async with self._requests:
+                await kind()
+
+    async def stop(self) -> None:
+        """Send no more requests of ``run``, and wait for the answer to the present one."""
+        await self._requests.acquire()
 
     # Requests.
 

@@ -26,6 +26,7 @@ KEPT = {
     91: "an ISR shrank, on a suspicion, to a disk that was lost",
     344: "sequences judged by a deposed leader, of a producer of rows",
     405: "a producer that was new to a leader which had been deposed before it began",
+    82051277: "the scenario ended while a request of the administrator began a move",
     803811581: "a cut inside the first batch of a log, after which the log began at the cut",
     920016: "a broker stayed registered as full when ZooKeeper did not answer that it had room",
     930167: "a flipped bit in a header fenced a producer when its log was opened again",
