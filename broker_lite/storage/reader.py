@@ -40,6 +40,8 @@ from broker_lite.storage.transaction_index import AbortedEntry
 LOADED_SEGMENTS_MAX = 4
 """Maximum closed segments of one log whose file and indexes stay open."""
 TIMESTAMP_MIN = -(1 << 63)
+SKIPPED_BATCHES_MAX = 1000
+"""Maximum void and aborted batches that ``first_at`` skips, at about 30 µs each."""
 HINTS = 64
 """Batch positions cached per log, for readers that continue where their last read ended."""
 
@@ -511,15 +513,19 @@ class LogReader:
     def first_at(self, offset: int, end: int) -> ListedOffset | None:
         """Return the first record at or after ``offset`` and below ``end``, with its timestamp.
 
-        Skips known damage and void batches. Decodes a batch if ``offset`` lies inside one with a
-        timestamp per row, so do not call it on the event loop's thread.
+        Skips known damage, void batches and aborted transactions, up to ``SKIPPED_BATCHES_MAX``.
+        Decodes a batch if ``offset`` lies inside one with a timestamp per row, so do not call it on
+        the event loop's thread.
         """
         end = min(end, self._tail[0])
         offset = self.next_readable(max(offset, self.log_start_offset))
+        skipped = 0
         while offset < end:
             segment, found = self._locate(offset)
             header = found.header
-            if not found.is_void:
+            if skipped < SKIPPED_BATCHES_MAX and self._has_no_row(found):
+                skipped += 1
+            else:
                 if offset <= header.base_offset or header.is_log_append_time:
                     base = max(offset, header.base_offset)
                     return ListedOffset(base, header.constant_timestamp, header.leader_epoch)
@@ -528,6 +534,17 @@ class LogReader:
                     return listed
             offset = self.next_readable(header.next_offset)
         return None
+
+    def _has_no_row(self, found: LogBatch) -> bool:
+        """Return whether no read_committed reader gets a row of a batch."""
+        header = found.header
+        return found.is_void or (
+            header.is_transactional
+            and any(
+                entry.producer_id == header.producer_id
+                for entry in self.aborted_in(header.base_offset, header.next_offset)
+            )
+        )
 
     def _headers(
         self,

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import until
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client import Admin
@@ -117,6 +118,38 @@ def test_admin_manages_groups(bus: Bus, topic: str) -> None:
     assert bus.admin.committed("adm-group", [TopicPartition(topic, 2)]) == {}
     assert "adm-group" in [row.group for row in bus.admin.list_groups()]
     assert bus.admin.describe_groups(["adm-group"])["adm-group"].members == ()
+
+
+def test_lag_ends_at_the_last_stable_offset(bus: Bus, topic: str) -> None:
+    """An open transaction is no lag, and neither are markers and aborted records in seconds."""
+    group, where = f"lag-{topic}", TopicPartition(topic, 0)
+    hour_ago_ms = int(time.time() * 1000) - 3_600_000
+
+    def lag() -> tuple[int | None, bool | None]:
+        found = bus.admin.lag(group)[where]
+        return found.records, found.seconds is not None and found.seconds >= 3600
+
+    with bus.producer(transactional_id=topic) as producer:
+
+        def begin() -> None:
+            producer.begin()
+            producer.send(topic, b"x", partition=0, timestamp_ms=hour_ago_ms)
+            producer.flush()
+
+        begin()
+        bus.admin.commit_offsets(group, {where: 0})
+        assert lag() == (0, False)
+        producer.commit()
+        until(lag, lambda found: found == (2, True))
+        # librdkafka commits the last record's offset + 1, which leaves the marker unread.
+        bus.admin.commit_offsets(group, {where: 1})
+        assert lag() == (1, False)
+        begin()
+        assert lag() == (1, False)
+        producer.abort()
+        until(lag, lambda found: found == (3, False))
+        bus.admin.commit_offsets(group, {where: 0})
+        assert lag() == (4, True)
 
 
 def test_lag_is_reported_in_records_and_seconds(bus: Bus, topic: str) -> None:

@@ -16,13 +16,18 @@ from broker_lite.wire.consumer_protocol import decode_assignment
 
 
 class PartitionLag(NamedTuple):
-    """A group's lag in one partition. - ``committed``: None if a member reads the partition
-    without a commit; the lag then counts from the log's start. - ``records``: offsets between
-    the committed offset and the end. - ``seconds``: age of the first unread record by its
-    timestamp and this machine's clock; 0 without unread records. None if that record has no
-    timestamp or is unreadable. - ``end``, ``records``, ``seconds``: None for a partition without
-    a leader or of a deleted topic. - ``owner``: the member or Spark query (its run id) that
-    reads the partition, or None."""
+    """A group's lag in one partition.
+
+    - ``committed``: None if a member reads the partition without a commit; the lag then counts
+      from the log's start.
+    - ``records``: offsets between the committed offset and the end, the last stable offset.
+    - ``seconds``: age of the first unread record by its timestamp and this machine's clock. 0
+      without unread records, or if only markers and aborted records are unread. None if that
+      record has no timestamp or is unreadable.
+    - ``end``, ``records``, ``seconds``: None for a partition without a leader or of a deleted
+      topic.
+    - ``owner``: the member or Spark query (its run id) that reads the partition, or None.
+    """
 
     committed: CommittedOffset | None
     end: int | None
@@ -55,7 +60,11 @@ def lag_of(
 
 
 def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float | None:
-    if first is None or isinstance(first, LogbusError) or first.timestamp_ms < 0:
+    if first is None or isinstance(first, LogbusError):
+        return None
+    if first.offset < 0:
+        return 0.0
+    if first.timestamp_ms < 0:
         return None
     # A producer's clock may be ahead of this one.
     return max(0.0, round(now_ms - first.timestamp_ms) / 1000)

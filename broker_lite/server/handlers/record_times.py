@@ -1,7 +1,8 @@
 """RecordTimes, logbus API 10001: return the timestamp of the first record at or after an offset.
 
 With a group's committed offset, a client computes the age of the oldest unread record. The offset
-index locates the batch. The batch is decoded only if the offset lies inside it.
+index locates the batch. The batch is decoded only if the offset lies inside it. The search
+ends at the last stable offset, as lag in records does, and skips markers and aborted records.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ async def _answer(parts: BrokerContext, row: TimePartition) -> TimeAnswer:
     try:
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
         replica.check_leader()
-        log, end = replica.log, replica.high_watermark
+        log, end = replica.log, replica.last_stable_offset
         if row.offset >= end:
             return TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
         found = await parts.disk.run_read(lambda: log.first_at(row.offset, end))

@@ -32,6 +32,7 @@ from broker_lite.server.handlers import (
 )
 from broker_lite.server.metrics import Histogram
 from broker_lite.server.partitions.crc_cache import CrcCache
+from broker_lite.storage import reader
 from broker_lite.wire import fetch as wire
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, write_request_header
@@ -112,10 +113,10 @@ class Client:
         message = tables.decode(ApiKey.WRITE_TXN_MARKERS, 2, frame, request.body_at)
         response = await write_txn_markers.handle(self.parts, request, message)
         data = tables.encode(ApiKey.WRITE_TXN_MARKERS, 2, 1, response)
-        reader = Reader(memoryview(data)[4:])
-        reader.i32()
-        reader.skip_tags()
-        rows = WriteTxnMarkersRequest.decode(reader).rows
+        body = Reader(memoryview(data)[4:])
+        body.i32()
+        body.skip_tags()
+        rows = WriteTxnMarkersRequest.decode(body).rows
         return {(row.producer_id, row.name, row.partition): row.error_code for row in rows}
 
     async def listed(self, timestamp: int, *, committed: bool = True) -> int:
@@ -367,16 +368,37 @@ def test_offsets_listed_for_committed_readers_end_at_the_last_stable_offset() ->
     run(body, brokers=1)
 
 
-def test_time_of_the_next_record_skips_markers() -> None:
+async def times_at(node: Node, *offsets: int) -> list[int]:
+    """Return the offset of the first record at or after each offset."""
+    rows = [SimpleNamespace(topic_id=TOPIC_ID, partition=0, offset=at) for at in offsets]
+    message = SimpleNamespace(partitions=rows)
+    answer = await record_times.handle(Client(node).parts, cast(Any, None), message)
+    return [row.offset for row in answer.answers]
+
+
+def test_time_of_the_next_record_skips_markers_and_aborted_records() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
-        await write(leader)
-        client = Client(leader)
-        await client.mark(marker())
-        row = SimpleNamespace(topic_id=TOPIC_ID, partition=0, offset=1)
-        message = SimpleNamespace(partitions=[row])
-        answer = await record_times.handle(client.parts, cast(Any, None), message)
-        assert answer.answers[0].offset == -1
+        await write_history(leader)
+        # 1 and 2 are aborted, 4 and 5 are markers; 7 is open.
+        assert await times_at(leader, *range(9)) == [0, 3, 3, 3, 6, 6, 6, -1, -1]
+        await Client(leader).mark(marker(3, commit=False))
+        assert await times_at(leader, 7, 8, 9) == [8, 8, -1]
+
+    run(body, brokers=1)
+
+
+def test_time_of_the_next_record_gives_up_after_many_aborted_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        for sequence in range(4):
+            await write(leader, sequence=sequence)
+        await Client(leader).mark(marker(commit=False))
+        assert await times_at(leader, 0) == [-1]
+        monkeypatch.setattr(reader, "SKIPPED_BATCHES_MAX", 3)
+        assert await times_at(leader, 0) == [3]
 
     run(body, brokers=1)
 
