@@ -42,13 +42,16 @@ from broker_lite.server.handlers import (
     describe_topic_partitions,
     describe_transactions,
     elect_leaders,
+    end_batch,
     end_group_offsets,
     end_txn,
     fetch,
     find_coordinator,
     heartbeat,
     init_producer_id,
+    join_batch,
     join_group,
+    keep_batch,
     leave_group,
     list_config_resources,
     list_groups,
@@ -129,6 +132,9 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,
     ApiKey.RECORD_TIMES: record_times.handle,
     ApiKey.END_GROUP_OFFSETS: end_group_offsets.handle,
+    ApiKey.JOIN_BATCH: join_batch.handle,
+    ApiKey.END_BATCH: end_batch.handle,
+    ApiKey.KEEP_BATCH: keep_batch.handle,
 }
 """Handlers of all APIs except Produce and Fetch, which ``Dispatcher.begin`` calls directly."""
 

@@ -65,6 +65,9 @@ class ApiKey(IntEnum):
     OFFSETS_FOR_BYTES = 10000
     RECORD_TIMES = 10001
     END_GROUP_OFFSETS = 10002
+    JOIN_BATCH = 10003
+    END_BATCH = 10004
+    KEEP_BATCH = 10005
 
 
 VERSIONS: Mapping[int, tuple[int, int]] = {
@@ -113,6 +116,9 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.OFFSETS_FOR_BYTES: (0, 0),
     ApiKey.RECORD_TIMES: (0, 0),
     ApiKey.END_GROUP_OFFSETS: (0, 0),
+    ApiKey.JOIN_BATCH: (0, 0),
+    ApiKey.END_BATCH: (0, 0),
+    ApiKey.KEEP_BATCH: (0, 0),
 }
 """First and last served version of each API."""
 
@@ -166,6 +172,9 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.OFFSETS_FOR_BYTES: 0,
     ApiKey.RECORD_TIMES: 0,
     ApiKey.END_GROUP_OFFSETS: 0,
+    ApiKey.JOIN_BATCH: 0,
+    ApiKey.END_BATCH: 0,
+    ApiKey.KEEP_BATCH: 0,
 }
 """First flexible version of each API: compact lengths and tagged fields."""
 

@@ -30,7 +30,7 @@ from broker_lite.wire.api import (
     is_flexible,
     response_header_bytes,
 )
-from broker_lite.wire.calls import broker_transactions, groups, verification
+from broker_lite.wire.calls import broker_transactions, groups, sinks, verification
 from broker_lite.wire.calls.group_transactions import (
     TAG_ADD_GROUP,
     AddGroupResponse,
@@ -164,6 +164,9 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.OFFSETS_FOR_BYTES: (OffsetsForBytesRequest.decode_request, encode_answers),
     ApiKey.RECORD_TIMES: (RecordTimesRequest.decode_request, encode_answers),
     ApiKey.END_GROUP_OFFSETS: (EndGroupOffsetsRequest.decode_request, encode_end_group_offsets),
+    ApiKey.JOIN_BATCH: (sinks.JoinBatchRequest.decode_request, sinks.encode_sink_response),
+    ApiKey.END_BATCH: (sinks.EndBatchRequest.decode_request, sinks.encode_sink_response),
+    ApiKey.KEEP_BATCH: (sinks.KeepBatchRequest.decode_request, sinks.encode_sink_response),
 }
 """Decoder and encoder of an API without a table."""
 

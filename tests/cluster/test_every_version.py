@@ -100,6 +100,9 @@ EVERY = [
         ApiKey.OFFSETS_FOR_BYTES,
         ApiKey.RECORD_TIMES,
         ApiKey.END_GROUP_OFFSETS,
+        ApiKey.JOIN_BATCH,
+        ApiKey.END_BATCH,
+        ApiKey.KEEP_BATCH,
         ApiKey.UNREGISTER_BROKER,
     )
 ]

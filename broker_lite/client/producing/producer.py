@@ -10,12 +10,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import queue
 import threading
 import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +52,11 @@ from broker_lite.errors import (
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns
 
+T = TypeVar("T")
+
 _EXPIRY_CHECK_MS = 1.0
+WAIT_SLICE_S = 1.0
+"""Seconds between checks of whether the producer's thread lives."""
 FAILURES_KEPT = 100
 """Maximum number of failed outcomes kept for the next flush to raise."""
 EXIT_TIMEOUT_S = 10.0
@@ -444,6 +449,16 @@ class Producer:
             self.flush(timeout_s)
         finally:
             self.end()
+
+    def wait_answer(self, answers: queue.SimpleQueue[T]) -> T:
+        """Return what the shell's thread puts into ``answers``. Raises the error with which the
+        producer ends."""
+        while True:
+            try:
+                return answers.get(timeout=WAIT_SLICE_S)
+            except queue.Empty:
+                if self._end is not None:
+                    raise self._end from None
 
     def end(self) -> None:
         """Stop without a flush: records that are not acknowledged fail."""

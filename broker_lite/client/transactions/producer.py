@@ -30,9 +30,6 @@ from broker_lite.errors import (
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 
-WAIT_SLICE_S = 1.0
-"""Seconds between checks of whether the producer's thread lives."""
-
 Rows = Mapping[TopicPartition, CommittedOffset | int]
 
 
@@ -153,16 +150,9 @@ class TransactionalProducer(Producer):
         if self._end is not None:
             raise self._end
         self.runner.call(call, answers.put, **options)
-        while True:
-            try:
-                error = answers.get(timeout=WAIT_SLICE_S)
-            except queue.Empty:
-                if self._end is not None:
-                    raise self._end from None
-                continue
-            if error is not None:
-                raise error
-            return
+        error = self.wait_answer(answers)
+        if error is not None:
+            raise error
 
     def _set_shut(self, error: LogbusError | None) -> None:
         """Set the error of ``send``; rows that are open belong to the transaction before."""

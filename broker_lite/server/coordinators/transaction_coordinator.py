@@ -30,6 +30,7 @@ from broker_lite.errors import (
 from broker_lite.model import TRANSACTION_STATE
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.coordinators.sink_coordinator import SinkCoordinator
 from broker_lite.server.coordinators.state_log import StateLog
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
 from broker_lite.server.partitions.replica_manager import ReplicaManager
@@ -45,6 +46,7 @@ from broker_lite.transactions.records import (
     transaction_key,
     transactional_id_of,
 )
+from broker_lite.transactions.sink_events import AddToSlot, SinkRequest, SinkResult
 from broker_lite.transactions.transaction import NEVER, Now, Request, Transaction
 
 logger = logging.getLogger("logbus.transactions")
@@ -118,6 +120,9 @@ class TransactionCoordinator:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = NEVER
         self._is_closed = False
+        self.sinks = SinkCoordinator(
+            self, markers=markers, clock=clock, timeout_max_ms=config.transaction_max_timeout_ms
+        )
         self._log = StateLog(
             TRANSACTION_STATE,
             self,
@@ -140,6 +145,7 @@ class TransactionCoordinator:
                 self._tidy(self._hold(led, name))
             except ProtocolError as error:
                 logger.error("transactional id %r cannot be loaded: %s", name, error.message)
+        self.sinks.loaded(partition, epoch, values, flags)
         logger.info(
             "%s-%d: coordinator in epoch %d, %d open transactions",
             TRANSACTION_STATE,
@@ -154,6 +160,7 @@ class TransactionCoordinator:
         if led is None:
             return
         led.is_lost = True
+        self.sinks.lost(partition)
         error = NotCoordinatorError(
             f"this broker no longer leads {TRANSACTION_STATE}-{partition}; find the coordinator"
         )
@@ -176,6 +183,8 @@ class TransactionCoordinator:
         led = self._led_of(transactional_id)
         self._tokens += 1
         request = make(self._tokens)
+        if self.sinks.is_sink(led.partition, transactional_id):
+            return await self._ask_slot(led, transactional_id, request)
         if isinstance(request, ev.Init):
             self._check_room(led, transactional_id)
         held = self._hold(led, transactional_id)
@@ -198,6 +207,50 @@ class TransactionCoordinator:
         """Wait for up to a second while this broker becomes the id's coordinator."""
         if self._registry.snapshot.has_transactions:
             await self._log.wait_loaded(self._log.partition_of(transactional_id.encode("utf-8")))
+
+    async def ask_sink(self, sink: str, make: Callable[[int], SinkRequest]) -> SinkResult:
+        """Carry out a request of Spark's exactly-once sink, ``make(token)``. Raises as ``ask``."""
+        await self.wait_loaded(sink)
+        led = self._led_of(sink)
+        if sink in led.held or transaction_key(sink) in led.values:
+            raise InvalidRequestError(
+                f"{sink!r} is the transactional id of a producer; give the sink another "
+                "transactionalId"
+            )
+        return await self.sinks.ask(led.partition, make)
+
+    async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
+        """Verify and add the partitions of a sink's attempt, whose broker sends an Add."""
+        if not isinstance(request, ev.Add) or request.connection is not None:
+            raise InvalidRequestError(
+                f"{sink!r} is the id of a Spark sink; give the producer another transactional.id"
+            )
+        result = await self.sinks.ask(
+            led.partition,
+            lambda token: AddToSlot(
+                token,
+                sink,
+                request.producer_id,
+                request.epoch,
+                request.partitions,
+                request.verify_only,
+            ),
+        )
+        return fx.AddResult(result.error)
+
+    # SinkStore.
+
+    def append_state(
+        self, partition: int, key: bytes, value: bytes | None, flags: int
+    ) -> asyncio.Future[None]:
+        """Append to the state log."""
+        return self._log.append(partition, key, value, flags)
+
+    async def next_producer_id(self) -> int:
+        """Reserve a producer id. Raises LogbusError."""
+        return await self._registry.next_producer_id()
+
+    # Views.
 
     def place_of(self, transactional_id: str) -> tuple[int, int]:
         """Return the state partition of an id that this broker coordinates, and its leader
@@ -236,6 +289,7 @@ class TransactionCoordinator:
     async def expire(self) -> None:
         """Delete ids without an open transaction whose last change is too long ago, by the wall
         clock."""
+        self.sinks.expire()
         before_ms = self._clock.now_ms() - self._config.transactional_id_expiration_ms
         for led in list(self._led.values()):
             for at, (key, value) in enumerate(list(led.values.items())):
@@ -251,6 +305,7 @@ class TransactionCoordinator:
         """Stop timers and marker sending; the broker stops."""
         self._is_closed = True
         self._markers.close()
+        self.sinks.close()
         if self._alarm is not None:
             self._alarm.cancel()
         for task in self._tasks:

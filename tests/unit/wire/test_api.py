@@ -36,6 +36,9 @@ def test_every_api_has_versions_and_a_codec() -> None:
         ApiKey.OFFSETS_FOR_BYTES,
         ApiKey.RECORD_TIMES,
         ApiKey.END_GROUP_OFFSETS,
+        ApiKey.JOIN_BATCH,
+        ApiKey.END_BATCH,
+        ApiKey.KEEP_BATCH,
         ApiKey.UNREGISTER_BROKER,
     }
     assert set(VERSIONS) == {*REQUESTS, *BY_HAND, *ours}

@@ -40,6 +40,7 @@ from broker_lite.wire.calls import (
     offsets,
     producers,
     replicas,
+    sinks,
     topics,
     transaction_admin,
     transactions,
@@ -679,6 +680,9 @@ def test_every_client_call_has_a_test() -> None:
         group_transactions.AddGroupRequest,
         group_transactions.EndGroupOffsetsRequest,
         replicas.UnregisterBrokerRequest,
+        sinks.EndBatchRequest,
+        sinks.JoinBatchRequest,
+        sinks.KeepBatchRequest,
         verification.VerifyPartitionsRequest,
     }
     assert known == {type(case[0]) for case in CASES} | not_theirs

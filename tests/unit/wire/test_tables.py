@@ -13,6 +13,7 @@ import pytest
 from wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
+from broker_lite.model import PartitionKey
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call, parse_header, read_response_header
 from broker_lite.wire.calls import groups
@@ -33,6 +34,12 @@ from broker_lite.wire.calls.offsets import (
     TimePartition,
 )
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
+from broker_lite.wire.calls.sinks import (
+    EndBatchRequest,
+    JoinBatchRequest,
+    KeepBatchRequest,
+    SinkResponse,
+)
 from broker_lite.wire.primitives import Reader, Writer
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
@@ -226,6 +233,15 @@ def test_apis_unknown_to_the_library_round_trip() -> None:
             EndGroupOffsetsRequest("g", 1000, 3, 12, 5, 7, True),
             EndGroupOffsetsResponse(52),
         ),
+        (
+            JoinBatchRequest("s", "r", 3, 1, 40, 300_000, (PartitionKey(TOPIC_ID, 2),)),
+            SinkResponse(0, "", 1000, 7),
+        ),
+        (
+            EndBatchRequest("s", "r", 3, True, ((1000, 7), (1001, 0)), 12),
+            SinkResponse(10020, "the rows differ"),
+        ),
+        (KeepBatchRequest("s", "r", 3), SinkResponse(90, "another run took over")),
     ],
 )
 def test_logbus_apis_round_trip(request_: Any, response: Any) -> None:

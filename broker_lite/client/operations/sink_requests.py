@@ -1,0 +1,35 @@
+"""Requests of Spark's exactly-once sink to its coordinator: join, keep and end a batch.
+
+Each follows a coordinator that moves, and repeats until ``deadline_ms`` on the cluster's clock; the
+coordinator gives a repeated request the same answer. No I/O; a shell runs the steps.
+"""
+
+from __future__ import annotations
+
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.group_requests import KnownCoordinator, on_coordinator
+from broker_lite.client.transport.steps import CallExchange, Operation
+from broker_lite.errors import LogbusError, error_for
+from broker_lite.wire.calls.sinks import (
+    EndBatchRequest,
+    JoinBatchRequest,
+    KeepBatchRequest,
+    SinkResponse,
+)
+
+SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
+
+
+def ask_sink(
+    cluster: Cluster, known: KnownCoordinator, request: SinkCall, deadline_ms: float
+) -> Operation[SinkResponse]:
+    """Send a request of a sink. Raises the coordinator's error, with its message."""
+    exchange = CallExchange[SinkResponse](request)
+    answer = yield from on_coordinator(
+        cluster, known.key, exchange, _check, deadline_ms, known=known
+    )
+    return answer
+
+
+def _check(answer: SinkResponse) -> LogbusError | None:
+    return error_for(answer.error_code, answer.error_message) if answer.error_code else None

@@ -1,0 +1,128 @@
+"""``AttemptProducer``: the producer of one task attempt of Spark's exactly-once sink.
+
+The sink's coordinator gives each attempt a producer id and epoch. What the attempt sends becomes
+visible when the driver ends the batch with this attempt among the winners. The next attempt in the
+same process uses the producer again. The worker's main thread calls the methods.
+"""
+
+from __future__ import annotations
+
+import queue
+from functools import partial
+
+from broker_lite.client.operations.group_requests import KnownCoordinator
+from broker_lite.client.operations.sink_requests import SinkCall, ask_sink
+from broker_lite.client.producing.batches import ProducerIdentity
+from broker_lite.client.producing.producer import Producer
+from broker_lite.client.transport.steps import Timer, spawn
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import InvalidTxnStateError, LogbusError, ProducerFencedError
+from broker_lite.model import NO_PRODUCER
+from broker_lite.wire.calls.sinks import JoinBatchRequest, KeepBatchRequest, SinkResponse
+from broker_lite.wire.produce import CLIENT_VERSION
+
+KEEPS_PER_TIMEOUT = 3
+
+
+class AttemptProducer(Producer):
+    """Sends under the identity of one attempt at a time. ``config.transactional_id`` is the
+    sink."""
+
+    def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
+        super().__init__(bootstrap_servers, config)
+        self._shut = InvalidTxnStateError(
+            f"no attempt of sink {config.transactional_id!r} is open; call join() before send()"
+        )
+        self._known = KnownCoordinator(config.transactional_id)
+        self._timer: Timer | None = None
+        self._sender.on_pumped = self._look
+
+    def keep(self, run: str, batch: int, timeout_ms: int) -> None:
+        """Tell the coordinator from now on that the task is still at work, also before its first
+        row. Until ``finish`` or ``leave``."""
+        request = KeepBatchRequest(self.config.transactional_id, run, batch)
+        interval_ms = timeout_ms / KEEPS_PER_TIMEOUT
+        self._shell.call_soon(partial(self._keep_later, request, interval_ms))
+
+    def join(self, request: JoinBatchRequest) -> ProducerIdentity | None:
+        """Begin an attempt; return its identity, or None if the batch is committed already.
+
+        Raises ProducerFencedError if another run of the query took the sink over, and
+        SinkAheadOfCheckpointError for a batch before the committed one.
+        """
+        answer = self._ask(request, request.timeout_ms)
+        if answer.producer_id == NO_PRODUCER:
+            return None
+        identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        opened: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+        def open_sends() -> None:
+            delivery = self._sender.delivery
+            self._sender.produce_version = CLIENT_VERSION
+            delivery.added, delivery.unadded = None, set()
+            delivery.set_identity(identity)
+            opened.put(None)
+
+        self._shell.call_soon(open_sends)
+        self.wait_answer(opened)
+        with self._lock:
+            self._shut = None
+        return identity
+
+    def finish(self) -> None:
+        """Wait until every record is acknowledged. Raises the first failure: the attempt is then
+        void, and Spark repeats the task."""
+        self.flush()
+        failure = self._sender.delivery.failure
+        if failure is not None:
+            raise failure
+        self.leave()
+
+    def leave(self) -> None:
+        """Stop telling the coordinator, and refuse sends until the next ``join``."""
+        with self._lock:
+            self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
+        self._shell.call_soon(self._stop_keeping)
+
+    def _ask(self, request: SinkCall, timeout_ms: float) -> SinkResponse:
+        answers: queue.SimpleQueue[SinkResponse | LogbusError] = queue.SimpleQueue()
+
+        def ask() -> None:
+            deadline_ms = self._shell.now_ms() + timeout_ms
+            operation = ask_sink(self._cluster, self._known, request, deadline_ms)
+            spawn(self._shell, operation, answers.put)
+
+        self._shell.call_soon(ask)
+        answer = self.wait_answer(answers)
+        if isinstance(answer, LogbusError):
+            raise answer
+        return answer
+
+    # On the shell's thread.
+
+    def _look(self) -> None:
+        """After the first failure no batch is sent any more; fail those that wait."""
+        failure = self._sender.delivery.failure
+        if failure is not None and not self._sender.is_idle:
+            self._sender.discard(failure)
+
+    def _keep_later(self, request: KeepBatchRequest, interval_ms: float) -> None:
+        self._stop_keeping()
+        self._timer = self._shell.later(interval_ms, partial(self._keep, request, interval_ms))
+
+    def _keep(self, request: KeepBatchRequest, interval_ms: float) -> None:
+        self._keep_later(request, interval_ms)
+        deadline_ms = self._shell.now_ms() + interval_ms
+        operation = ask_sink(self._cluster, self._known, request, deadline_ms)
+        spawn(self._shell, operation, self._kept)
+
+    def _kept(self, answer: SinkResponse | LogbusError) -> None:
+        """A fenced attempt fails at once. Before the join, and without an answer, go on."""
+        if isinstance(answer, ProducerFencedError) and self._shut is None:
+            self._sender.delivery.note_failure(answer)
+            self._sender.pump()
+
+    def _stop_keeping(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,29 @@
+"""The driver's end of a micro-batch: commit or abort it at the sink's coordinator.
+
+Spark commits in a process of its own, which imports neither pyarrow nor the producer.
+"""
+
+from __future__ import annotations
+
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.group_requests import KnownCoordinator
+from broker_lite.client.operations.sink_requests import ask_sink
+from broker_lite.client.transport.blocking import monotonic_ms, shared_pool
+from broker_lite.wire.calls.sinks import EndBatchRequest
+
+
+def end_batch(
+    bootstrap_servers: str, client_id: str, request: EndBatchRequest, timeout_ms: int
+) -> None:
+    """Repeat the request until its outcome is known, for at most ``timeout_ms``.
+
+    Raises ProducerFencedError if an attempt was aborted or another run took over,
+    SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after the timeout:
+    then the batch may be committed, and Spark's replay of the batch finds out.
+    """
+    cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, client_id)
+    operation = ask_sink(
+        cluster, KnownCoordinator(request.sink), request, monotonic_ms() + timeout_ms
+    )
+    shared_pool(client_id).run(operation)

@@ -1,0 +1,289 @@
+"""The coordinator of Spark's exactly-once sinks: I/O and timers around ``transactions.sinks``.
+
+``TransactionCoordinator`` owns it: a sink is in the state partition of a transactional id of that
+name. Heads and slots are appended with ``FLAG_SINK``, so that a new leader finds them without a
+search. Loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from broker_lite.errors import (
+    ConcurrentTransactionsError,
+    InvalidTransactionTimeoutError,
+    LogbusError,
+    NotCoordinatorError,
+    ProtocolError,
+)
+from broker_lite.server.clock import Clock
+from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
+from broker_lite.transactions import sink_events as ev
+from broker_lite.transactions.effects import SendMarkers
+from broker_lite.transactions.events import (
+    Deposed,
+    Participating,
+    Persisted,
+    ProducerIdFailed,
+    ProducerIdReady,
+    RecordRefused,
+    TransactionTick,
+)
+from broker_lite.transactions.participant import NO_NUMBER
+from broker_lite.transactions.sink_records import (
+    SinkHead,
+    SinkSlot,
+    decode_head,
+    decode_slot,
+    encode_head,
+    encode_slot,
+    head_key,
+    sink_of,
+    slot_key,
+    slot_of,
+)
+from broker_lite.transactions.sinks import SinkPartition
+from broker_lite.transactions.transaction import NEVER, Now
+
+logger = logging.getLogger("logbus.transactions")
+
+FLAG_SINK = 2
+"""Flag of a sink's records in the state log."""
+PARK_S = 1.0
+"""Seconds that a request waits for the sink's previous change."""
+HEAD_DAYS = 365
+"""Days after its last use for which a sink's head is kept: a query may stop for weeks between its
+decision and its commit log."""
+_DAY_MS = 86_400_000
+
+
+class SinkStore(Protocol):
+    """What the transaction coordinator does for its sinks."""
+
+    def append_state(
+        self, partition: int, key: bytes, value: bytes | None, flags: int
+    ) -> asyncio.Future[None]:
+        """Append to the state log."""
+
+    async def next_producer_id(self) -> int:
+        """Reserve a producer id. Raises LogbusError."""
+
+
+@dataclass(slots=True, eq=False)
+class _LedSinks:
+    """The sinks of one state partition that this broker leads."""
+
+    partition: int
+    epoch: int
+    machine: SinkPartition
+    waiting: dict[int, asyncio.Future[ev.SinkResult]] = field(default_factory=dict)
+    jobs: dict[int, MarkerJob] = field(default_factory=dict)
+    is_lost: bool = False
+
+
+class SinkCoordinator:
+    """The sinks of all state partitions that this broker leads. ``timeout_max_ms``: the broker's
+    transaction.max.timeout.ms."""
+
+    def __init__(
+        self, store: SinkStore, *, markers: MarkerSender, clock: Clock, timeout_max_ms: int
+    ) -> None:
+        self._store = store
+        self._markers = markers
+        self._clock = clock
+        self._timeout_max_ms = timeout_max_ms
+        self._led: dict[int, _LedSinks] = {}
+        self._tokens = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = NEVER
+        self._is_closed = False
+
+    # Leadership.
+
+    def loaded(
+        self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
+    ) -> None:
+        """Take over the sinks of a partition, and send the markers of decided batches again."""
+        heads: dict[str, SinkHead] = {}
+        slots: dict[int, SinkSlot] = {}
+        for key, flag in flags.items():
+            if not flag & FLAG_SINK:
+                continue
+            try:
+                if (sink := sink_of(key)) is not None:
+                    heads[sink] = decode_head(values[key])
+                elif (producer_id := slot_of(key)) is not None:
+                    slots[producer_id] = decode_slot(values[key])
+            except ProtocolError as error:
+                logger.error("a record of a sink cannot be loaded: %s", error.message)
+        led = self._led[partition] = _LedSinks(partition, epoch, SinkPartition(heads, slots))
+        self._step(led, ev.SinksLoaded())
+
+    def lost(self, partition: int) -> None:
+        """Answer all requests with NOT_COORDINATOR, and forget the partition's sinks."""
+        led = self._led.pop(partition, None)
+        if led is None:
+            return
+        led.is_lost = True
+        for job in led.jobs.values():
+            job.is_cancelled = True
+        self._step(led, Deposed(NotCoordinatorError("find the sink's coordinator again")))
+
+    # Requests.
+
+    def is_sink(self, partition: int, name: str) -> bool:
+        """Return whether a sink of this name has a head in a led partition."""
+        led = self._led.get(partition)
+        return led is not None and led.machine.head(name) is not None
+
+    def describe(self, partition: int, name: str) -> tuple[SinkHead, dict[int, SinkSlot]] | None:
+        """Return a sink's head and its open attempts; None for an unknown sink."""
+        led = self._led.get(partition)
+        head = led.machine.head(name) if led is not None else None
+        return None if led is None or head is None else (head, led.machine.attempts(name))
+
+    async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
+        """Carry out a request, ``make(token)``, and return its result.
+
+        Raise LogbusError if this broker does not coordinate the partition, or if the request waits
+        for more than a second.
+        """
+        led = self._led.get(partition)
+        if led is None:
+            raise NotCoordinatorError("this broker does not coordinate the sink; find it again")
+        self._tokens += 1
+        request = make(self._tokens)
+        if isinstance(request, ev.JoinBatch) and request.timeout_ms > self._timeout_max_ms:
+            raise InvalidTransactionTimeoutError(
+                f"transaction.timeout.ms {request.timeout_ms} of sink {request.sink!r} is above "
+                f"the broker's transaction.max.timeout.ms {self._timeout_max_ms}; lower the "
+                "option or raise the broker's setting"
+            )
+        future: asyncio.Future[ev.SinkResult] = asyncio.get_running_loop().create_future()
+        led.waiting[request.token] = future
+        self._step(led, request)
+        try:
+            async with asyncio.timeout(PARK_S):
+                return await future
+        except TimeoutError:
+            raise ConcurrentTransactionsError(
+                f"sink {request.sink!r} is still writing its previous change; try again"
+            ) from None
+        finally:
+            if led.waiting.pop(request.token, None) is not None:
+                self._step(led, ev.AbandonSinkRequest(request.token))
+
+    def expire(self) -> None:
+        """Delete the heads of sinks that were not used for a year, and those of single writes."""
+        before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
+        before_ms = self._clock.monotonic_ms() - self._timeout_max_ms
+        for led in list(self._led.values()):
+            self._step(led, ev.ExpireSinks(before_day, before_ms))
+
+    def close(self) -> None:
+        """Stop the timer; the broker stops."""
+        self._is_closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    # Running the machines.
+
+    def _step(self, led: _LedSinks, event: ev.SinkEvent) -> None:
+        now = Now(self._clock.monotonic_ms(), self._clock.now_ms())
+        for effect in led.machine.step(now, event):
+            match effect:
+                case ev.PersistHead():
+                    value = None if effect.head is None else encode_head(effect.head)
+                    self._append(led, effect.number, head_key(effect.sink), value)
+                case ev.PersistSlot():
+                    value = None if effect.slot is None else encode_slot(effect.slot)
+                    self._append(led, effect.number, slot_key(effect.producer_id), value)
+                case ev.SendSinkMarkers():
+                    for row in effect.rows:
+                        self._send_markers(led, effect.sink, row)
+                case ev.FetchSlotId():
+                    self._start(self._fetch_id(led))
+                case ev.SinkReply():
+                    future = led.waiting.pop(effect.token, None)
+                    if future is not None and not future.done():
+                        future.set_result(effect.result)
+        self._set_alarm(led.machine.deadline_ms)
+
+    def _append(self, led: _LedSinks, number: int, key: bytes, value: bytes | None) -> None:
+        if led.is_lost:
+            return
+
+        def settled(future: asyncio.Future[None]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if led.is_lost or self._is_closed or future.cancelled():
+                return
+            if error is None:
+                self._step(led, Persisted(number))
+            else:
+                assert isinstance(error, LogbusError), error
+                self._step(led, RecordRefused(number, error))
+
+        future = self._store.append_state(led.partition, key, value, FLAG_SINK)
+        future.add_done_callback(settled)
+
+    def _send_markers(self, led: _LedSinks, sink: str, row: ev.SlotMarkers) -> None:
+        left: set[Participating] = set(row.partitions)
+
+        def done(participant: Participating) -> None:
+            left.discard(participant)
+            if not left and not job.is_cancelled:
+                led.jobs.pop(row.producer_id, None)
+                self._step(led, ev.SlotMarked(row.producer_id, row.epoch))
+
+        markers = SendMarkers(
+            NO_NUMBER,
+            row.producer_id,
+            row.epoch,
+            row.epoch - 1,
+            row.is_commit,
+            2,
+            row.partitions,
+            frozenset(),
+        )
+        job = MarkerJob(sink, markers, led.partition, led.epoch, done)
+        led.jobs[row.producer_id] = job
+        # The request that caused the decision is answered first.
+        asyncio.get_running_loop().call_soon(self._markers.send, job)
+
+    async def _fetch_id(self, led: _LedSinks) -> None:
+        event: ev.SinkEvent
+        try:
+            event = ProducerIdReady(await self._store.next_producer_id())
+        except LogbusError as error:
+            event = ProducerIdFailed(error)
+        if not led.is_lost:
+            self._step(led, event)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_alarm(self, at_ms: int) -> None:
+        if at_ms >= self._alarm_ms or self._is_closed:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        wait_s = max(at_ms - self._clock.monotonic_ms(), 0) / 1000
+        self._alarm_ms = at_ms
+        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm, self._alarm_ms = None, NEVER
+        for led in list(self._led.values()):
+            if led.machine.deadline_ms <= self._clock.monotonic_ms():
+                self._step(led, TransactionTick())
+            else:
+                self._set_alarm(led.machine.deadline_ms)

@@ -1,0 +1,37 @@
+"""EndBatch, logbus API 10004: the driver of Spark's exactly-once sink commits or aborts a batch.
+
+The answer follows the markers, or the committed decision by a second.
+"""
+
+from __future__ import annotations
+
+from broker_lite.errors import LogbusError
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.transactions.sink_events import EndBatch
+from broker_lite.transactions.sink_records import ProducerPair
+from broker_lite.wire.calls.sinks import EndBatchRequest, SinkResponse
+
+
+async def handle(
+    parts: BrokerContext, request: RequestContext, message: EndBatchRequest
+) -> SinkResponse:
+    """Decide the batch, or confirm the decision of a repeated request."""
+    try:
+        result = await parts.transactions.ask_sink(
+            message.sink,
+            lambda token: EndBatch(
+                token,
+                message.sink,
+                message.run,
+                message.batch,
+                message.is_commit,
+                frozenset(ProducerPair(*pair) for pair in message.winners),
+                message.rows,
+            ),
+        )
+        if result.error is not None:
+            raise result.error
+    except LogbusError as error:
+        return SinkResponse(error.code, error.message)
+    return SinkResponse()

@@ -1,0 +1,37 @@
+"""JoinBatch, logbus API 10003: a task attempt of Spark's exactly-once sink begins to write.
+
+The answer names the producer id and epoch to write with, or says that the batch is committed.
+"""
+
+from __future__ import annotations
+
+from broker_lite.errors import LogbusError
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.transactions.sink_events import JoinBatch
+from broker_lite.wire.calls.sinks import JoinBatchRequest, SinkResponse
+
+
+async def handle(
+    parts: BrokerContext, request: RequestContext, message: JoinBatchRequest
+) -> SinkResponse:
+    """Open an attempt, or repeat the answer to a repeated request."""
+    try:
+        result = await parts.transactions.ask_sink(
+            message.sink,
+            lambda token: JoinBatch(
+                token,
+                message.sink,
+                message.run,
+                message.batch,
+                message.task,
+                message.attempt,
+                message.timeout_ms,
+                frozenset(message.partitions),
+            ),
+        )
+        if result.error is not None:
+            raise result.error
+    except LogbusError as error:
+        return SinkResponse(error.code, error.message)
+    return SinkResponse(producer_id=result.producer_id, producer_epoch=result.epoch)

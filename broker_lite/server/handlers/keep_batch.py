@@ -1,0 +1,25 @@
+"""KeepBatch, logbus API 10005: an attempt of Spark's exactly-once sink is still writing."""
+
+from __future__ import annotations
+
+from broker_lite.errors import LogbusError
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.transactions.sink_events import KeepBatch
+from broker_lite.wire.calls.sinks import KeepBatchRequest, SinkResponse
+
+
+async def handle(
+    parts: BrokerContext, request: RequestContext, message: KeepBatchRequest
+) -> SinkResponse:
+    """Restart the time after which a silent batch aborts."""
+    try:
+        result = await parts.transactions.ask_sink(
+            message.sink,
+            lambda token: KeepBatch(token, message.sink, message.run, message.batch),
+        )
+        if result.error is not None:
+            raise result.error
+    except LogbusError as error:
+        return SinkResponse(error.code, error.message)
+    return SinkResponse()

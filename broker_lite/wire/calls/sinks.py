@@ -1,0 +1,146 @@
+"""What the exactly-once sink of Spark asks its coordinator: our own JoinBatch, EndBatch and
+KeepBatch, version 0. The answers carry logbus's own error codes and the message of the error."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from broker_lite.errors import NO_ERROR
+from broker_lite.model import NO_PRODUCER, PartitionKey
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+_JOIN = struct.Struct(">qqqq")
+"""Batch, task, attempt, timeout in ms."""
+_END = struct.Struct(">q?q")
+"""Batch, whether to commit, rows."""
+_PAIR = struct.Struct(">qh")
+_RESULT = struct.Struct(">qh")
+
+
+class SinkResponse(NamedTuple):
+    """The answer to all three. For a JoinBatch without an error: the pair to write with, or
+    NO_PRODUCER if the batch is committed already."""
+
+    error_code: int = NO_ERROR
+    error_message: str = ""
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = -1
+
+
+def encode_sink_response(response: SinkResponse, writer: Writer) -> None:
+    """The broker's side: the body of the answer."""
+    writer.i16(response.error_code)
+    writer.string(response.error_message)
+    writer.pack(_RESULT, response.producer_id, response.producer_epoch)
+    writer.tag_end()
+
+
+def _decode(reader: Reader) -> SinkResponse:
+    response = SinkResponse(reader.i16(), reader.string(), *reader.unpack(_RESULT))
+    return reader.ended(response)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinBatchRequest:
+    """Begin to write a batch as one attempt of a task. ``partitions`` are those that the attempt
+    may write to, if few."""
+
+    API_KEY: ClassVar[int] = ApiKey.JOIN_BATCH
+    VERSION: ClassVar[int] = 0
+
+    sink: str
+    run: str
+    batch: int
+    task: int
+    attempt: int
+    timeout_ms: int
+    partitions: tuple[PartitionKey, ...] = ()
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.sink)
+        writer.string(self.run)
+        writer.pack(_JOIN, self.batch, self.task, self.attempt, self.timeout_ms)
+
+        def put(row: PartitionKey) -> None:
+            writer.uuid(row.topic_id)
+            writer.i32(row.partition)
+
+        writer.array(self.partitions, put)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> SinkResponse:
+        return _decode(reader)
+
+    @staticmethod
+    def decode_request(reader: Reader) -> JoinBatchRequest:
+        """The broker's side: the request whose body ``reader`` stands at."""
+        sink, run = reader.string(), reader.string()
+        batch, task, attempt, timeout_ms = reader.unpack(_JOIN)
+        partitions = reader.array(lambda it: PartitionKey(it.uuid(), it.i32()))
+        request = JoinBatchRequest(sink, run, batch, task, attempt, timeout_ms, partitions)
+        return reader.ended(request)
+
+
+@dataclass(frozen=True, slots=True)
+class EndBatchRequest:
+    """Commit a batch with these attempts (producer id and epoch), or abort it."""
+
+    API_KEY: ClassVar[int] = ApiKey.END_BATCH
+    VERSION: ClassVar[int] = 0
+
+    sink: str
+    run: str
+    batch: int
+    is_commit: bool
+    winners: tuple[tuple[int, int], ...] = ()
+    rows: int = 0
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.sink)
+        writer.string(self.run)
+        writer.pack(_END, self.batch, self.is_commit, self.rows)
+        writer.array(self.winners, lambda pair: writer.pack(_PAIR, *pair))
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> SinkResponse:
+        return _decode(reader)
+
+    @staticmethod
+    def decode_request(reader: Reader) -> EndBatchRequest:
+        """The broker's side: the request whose body ``reader`` stands at."""
+        sink, run = reader.string(), reader.string()
+        batch, is_commit, rows = reader.unpack(_END)
+        winners = reader.array(lambda it: it.unpack(_PAIR))
+        return reader.ended(EndBatchRequest(sink, run, batch, is_commit, winners, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepBatchRequest:
+    """Say that an attempt is still writing."""
+
+    API_KEY: ClassVar[int] = ApiKey.KEEP_BATCH
+    VERSION: ClassVar[int] = 0
+
+    sink: str
+    run: str
+    batch: int
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.sink)
+        writer.string(self.run)
+        writer.i64(self.batch)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> SinkResponse:
+        return _decode(reader)
+
+    @staticmethod
+    def decode_request(reader: Reader) -> KeepBatchRequest:
+        """The broker's side: the request whose body ``reader`` stands at."""
+        return reader.ended(KeepBatchRequest(reader.string(), reader.string(), reader.i64()))
