@@ -108,17 +108,17 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> LogbusWriter:
         from pyspark_logbus.writers import LogbusWriter
 
-        return LogbusWriter.plan(self._write_options(), schema, overwrite=overwrite)
+        return LogbusWriter.plan(self._write_options(streaming=False), schema, overwrite=overwrite)
 
     @error_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogbusStreamWriter:
         from pyspark_logbus.writers import LogbusStreamWriter
 
         # Complete mode arrives as overwrite; the sink appends, as Spark's Kafka sink does.
-        return LogbusStreamWriter.plan(self._write_options(), schema)
+        return LogbusStreamWriter.plan(self._write_options(streaming=True), schema)
 
-    def _write_options(self) -> WriteOptions:
-        return options.write_options(self._values, self._bootstrap)
+    def _write_options(self, *, streaming: bool) -> WriteOptions:
+        return options.write_options(self._values, self._bootstrap, streaming=streaming)
 
     def _plan(self, schema: StructType, *, streaming: bool) -> tuple[ReadOptions, Any]:
         from pyspark_logbus.read_task import ReadPlan

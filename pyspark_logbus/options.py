@@ -185,8 +185,8 @@ OPTIONS: tuple[Option, ...] = (
     _read(
         "isolation.level",
         kind.one_of("read_committed", "read_uncommitted"),
-        "whether records of open transactions are read",
-        "read_uncommitted",
+        "read_uncommitted also reads records of open and aborted transactions",
+        "read_committed",
         "kafka.isolation.level",
     ),
     _read(
@@ -279,6 +279,37 @@ OPTIONS: tuple[Option, ...] = (
         "true",
         "kafka.enable.idempotence",
     ),
+    _write(
+        "deliveryGuarantee",
+        kind.one_of("at_least_once", "exactly_once"),
+        "exactly_once: each micro-batch, or df.write, is one transaction, and a replay writes "
+        "nothing twice",
+        "at_least_once",
+    ),
+    _write(
+        "transactionalId",
+        kind.text,
+        "exactly_once: prefix of a stream's sink id; with df.write the sink id",
+    ),
+    _write(
+        "transactionVersion",
+        kind.whole(0),
+        "df.write with transactionalId: a version that is committed already writes nothing; "
+        "must rise",
+    ),
+    _write(
+        "transaction.timeout.ms",
+        kind.whole(1000, kind.INT_MAX),
+        "exactly_once: a batch that is silent for this time is aborted",
+        "300000",
+        "kafka.transaction.timeout.ms",
+    ),
+    _write(
+        "onReplayMismatch",
+        kind.one_of("fail", "skip"),
+        "exactly_once: a replay with other rows, or of a batch before the last committed one",
+        "fail",
+    ),
 )
 """The table of all options, from which documentation and nearest names are made."""
 
@@ -295,7 +326,7 @@ _IGNORED_LINES = (
     "receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms retries",
     "retry.backoff.max.ms send.buffer.bytes session.timeout.ms",
     "socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms",
-    "transaction.timeout.ms compression.gzip.level compression.lz4.level",
+    "compression.gzip.level compression.lz4.level",
     "compression.zstd.level",
 )
 KAFKA_IGNORED = frozenset(line for words in _IGNORED_LINES for line in words.split())
@@ -316,12 +347,11 @@ KAFKA_REFUSED: Mapping[str, str] = {
     "interceptor.classes": "there are no interceptors",
     "partitioner.class": _PLACEMENT,
     "partitioner.ignore.keys": _PLACEMENT,
-    "transactional.id": "exactly-once writing is not built yet",
+    "transactional.id": "use deliveryGuarantee=exactly_once, and transactionalId",
 }
 _REFUSED: Mapping[str, str] = {
-    "transactionalid": "exactly-once writing is not built yet; rows are written at least once",
-    "txnappid": "exactly-once writing is not built yet; rows are written at least once",
-    "txnversion": "exactly-once writing is not built yet; rows are written at least once",
+    "txnappid": "use deliveryGuarantee=exactly_once with transactionalId",
+    "txnversion": "use deliveryGuarantee=exactly_once with transactionVersion",
 }
 _CATALOG_TABLE = (
     "USING logbus cannot make a table: Spark keeps a table's OPTIONS in its catalog and gives a "
@@ -505,10 +535,13 @@ def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> 
     )
 
 
-def write_options(values: Parsed, bootstrap_servers: str) -> WriteOptions:
-    """Return a sink's settings."""
+def write_options(
+    values: Parsed, bootstrap_servers: str, *, streaming: bool = False
+) -> WriteOptions:
+    """Return a sink's settings. Raises InvalidConfigError for options that exclude each other."""
     get = _with_defaults(values)
     acks = get("acks")
+    _check_exactly_once(values, streaming)
     return WriteOptions(
         bootstrap_servers=bootstrap_servers,
         topic=values.get("topic", ""),
@@ -525,7 +558,34 @@ def write_options(values: Parsed, bootstrap_servers: str) -> WriteOptions:
         idempotence=get("enable.idempotence") and acks == "all",
         request_timeout_ms=get("request.timeout.ms"),
         client_id=get("client.id"),
+        is_exactly_once=get("deliveryGuarantee") == "exactly_once",
+        transactional_id=values.get("transactionalId", ""),
+        transaction_version=values.get("transactionVersion", -1),
+        transaction_timeout_ms=get("transaction.timeout.ms"),
+        skips_replay_mismatch=get("onReplayMismatch") == "skip",
     )
+
+
+def _check_exactly_once(values: Parsed, streaming: bool) -> None:
+    if values.get("deliveryGuarantee") != "exactly_once":
+        for name in ("transactionalId", "transactionVersion", "onReplayMismatch"):
+            if name in values:
+                raise InvalidConfigError(f"{name} needs deliveryGuarantee=exactly_once; give both")
+        return
+    if values.get("acks", "all") != "all" or values.get("enable.idempotence") is False:
+        raise InvalidConfigError(
+            "deliveryGuarantee=exactly_once needs acks=all and enable.idempotence=true; leave out "
+            "these two options"
+        )
+    if streaming and "transactionVersion" in values:
+        raise InvalidConfigError(
+            "transactionVersion is for df.write; a stream uses its batch id: leave it out"
+        )
+    if not streaming and ("transactionalId" in values) != ("transactionVersion" in values):
+        raise InvalidConfigError(
+            "df.write takes transactionalId and transactionVersion together: a repeat with the "
+            "same pair writes nothing. Give both or none"
+        )
 
 
 def _with_defaults(values: Parsed) -> Callable[[str], Any]:

@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.operations.cluster import unknown_topic
+from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.producer import Producer
+from broker_lite.client.transactions.attempt import AttemptProducer
 from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
@@ -28,9 +30,13 @@ from broker_lite.errors import (
     InvalidRecordError,
     LogbusError,
     NullTopicError,
+    SinkAheadOfCheckpointError,
 )
+from broker_lite.model import NO_EPOCH
 from broker_lite.record.arrays import bitmap, fixed, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
+from broker_lite.wire.calls.sinks import JoinBatchRequest
+from pyspark_logbus.exactly_once import NO_PRODUCER, Attempt, TaskIdentity
 from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.worker_memory import keep_for_next_rows
@@ -45,11 +51,13 @@ PARTITIONS_KNOWN_S = 60.0
 class Sink:
     """A producer and the known topics, for one set of options in one process."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, transactional_id: str = "") -> None:
         keep_for_next_rows()
         self.options = options
         self.process = os.getpid()
-        self.producer = Producer(options.bootstrap_servers, producer_config(options))
+        config = producer_config(options, transactional_id)
+        kind = AttemptProducer if transactional_id else Producer
+        self.producer = kind(options.bootstrap_servers, config)
         self._admin = Admin(
             options.bootstrap_servers,
             client_id=options.client_id,
@@ -67,6 +75,9 @@ class Sink:
             found = self._admin.cluster((topic,)).topics.get(topic)
             if found is None or found.error is not None:
                 raise (found.error if found and found.error else unknown_topic(topic))
+            if known is not None and isinstance(self.producer, AttemptProducer):
+                # An attempt writes with one producer: new partitions are for the next one.
+                return len(found.partitions) if at_least else known[0]
             if known is not None and len(found.partitions) > known[0]:
                 # The producer refreshes topics as rarely, and refuses unknown ones.
                 self.producer.flush()
@@ -78,12 +89,13 @@ class Sink:
         return known[0]
 
 
-_sinks: dict[WriteOptions, Sink] = {}
+_sinks: dict[tuple[WriteOptions, str], Sink] = {}
 
 
-def producer_config(options: WriteOptions) -> ProducerConfig:
+def producer_config(options: WriteOptions, transactional_id: str = "") -> ProducerConfig:
     """Return the producer's settings for the sink's options."""
     return ProducerConfig(
+        transactional_id=transactional_id,
         acks=options.acks,
         linger_ms=options.linger_ms,
         batch_bytes=options.batch_bytes,
@@ -99,13 +111,14 @@ def producer_config(options: WriteOptions) -> ProducerConfig:
     )
 
 
-def sink_for(options: WriteOptions) -> Sink:
+def sink_for(options: WriteOptions, transactional_id: str = "") -> Sink:
     """Return this process's sink; a forked child makes its own. The least recently used sink
     makes space for a new one."""
-    sink = _sinks.pop(options, None)
+    key = options, transactional_id
+    sink = _sinks.pop(key, None)
     if sink is None or sink.process != os.getpid():
-        sink = Sink(options)
-    _sinks[options] = sink
+        sink = Sink(options, transactional_id)
+    _sinks[key] = sink
     while len(_sinks) > SINKS_MAX:
         oldest = _sinks.pop(next(iter(_sinks)))
         if oldest.process == os.getpid():
@@ -122,23 +135,85 @@ def write_batches(
     Raises NullTopicError, UnknownTopicOrPartitionError, InvalidPartitionsError,
     MessageTooLargeError, DeliveryTimedOutError and refusals of the brokers.
     """
-    sink = sink_for(options)
     written: dict[str, int] = {}
-    try:
+    with _sink_of_task(options) as sink:
         for batch in batches:
-            parts = list(by_topic(batch, options.topic, columns))
-            checked = [(topic, *_check(sink, topic, part, columns)) for topic, part in parts]
-            for topic, rows, chosen in checked:
-                sink.producer.send_columns(topic, rows, chosen)
-                written[topic] = written.get(topic, 0) + rows.row_count
+            for topic, count in _send(sink, batch, columns):
+                written[topic] = written.get(topic, 0) + count
         sink.producer.flush()
+    return written
+
+
+def write_attempt(
+    batches: Iterable[pa.RecordBatch],
+    options: WriteOptions,
+    columns: SinkColumns,
+    identity: TaskIdentity,
+) -> Attempt:
+    """Write a task's rows as one attempt of an exactly-once batch.
+
+    The attempt joins the batch at its first row. If the batch is committed already, the rows are
+    only counted: stateful operators upstream commit when their rows are consumed. Raises as
+    ``write_batches`` does, and the coordinator's errors.
+    """
+    pair: tuple[int, int] = (NO_PRODUCER, NO_EPOCH)
+    rows, is_open, is_committed = 0, False, False
+    with _sink_of_task(options, identity.sink) as sink:
+        producer = sink.producer
+        assert isinstance(producer, AttemptProducer)
+        producer.keep(identity.run, identity.batch, options.transaction_timeout_ms)
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if not is_open and not is_committed:
+                joined = _join(producer, options, identity)
+                is_committed = joined is None
+                if joined is not None:
+                    pair, is_open = joined, True
+            rows += batch.num_rows
+            if is_open:
+                for _ in _send(sink, batch, columns):
+                    pass
+        if is_open:
+            producer.finish()
+        else:
+            producer.leave()
+    return Attempt(identity, pair, rows)
+
+
+def _join(
+    producer: AttemptProducer, options: WriteOptions, identity: TaskIdentity
+) -> ProducerIdentity | None:
+    request = JoinBatchRequest(*identity, options.transaction_timeout_ms)
+    try:
+        return producer.join(request)
+    except SinkAheadOfCheckpointError:
+        if options.skips_replay_mismatch:
+            return None
+        raise
+
+
+@contextlib.contextmanager
+def _sink_of_task(options: WriteOptions, transactional_id: str = "") -> Iterator[Sink]:
+    """Give the process's sink to one task; a failed task's producer is not used again, because it
+    may still hold records."""
+    sink = sink_for(options, transactional_id)
+    try:
+        yield sink
     except BaseException:
-        # Records that a failed producer still holds must not count for the next task.
-        _sinks.pop(options, None)
+        _sinks.pop((options, transactional_id), None)
         with contextlib.suppress(LogbusError):
             sink.producer.close(0)
         raise
-    return written
+
+
+def _send(sink: Sink, batch: pa.RecordBatch, columns: SinkColumns) -> Iterator[tuple[str, int]]:
+    """Send the rows of a batch, all checked before the first; yield topics and row counts."""
+    parts = list(by_topic(batch, sink.options.topic, columns))
+    checked = [(topic, *_check(sink, topic, part, columns)) for topic, part in parts]
+    for topic, rows, chosen in checked:
+        sink.producer.send_columns(topic, rows, chosen)
+        yield topic, rows.row_count
 
 
 def by_topic(

@@ -88,3 +88,9 @@ class WriteOptions:
     idempotence: bool
     request_timeout_ms: int
     client_id: str
+    is_exactly_once: bool = False
+    transactional_id: str = ""
+    transaction_version: int = -1
+    """-1: not given."""
+    transaction_timeout_ms: int = 300_000
+    skips_replay_mismatch: bool = False

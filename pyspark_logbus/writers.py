@@ -2,8 +2,9 @@
 
 Spark keeps two processes for a streaming sink: one plans every micro-batch and pickles a writer
 for the tasks, the other commits with a writer that it makes anew. So a streaming writer looks up
-its topic when it is pickled, and committing imports neither pyarrow nor the client. At least once:
-a task's rows are all acknowledged before it ends; repeated, it writes them again.
+its topic when it is pickled, and committing imports neither pyarrow nor the producer. A task's rows
+are all acknowledged before it ends. By default a repeated task writes them again (at least once);
+``exactly_once`` makes each batch a transaction.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker_lite.errors import InvalidConfigError, LogbusError
+from pyspark_logbus import exactly_once
 from pyspark_logbus.error_line import error_line
+from pyspark_logbus.exactly_once import BatchWrite, TaskIdentity
 from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns, sink_columns
 from pyspark_logbus.worker_process import modules_are_no_garbage
@@ -60,10 +63,16 @@ class _SinkTask:
     @error_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # pyarrow and the producing client belong to executors only.
-        from pyspark_logbus.partition_writer import write_batches
+        from pyspark_logbus.partition_writer import write_attempt, write_batches
 
         modules_are_no_garbage()
+        if self._options.is_exactly_once:
+            return write_attempt(iterator, self._options, self._columns, self._identity())
         return RowsWritten(write_batches(iterator, self._options, self._columns))
+
+    def _identity(self) -> TaskIdentity:
+        """Return the identity of the task that this runs in."""
+        raise NotImplementedError
 
 
 class LogbusWriter(_SinkTask, DataSourceArrowWriter):
@@ -82,12 +91,25 @@ class LogbusWriter(_SinkTask, DataSourceArrowWriter):
         _check_topic(options)
         return cls(options, columns)
 
+    def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
+        super().__init__(options, columns)
+        self._write = BatchWrite.plan(options)
+
+    def _identity(self) -> TaskIdentity:
+        return exactly_once.write_identity(self._write)
+
+    @error_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing: every task's rows were acknowledged before it ended."""
+        """At least once: nothing, since every task's rows were acknowledged before it ended."""
         modules_are_no_garbage()
+        if self._options.is_exactly_once:
+            exactly_once.commit(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        log.warning("a batch write failed: rows that tasks had written stay in the log")
+        if self._options.is_exactly_once:
+            exactly_once.abort(self._options, messages, self._write)
+        else:
+            log.warning("a batch write failed: rows that tasks had written stay in the log")
 
 
 class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
@@ -108,11 +130,20 @@ class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
             raise SinkRefusedError(str(error)) from None
         return {"_options": self._options, "_columns": self._columns}
 
+    def _identity(self) -> TaskIdentity:
+        return exactly_once.stream_identity(self._options)
+
+    @error_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: every task's rows were acknowledged before it ended."""
+        """At least once: nothing, since every task's rows were acknowledged before it ended."""
         modules_are_no_garbage()
+        if self._options.is_exactly_once:
+            exactly_once.commit(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        if self._options.is_exactly_once:
+            exactly_once.abort(self._options, messages)
+            return
         log.warning(
             "micro-batch %d failed: rows that its tasks had written stay in the log, and are "
             "written again when it is repeated (at least once)",

@@ -52,6 +52,7 @@ LAZY_IMPORTS = {
     "broker_lite/storage/reader.py": "a broker that decodes no body needs no numpy, no pyarrow",
     "pyspark_logbus/batch_reader.py": "executors unpickle it and must not import what plans",
     "pyspark_logbus/datasource.py": "each Spark process imports its own part: reader or writer",
+    "pyspark_logbus/exactly_once.py": "only a driver that ends a batch needs the client",
     "pyspark_logbus/stream_reader.py": "executors unpickle it and must not import what plans",
     "pyspark_logbus/testing.py": "pytest loads it in every session where logbus is installed",
     "pyspark_logbus/writers.py": "the process that commits must import neither client nor pyarrow",

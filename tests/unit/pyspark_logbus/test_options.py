@@ -52,8 +52,8 @@ def batch(**given):
         ({"kafka.buffer.memory": "0"}, "buffer.memory='0': give a whole number"),
         ({"kafka.security.protocol": "SASL_SSL"}, "not built yet"),
         ({"kafka.ssl.truststore.location": "x"}, "not built yet"),
-        ({"kafka.transactional.id": "x"}, "exactly-once"),
-        ({"transactionalId": "x"}, "exactly-once"),
+        ({"kafka.transactional.id": "x"}, "transactionalId"),
+        ({"txnVersion": "1"}, "transactionVersion"),
         ({"option.subscribe": "t", "provider": "logbus"}, "CREATE TEMPORARY VIEW name USING"),
         ({"bootstrap.servers": "a:1", "kafka.bootstrap.servers": "b:1"}, "two spellings"),
         ({"group.id": "a", "kafka.group.id": "b"}, "two spellings"),
@@ -238,3 +238,30 @@ def test_readme_lists_every_option_with_its_default():
         assert [name.strip(" `") for name in names.split(",")] == [option.name, *option.spellings]
         assert default.strip("`") == option.default
         assert effect == option.doc
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"transactionalId": "x"}, "needs deliveryGuarantee=exactly_once"),
+        ({"deliveryGuarantee": "exactly_once", "acks": "1"}, "acks=all"),
+        ({"deliveryGuarantee": "exactly_once", "enable.idempotence": "false"}, "acks=all"),
+        (
+            {"deliveryGuarantee": "exactly_once", "transactionVersion": "1"},
+            "transactionVersion is for df.write",
+        ),
+    ],
+)
+def test_exactly_once_stream_refuses_options_that_exclude_it(given, words):
+    with pytest.raises(InvalidConfigError, match=words):
+        options.write_options(options.parse(given), "h:1", streaming=True)
+
+
+def test_exactly_once_batch_write_takes_id_and_version_together():
+    given = {"deliveryGuarantee": "exactly_once", "transactionalId": "job"}
+    with pytest.raises(InvalidConfigError, match="together"):
+        options.write_options(options.parse(given), "h:1")
+    write = options.write_options(options.parse({**given, "transactionVersion": "7"}), "h:1")
+    assert (write.is_exactly_once, write.transactional_id, write.transaction_version) == (
+        True, "job", 7,
+    )  # fmt: skip

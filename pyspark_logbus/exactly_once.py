@@ -1,0 +1,167 @@
+"""Exactly-once writing: what tasks tell the driver, and how the driver ends a batch.
+
+A micro-batch, or a ``df.write``, is one group transaction of its *sink*. Each task attempt writes
+under an identity that the sink's coordinator gives it. The driver ends the batch with the attempts
+that Spark counts; the coordinator's record of the last committed batch makes a replay harmless.
+This module imports neither pyarrow nor the producer: Spark commits in a process of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from broker_lite.errors import (
+    InvalidConfigError,
+    LogbusError,
+    ProducerFencedError,
+    SinkAheadOfCheckpointError,
+    SinkRowsDifferError,
+)
+from pyspark_logbus.query_options import WriteOptions
+
+log = logging.getLogger("pyspark_logbus")
+
+NO_PRODUCER = -1
+REPLAY_MISMATCHES = (SinkAheadOfCheckpointError, SinkRowsDifferError)
+
+
+class TaskIdentity(NamedTuple):
+    """One attempt of one task: the sink, the run of the query, and Spark's numbers."""
+
+    sink: str
+    run: str
+    batch: int
+    task: int
+    attempt: int
+
+
+class BatchWrite(NamedTuple):
+    """The identity of one ``df.write``. Without a ``transactionalId`` sink and run are equal, and
+    the write is atomic; with it, a repeated ``transactionVersion`` writes nothing."""
+
+    sink: str
+    run: str
+    batch: int
+
+    @classmethod
+    def plan(cls, options: WriteOptions) -> BatchWrite:
+        run = str(uuid.uuid4())
+        if options.transactional_id:
+            return cls(options.transactional_id, run, options.transaction_version)
+        return cls(run, run, 0)
+
+
+class Attempt(WriterCommitMessage):
+    """A finished attempt. ``producer_id`` is NO_PRODUCER if the batch was committed before, so the
+    attempt has only counted its rows."""
+
+    def __init__(self, identity: TaskIdentity, producer: tuple[int, int], rows: int) -> None:
+        self.sink, self.run, self.batch = identity[:3]
+        self.producer_id, self.epoch = producer
+        self.rows = rows
+
+
+def stream_identity(options: WriteOptions) -> TaskIdentity:
+    """Return the identity of this task of a stream, from Spark's properties of the job. Raises
+    InvalidConfigError if this version of Spark does not set them."""
+    context = _context()
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    run = context.getLocalProperty("spark.jobGroup.id")
+    if query is None or batch is None or run is None:
+        raise InvalidConfigError(
+            "deliveryGuarantee=exactly_once: Spark does not tell this task its query, run and "
+            "batch (sql.streaming.queryId, spark.jobGroup.id, streaming.sql.batchId). In "
+            "foreachBatch use df.write with transactionalId and transactionVersion"
+        )
+    prefix = f"{options.transactional_id}-" if options.transactional_id else ""
+    number = context.partitionId(), context.taskAttemptId()
+    return TaskIdentity(prefix + query, run, int(batch), *number)
+
+
+def write_identity(write: BatchWrite) -> TaskIdentity:
+    """Return the identity of this task of a ``df.write``."""
+    context = _context()
+    return TaskIdentity(*write, context.partitionId(), context.taskAttemptId())
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise InvalidConfigError("deliveryGuarantee=exactly_once works in Spark's tasks only")
+    return context
+
+
+def commit(
+    options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None = None
+) -> None:
+    """Commit a batch with the attempts of ``messages``; nothing if no task had rows.
+
+    ``batch`` is the micro-batch that Spark commits. Raises the coordinator's error, or
+    InvalidConfigError for attempts of another batch.
+    """
+    attempts = [message for message in messages if isinstance(message, Attempt)]
+    if not attempts:
+        return
+    first = attempts[0]
+    if batch is not None and any(attempt.batch != batch for attempt in attempts):
+        raise InvalidConfigError(
+            f"Spark commits batch {batch} with attempts of batch {first.batch}; "
+            "deliveryGuarantee=exactly_once does not support this version of Spark"
+        )
+    winners = tuple(
+        (attempt.producer_id, attempt.epoch)
+        for attempt in attempts
+        if attempt.producer_id != NO_PRODUCER
+    )
+    rows = sum(attempt.rows for attempt in attempts)
+    try:
+        _end(options, first, is_commit=True, winners=winners, rows=rows)
+    except REPLAY_MISMATCHES as error:
+        if not options.skips_replay_mismatch:
+            raise
+        log.warning("batch %d is skipped (onReplayMismatch=skip): %s", first.batch, error)
+
+
+def abort(
+    options: WriteOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    write: BatchWrite | None = None,
+) -> None:
+    """Abort a batch. It never undoes a decision; without an answer, the coordinator aborts the
+    batch after ``transaction.timeout.ms`` of silence.
+
+    ``write`` is that of a ``df.write``. The driver of a stream knows its sink from an attempt only;
+    without one, the next run of the query takes over and aborts.
+    """
+    attempts = [message for message in messages if isinstance(message, Attempt)]
+    batch = write or (attempts[0] if attempts else None)
+    if batch is None:
+        return
+    try:
+        _end(options, batch, is_commit=False)
+    except ProducerFencedError:
+        log.debug("no attempt of batch %d had joined", batch.batch)
+    except LogbusError as error:
+        log.warning("batch %d could not be aborted now: %s", batch.batch, error)
+
+
+def _end(
+    options: WriteOptions,
+    attempt: Attempt | BatchWrite,
+    *,
+    is_commit: bool,
+    winners: tuple[tuple[int, int], ...] = (),
+    rows: int = 0,
+) -> None:
+    from broker_lite.client.transactions.batch_end import end_batch
+    from broker_lite.wire.calls.sinks import EndBatchRequest
+
+    request = EndBatchRequest(attempt.sink, attempt.run, attempt.batch, is_commit, winners, rows)
+    end_batch(options.bootstrap_servers, options.client_id, request, options.transaction_timeout_ms)

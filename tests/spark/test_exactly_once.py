@@ -1,0 +1,168 @@
+"""The exactly-once sink: each row of a batch is visible once, or never."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from spark_queries import records
+
+EXACTLY_ONCE = {"deliveryGuarantee": "exactly_once", "transaction.timeout.ms": "20000"}
+
+
+def visible(bus, topic):
+    """Return the values that read_committed shows, sorted; a value that is there twice is twice."""
+    return sorted(record.value.decode() for record in records(bus, topic))
+
+
+def copy(queries, source, target, checkpoint, frame=None, **options):
+    """Run a query from one topic to another until it has read all, and return it."""
+    read = queries.stream(subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    query = queries.start(
+        (frame or (lambda rows: rows))(read.select("value")),
+        checkpoint=checkpoint,
+        trigger={"availableNow": True},
+        topic=target,
+        **EXACTLY_ONCE,
+        **options,
+    )
+    query.awaitTermination()
+    return query
+
+
+def forget_last_commit(checkpoint):
+    """Remove the last batch from Spark's commit log, as if the driver had died before it was
+    written; return the batch."""
+    commits = Path(checkpoint, "commits")
+    last = max((path for path in commits.iterdir() if path.name.isdigit()),
+               key=lambda path: int(path.name))  # fmt: skip
+    for path in (last, commits / f".{last.name}.crc"):
+        path.unlink(missing_ok=True)
+    return int(last.name)
+
+
+@pytest.fixture
+def copied(queries, bus):
+    """A source with ten rows, its target, and the checkpoint of the query that copied them."""
+    source, target = queries.topic(5, 5), queries.topic(0, 0)
+    checkpoint = queries.checkpoint()
+    copy(queries, source, target, checkpoint)
+    assert visible(bus, target) == queries.values(source)
+    return source, target, checkpoint
+
+
+def test_batches_are_visible_once_and_a_restart_continues(queries, bus, copied):
+    source, target, checkpoint = copied
+    queries.fill(source, 3, 3, word="more")
+    copy(queries, source, target, checkpoint)
+    found = visible(bus, target)
+    assert len(found) == 16 and found == queries.values(source)
+
+
+def test_driver_that_dies_after_the_decision_repeats_nothing(queries, bus, copied):
+    source, target, checkpoint = copied
+    forget_last_commit(checkpoint)
+    queries.fill(source, 2, 2, word="more")
+    query = copy(queries, source, target, checkpoint)
+    assert query.exception() is None
+    assert visible(bus, target) == queries.values(source)
+
+
+def test_failed_task_leaves_nothing_visible_and_the_replay_writes_once(queries, bus, tmp_path):
+    source, target = queries.topic(5, 5), queries.topic(0, 0)
+    checkpoint = queries.checkpoint()
+    fails = tmp_path / "fails"
+    fails.touch()
+
+    def failing(rows):
+        def look(batches):
+            for batch in batches:
+                yield batch
+                # The rows of this batch are with the sink's producer, or on the brokers.
+                if fails.exists():
+                    raise ValueError("planted")
+
+        return rows.mapInArrow(look, rows.schema)
+
+    with pytest.raises(StreamingQueryException, match="planted"):
+        copy(queries, source, target, checkpoint, failing)
+    assert visible(bus, target) == []
+    fails.unlink()
+    copy(queries, source, target, checkpoint, failing)
+    assert visible(bus, target) == queries.values(source)
+
+
+def test_replay_with_other_rows_fails_or_is_skipped(queries, bus, copied):
+    source, target, checkpoint = copied
+    before = visible(bus, target)
+    other = shutil.copytree(checkpoint, f"{checkpoint}-other")
+
+    forget_last_commit(checkpoint)
+    with pytest.raises(StreamingQueryException, match="SINK_ROWS_DIFFER"):
+        copy(queries, source, target, checkpoint, doubled)
+    assert visible(bus, target) == before
+    forget_last_commit(other)
+    copy(queries, source, target, str(other), doubled, onReplayMismatch="skip")
+    assert visible(bus, target) == before
+
+
+def doubled(rows):
+    """Each row twice: another number of rows than the committed batch has."""
+    return rows.selectExpr("explode(array(value, value)) as value")
+
+
+def test_checkpoint_that_was_set_back_is_refused(queries, bus, copied):
+    source, target, checkpoint = copied
+    before = visible(bus, target)
+    for _ in range(2):
+        last = forget_last_commit(checkpoint)
+    offsets = Path(checkpoint, "offsets")
+    for path in offsets.iterdir():
+        name = path.name.strip(".").removesuffix(".crc")
+        if name.isdigit() and int(name) > last:
+            path.unlink()
+    with pytest.raises(StreamingQueryException, match="SINK_AHEAD_OF_CHECKPOINT"):
+        copy(queries, source, target, checkpoint)
+    assert visible(bus, target) == before
+
+
+def test_write_is_atomic(queries, bus, tmp_path):
+    target = queries.topic(0, 0)
+
+    def look(batches):
+        for batch in batches:
+            yield batch
+            if 7 in batch.column("id").to_pylist():
+                raise ValueError("planted")
+
+    rows = queries.spark.range(0, 100, 1, 2).mapInArrow(look, "id long")
+    with pytest.raises(PySparkException, match="planted"):
+        queries.write(rows.selectExpr("cast(id as string) value"), topic=target, **EXACTLY_ONCE)
+    assert visible(bus, target) == []
+    good = queries.spark.range(100).selectExpr("cast(id as string) value")
+    queries.write(good, topic=target, **EXACTLY_ONCE)
+    assert visible(bus, target) == sorted(map(str, range(100)))
+
+
+def test_write_with_a_version_is_idempotent(queries, bus):
+    target = queries.topic(0)
+    sink = f"job-{target}"
+    rows = queries.spark.range(10).selectExpr("cast(id as string) value")
+
+    def write(version, frame=rows, **more):
+        options = {"transactionalId": sink, "transactionVersion": str(version)}
+        queries.write(frame, topic=target, **EXACTLY_ONCE, **options, **more)
+
+    write(3)
+    write(3)
+    assert len(visible(bus, target)) == 10
+    with pytest.raises(PySparkException, match="SINK_AHEAD_OF_CHECKPOINT"):
+        write(2)
+    with pytest.raises(PySparkException, match="SINK_ROWS_DIFFER"):
+        write(3, rows.limit(4))
+    write(2, onReplayMismatch="skip")
+    assert len(visible(bus, target)) == 10
+    write(4)
+    assert len(visible(bus, target)) == 20
