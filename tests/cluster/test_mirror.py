@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from log_batches import iter_headers
@@ -157,6 +158,49 @@ def test_columnar_batches_are_copied_unchanged(
         "8192",
         "topic",
     )
+
+
+def test_only_committed_rows_of_transactions_are_copied(
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    def write(producer: Any, word: str) -> None:
+        for number in range(3):
+            producer.send(copied, f"{word}-{number}", partition=0)
+        producer.send_arrow(copied, pa.table({"value": [f"{word}-columns"]}), partition=0)
+        producer.flush()
+
+    def named(*words: str) -> list[str]:
+        return [f"{word}-{row}" for word in words for row in (0, 1, 2, "columns")]
+
+    def copies(*words: str) -> None:
+        """Copy once; the copy has these rows, without gaps and without transactions."""
+        mirror()
+        where = TopicPartition(copied, 0)
+        end = bus.admin.list_offsets({where: -1})[where].offset
+        found: list[str] = []
+        with bus.consumer(where, start="earliest") as consumer:
+            while len(found) < end:
+                found += [record.value.decode() for record in consumer.poll(5.0)]
+        assert found == named(*words)
+
+    with (
+        origin.producer() as plain,
+        origin.producer(transactional_id=f"one-{copied}") as one,
+        origin.producer(transactional_id=f"two-{copied}") as two,
+    ):
+        for producer in (one, two):
+            producer.begin()
+        write(one, "kept")
+        write(two, "void")
+        write(plain, "plain")
+        two.abort()
+        one.commit()
+        two.begin()
+        write(two, "open")
+        write(plain, "late")
+        copies("kept", "plain")
+        two.commit()
+        copies("kept", "plain", "open", "late")
 
 
 def test_unrecorded_copies_are_not_copied_again(
