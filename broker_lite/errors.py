@@ -626,3 +626,10 @@ def wire_code(error: LogbusError) -> int:
     if error.code < 10000:
         return error.code
     return _ON_THE_WIRE.get(error.code, UnknownServerError.code)
+
+
+class TlsError(LogbusError):
+    """A TLS handshake failed, or one end speaks TLS and the other does not. The message names the
+    certificate or the setting."""
+
+    code, name = 10024, "TLS_FAILED"

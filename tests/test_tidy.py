@@ -43,6 +43,7 @@ LAZY_IMPORTS = {
     "broker_lite/bus/blocking.py": "an admin's bus must not load pyarrow: producer and consumer do",
     "broker_lite/client/discovery.py": "kazoo is loaded only where ZooKeeper is named",
     "broker_lite/server/broker.py": "prometheus_client takes 66 ms of a start without metrics.port",
+    "broker_lite/net/opening.py": "ssl takes 5 ms and 2 MB; only clients that use TLS load it",
     "broker_lite/record/arrow.py": "pyarrow.compute takes 9 MB of every broker that never needs it",
     "broker_lite/record/newest_time.py": "a broker that decodes no body needs no numpy, no pyarrow",
     "broker_lite/record/records.py": "pyarrow, for codecs; a broker writes its state without it",

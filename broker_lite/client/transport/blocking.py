@@ -27,12 +27,12 @@ from typing import Any, TypeVar
 from broker_lite.client.transport.connection import (
     FRAME_BYTES_MAX,
     BrokerConnection,
-    has_one_address,
     open_socket,
 )
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.rooms import received_rooms
 from broker_lite.client.transport.steps import Exchange, Operation, Pause, Send, SendAll, Timer
+from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import (
     LogbusError,
     NetworkError,
@@ -40,6 +40,8 @@ from broker_lite.errors import (
     RequestTimedOutError,
 )
 from broker_lite.model import Endpoint
+from broker_lite.net.opening import client_transport, connection_failure
+from broker_lite.net.transport import Transport
 from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
 
@@ -69,8 +71,8 @@ class _Timer:
 class Reactor:
     """A thread that watches connections and timers and runs callbacks."""
 
-    def __init__(self, client_id: str, name: str) -> None:
-        self._connections = Connections(client_id)
+    def __init__(self, client_id: str, name: str, security: ClientSecurity = NO_SECURITY) -> None:
+        self._connections = Connections(client_id, security)
         self._watched: dict[BrokerConnection, tuple[int, int]] = {}
         self._touched: set[BrokerConnection] = set()
         self._timers: list[tuple[float, int, _Timer]] = []
@@ -237,9 +239,9 @@ class Reactor:
         if connection.closed:
             wanted = (-1, 0)
         else:
-            events = 0 if connection.connecting else selectors.EVENT_READ
-            if connection.wants_write:
-                events |= selectors.EVENT_WRITE
+            events = selectors.EVENT_WRITE if connection.wants_write else 0
+            if not events or not connection.connecting:
+                events |= selectors.EVENT_READ
             wanted = (connection.fileno(), events)
         watched = self._watched.get(connection, (-1, 0))
         if watched == wanted:
@@ -290,9 +292,16 @@ def _addresses(endpoint: Endpoint) -> list[tuple[Any, ...]]:
 class PooledConnection:
     """A blocking connection of one borrower: send any number, receive in the same order."""
 
-    def __init__(self, endpoint: Endpoint, client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        client_id: str,
+        timeout_s: float,
+        security: ClientSecurity = NO_SECURITY,
+    ) -> None:
         self.endpoint = endpoint
         self.client_id = client_id
+        self._security = security
         self._receiver = FrameReceiver(FRAME_BYTES_MAX, allocate=received_rooms.take)
         self._frames: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Exchange[Any]]] = deque()
@@ -307,29 +316,33 @@ class PooledConnection:
                 reason = error
                 sock.close()
                 continue
-            self._sock = sock
+            self._transport = self._open(sock)
             return
         why = getattr(reason, "strerror", None) or str(reason or "no address")
         raise NetworkError(f"cannot connect to {endpoint}: {why}")
 
+    def _open(self, sock: socket.socket) -> Transport:
+        try:
+            transport = client_transport(sock, self.endpoint.host, self._security)
+            if transport.is_handshaking:
+                transport.handshake()
+        except OSError as error:
+            sock.close()
+            raise connection_failure(self.endpoint, self._security, error, True) from None
+        except LogbusError:
+            sock.close()
+            raise
+        return transport
+
     @property
     def is_reusable(self) -> bool:
         """Whether no answer is due and the peer has neither closed nor sent unsolicited bytes."""
-        if self._sent or self._frames:
-            return False
-        self._sock.setblocking(False)
-        try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return not self._sent and not self._frames and self._transport.is_silent()
 
     @property
     def is_to_this_machine(self) -> bool:
         """Whether both ends of the connection have the same address."""
-        return has_one_address(self._sock)
+        return self._transport.is_to_this_machine
 
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
         """Send one request; raises NetworkError or RequestTimedOutError."""
@@ -337,11 +350,11 @@ class PooledConnection:
         self._set_timeout(deadline_ms)
         try:
             for buffer in exchange.frame(self._next_id, self.client_id):
-                self._sock.sendall(buffer)
+                self._transport.send_all(buffer)
         except TimeoutError:
             raise self._late() from None
         except OSError as error:
-            raise NetworkError(f"lost the connection to {self.endpoint}: {error}") from None
+            raise self._lost(error) from None
         self._sent.append((self._next_id, exchange))
 
     def receive(self, deadline_ms: float) -> Any:
@@ -350,14 +363,14 @@ class PooledConnection:
         try:
             while not self._frames:
                 self._set_timeout(deadline_ms)
-                count = self._sock.recv_into(self._receiver.buffer())
+                count = self._transport.read_into(self._receiver.buffer())
                 if count == 0:
                     raise NetworkError(f"{self.endpoint} closed the connection")
                 self._frames.extend(self._receiver.received(count))
         except TimeoutError:
             raise self._late() from None
         except OSError as error:
-            raise NetworkError(f"lost the connection to {self.endpoint}: {error}") from None
+            raise self._lost(error) from None
         frame = self._frames.popleft()
         if correlation_id_of(frame) != correlation_id:
             raise ProtocolError(f"{self.endpoint}: an answer to another request")
@@ -369,7 +382,10 @@ class PooledConnection:
         left_s = (deadline_ms - monotonic_ms()) / 1000.0
         if left_s <= 0:
             raise self._late()
-        self._sock.settimeout(left_s)
+        self._transport.settimeout(left_s)
+
+    def _lost(self, error: OSError) -> LogbusError:
+        return connection_failure(self.endpoint, self._security, error, False)
 
     def _late(self) -> RequestTimedOutError:
         return RequestTimedOutError(f"{self.endpoint} did not answer in time")
@@ -378,17 +394,18 @@ class PooledConnection:
         """Abort a blocked ``receive`` from another thread, with NetworkError."""
         if self._sent:
             with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)
+                self._transport.interrupt()
 
     def close(self) -> None:
-        self._sock.close()
+        self._transport.close()
 
 
 class Pool:
     """A pool of broker connections that threads borrow; keeps a few idle ones."""
 
-    def __init__(self, client_id: str = "logbus") -> None:
+    def __init__(self, client_id: str = "logbus", security: ClientSecurity = NO_SECURITY) -> None:
         self.client_id = client_id
+        self.security = security
         self._lock = threading.Lock()
         self._idle: dict[Endpoint, list[PooledConnection]] = {}
         _pools.add(self)
@@ -400,7 +417,9 @@ class Pool:
                 idle = self._idle.get(endpoint)
                 connection = idle.pop() if idle else None
             if connection is None:
-                return PooledConnection(endpoint, self.client_id, timeout_ms / 1000.0)
+                return PooledConnection(
+                    endpoint, self.client_id, timeout_ms / 1000.0, self.security
+                )
             if connection.is_reusable:
                 return connection
             connection.close()
@@ -497,12 +516,12 @@ class Pool:
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _reactors: weakref.WeakSet[Reactor] = weakref.WeakSet()
-_shared: dict[str, Pool] = {}
+_shared: dict[tuple[str, ClientSecurity], Pool] = {}
 
 
-def shared_pool(client_id: str = "logbus") -> Pool:
-    """Return the process-wide pool, which all readers of this process share."""
-    return _shared.setdefault(client_id, Pool(client_id))
+def shared_pool(client_id: str = "logbus", security: ClientSecurity = NO_SECURITY) -> Pool:
+    """Return the process-wide pool of one client id and security, which all readers share."""
+    return _shared.setdefault((client_id, security), Pool(client_id, security))
 
 
 def _after_fork_in_child() -> None:

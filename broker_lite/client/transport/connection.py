@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from broker_lite.client.transport.steps import Exchange
+from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import (
     LogbusError,
     NetworkError,
@@ -21,6 +22,8 @@ from broker_lite.errors import (
     RequestTimedOutError,
 )
 from broker_lite.model import Endpoint
+from broker_lite.net.opening import client_transport, connection_failure
+from broker_lite.net.transport import Transport
 from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
 
@@ -48,17 +51,24 @@ def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
 
 
 class BrokerConnection:
-    """A connection. States: connecting, open, closed; a closed one is never reopened."""
+    """A connection. States: connecting (with the TLS handshake), open, closed; a closed one is
+    never reopened."""
 
-    def __init__(self, endpoint: Endpoint, client_id: str) -> None:
+    def __init__(
+        self, endpoint: Endpoint, client_id: str, security: ClientSecurity = NO_SECURITY
+    ) -> None:
         self.endpoint = endpoint
         self.client_id = client_id
+        self._security = security
         self.closed = False
         self.connecting = True
         self.was_refused = False
         """Whether the last tried address refused the connection."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
+        """The socket until it is connected."""
+        self._transport: Transport | None = None
+        """The connected socket."""
         self._receiver = FrameReceiver(FRAME_BYTES_MAX)
         self._out: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Callable[[Any], None]]] = deque()
@@ -91,19 +101,22 @@ class BrokerConnection:
     @property
     def is_to_this_machine(self) -> bool:
         """Whether both ends have the same address. False until the connection is open."""
-        if self.connecting or self._sock is None:
-            return False
-        return has_one_address(self._sock)
+        return self._transport is not None and self._transport.is_to_this_machine
 
     def fileno(self) -> int:
-        return -1 if self._sock is None else self._sock.fileno()
+        opened = self._transport or self._sock
+        return -1 if opened is None else opened.fileno()
 
     # -- requests
 
     @property
     def wants_write(self) -> bool:
         """Whether the owner must watch for writability."""
-        return self.connecting or bool(self._out)
+        if self._transport is None:
+            return True
+        if self._transport.is_handshaking:
+            return self._transport.wants_write
+        return bool(self._out) or self._transport.wants_write
 
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
@@ -123,12 +136,12 @@ class BrokerConnection:
         """Write as many queued bytes as the socket accepts."""
         if self.connecting or self.closed or not self._out:
             return
-        assert self._sock is not None
+        assert self._transport is not None
         out = self._out
         try:
             while out:
                 batch = [out[index] for index in range(min(len(out), BUFFERS_PER_SEND))]
-                written = self._sock.sendmsg(batch)
+                written = self._transport.write(batch)
                 self._bytes_written += written
                 while out and written >= len(out[0]):
                     written -= len(out.popleft())
@@ -137,7 +150,7 @@ class BrokerConnection:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
-            self.close(NetworkError(f"lost the connection to {self.endpoint}: {_why(error)}"))
+            self._fail(error)
             return
         while self._sent and self._sent[0][0] <= self._bytes_written:
             self._sent.popleft()[1](None)
@@ -148,7 +161,7 @@ class BrokerConnection:
         """Continue the connect attempt or write queued bytes."""
         if self.closed:
             return
-        if self.connecting:
+        if self._transport is None:
             assert self._sock is not None
             result = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if not result and _is_own_end(self._sock):
@@ -156,30 +169,68 @@ class BrokerConnection:
             if result:
                 self._try_next(OSError(result, errno.errorcode.get(result, str(result))))
                 return
-            self.connecting = False
             self._addresses.clear()
+            self._open(self._sock)
+        if self.connecting:
+            self._handshake()
         self.flush()
+
+    def _open(self, sock: socket.socket) -> None:
+        try:
+            self._transport = client_transport(sock, self.endpoint.host, self._security)
+        except LogbusError as error:
+            self.close(error)
+        except OSError as error:
+            self._fail(error)
+        else:
+            self._sock = None
+
+    def _handshake(self) -> None:
+        if self.closed:
+            return
+        assert self._transport is not None
+        try:
+            if self._transport.is_handshaking:
+                self._transport.handshake()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        self.connecting = False
+
+    def _fail(self, error: OSError) -> None:
+        self.close(connection_failure(self.endpoint, self._security, error, self.connecting))
 
     def on_readable(self) -> None:
         """Receive bytes and pass complete answers to their callbacks."""
-        if self.connecting or self.closed:
+        if self.closed or self._transport is None:
             return
-        assert self._sock is not None
+        if self.connecting:
+            self._handshake()
+            self.flush()
+            return  # a selector that reports every readable socket calls again
+        transport = self._transport
         try:
-            for _ in range(READS_PER_TURN):
+            reads = 0
+            while reads < READS_PER_TURN or transport.pending:
+                reads += 1
                 target = self._receiver.buffer()
-                count = self._sock.recv_into(target)
+                if reads > READS_PER_TURN:
+                    # No selector reports pending bytes: read them now, and no others.
+                    target = target[: transport.pending]
+                count = transport.read_into(target)
                 if count == 0:
                     self.close(NetworkError(f"{self.endpoint} closed the connection"))
                     return
                 for frame in self._receiver.received(count):
                     self._answered(frame)
-                if self.closed or count < len(target):
+                if self.closed or (count < len(target) and not transport.pending):
                     return
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.close(NetworkError(f"lost the connection to {self.endpoint}: {_why(error)}"))
+            self._fail(error)
         except ProtocolError as error:
             self.close(ProtocolError(f"{self.endpoint}: {error.message}"))
 
@@ -208,8 +259,9 @@ class BrokerConnection:
             return
         self.closed = True
         self.connecting = False
-        if self._sock is not None:
-            self._sock.close()
+        for opened in (self._transport, self._sock):
+            if opened is not None:
+                opened.close()
         self._out.clear()
         callbacks = [callback for _, callback in self._sent]
         callbacks += [row.on_answer for row in self._pending]
@@ -223,8 +275,9 @@ class BrokerConnection:
         self.closed = True
         self._pending.clear()
         self._sent.clear()
-        if self._sock is not None:
-            self._sock.close()
+        for opened in (self._transport, self._sock):
+            if opened is not None:
+                opened.close()
 
 
 def _is_own_end(sock: socket.socket) -> bool:
@@ -237,14 +290,6 @@ def _is_own_end(sock: socket.socket) -> bool:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
         return False  # the connection ended; the next receive reports it
-
-
-def has_one_address(sock: socket.socket) -> bool:
-    """Return whether both ends of a connection have the same address, hence the same machine."""
-    try:
-        return bool(sock.getsockname()[0] == sock.getpeername()[0])
-    except OSError:
-        return False
 
 
 def _why(error: OSError | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.steps import Send
+from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import ClosedError
 from broker_lite.model import Endpoint
 
@@ -18,8 +19,9 @@ from broker_lite.model import Endpoint
 class Connections:
     """Connections by endpoint and lane. Requests carry ``client_id``."""
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, security: ClientSecurity = NO_SECURITY) -> None:
         self._client_id = client_id
+        self._security = security
         self._by_place: dict[tuple[Endpoint, str], BrokerConnection] = {}
 
     def __iter__(self) -> Iterator[BrokerConnection]:
@@ -37,7 +39,7 @@ class Connections:
         connection = self._by_place.get(place)
         is_new = connection is None or connection.closed
         if connection is None or is_new:
-            connection = BrokerConnection(send.endpoint, self._client_id)
+            connection = BrokerConnection(send.endpoint, self._client_id, self._security)
         connection.request(send.exchange, now_ms + send.timeout_ms, on_answer)
         if is_new:
             self._by_place[place] = connection

@@ -1,10 +1,10 @@
 """One client connection: it receives requests and sends answers in request order. Loop thread
 only.
 
-It receives directly into the frame receiver's buffer and sends with gathering writes and
-``sendfile``, on the loop's reader and writer callbacks. Up to ``requests_max`` requests are in
-flight; an answer waits for those before it. One loop turn writes at most ``WRITE_TURN_BYTES``, so
-that a client with large answers cannot starve others.
+It receives directly into the frame receiver's buffer and sends gathered parts and file ranges
+through its transport, on the loop's reader and writer callbacks. Up to ``requests_max`` requests
+are in flight; an answer waits for those before it. One loop turn writes at most
+``WRITE_TURN_BYTES``, so that a client with large answers cannot starve others.
 
 Reading pauses while too many requests are unanswered or unsent, or while the memory budget is used
 up (``Budget``); it resumes without a client action. The connection starts no request and builds no
@@ -17,12 +17,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from broker_lite.errors import LogbusError
+from broker_lite.net.transport import Transport
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Histogram
 from broker_lite.server.network.context import Session
@@ -35,10 +34,9 @@ logger = logging.getLogger("logbus.connection")
 WRITE_TURN_BYTES = 1 << 20
 """Maximum bytes that one connection sends per loop turn: under 1 ms on loopback."""
 GATHER_MAX = 64
-"""Maximum buffers of one sendmsg; the kernel takes 1024, but longer lists only cost Python time."""
+"""Maximum buffers of one write; the kernel takes 1024, but longer lists only cost Python time."""
 UNSENT_BYTES_MAX = 1 << 20
 """Maximum unsent answer bytes in memory; above it, the connection starts no request."""
-_MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class ResponseSlot:
@@ -155,7 +153,7 @@ class ClientConnection:
         "_receiver",
         "_replies",
         "_requests_max",
-        "_socket",
+        "_transport",
         "_unfinished_bytes",
         "_unsent_bytes",
         "_writing",
@@ -172,7 +170,7 @@ class ClientConnection:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        sock: socket.socket,
+        transport: Transport,
         session: Session,
         *,
         receiver: FrameReceiver,
@@ -183,8 +181,8 @@ class ClientConnection:
         ended: Callable[[ClientConnection, str], None],
     ) -> None:
         self._loop = loop
-        self._socket = sock
-        self._fd = sock.fileno()
+        self._transport = transport
+        self._fd = transport.fileno()
         self._receiver = receiver
         self.clock = clock
         self._requests_max = requests_max
@@ -236,7 +234,7 @@ class ClientConnection:
             if not self._reading:
                 return
         try:
-            count = self._socket.recv_into(self._receiver.buffer())
+            count = self._transport.read_into(self._receiver.buffer())
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -263,6 +261,17 @@ class ClientConnection:
             self.frame_began_ms = self.active_ms
         if not self.closed:
             self.resume()
+            if self._transport.pending:
+                self._read_soon()
+
+    def _read_soon(self) -> None:
+        """Read again in the loop's next turn: no selector reports pending bytes."""
+        if self._reading:
+            self._loop.call_soon(self._read_pending)
+
+    def _read_pending(self) -> None:
+        if self._reading and not self.closed:
+            self._readable()
 
     def _take(self, frames: list[memoryview]) -> None:
         for frame in frames:
@@ -291,6 +300,8 @@ class ClientConnection:
             self.frame_began_ms = self.clock.monotonic_ms() if is_cut else 0
             if may_read:
                 self._loop.add_reader(self._fd, self._readable)
+                if self._transport.pending:
+                    self._read_soon()
             else:
                 self._loop.remove_reader(self._fd)
 
@@ -432,23 +443,22 @@ class ClientConnection:
         return bool(out)
 
     def _send(self, limit: int) -> int:
-        """Send the first parts of the out queue with one system call; return the number of bytes
-        sent."""
+        """Send the first parts of the out queue with one call; return the number of bytes sent."""
         out = self._out
         first = out[0]
         if isinstance(first, FileRange):
             count = min(first.length, limit)
-            sent = os.sendfile(self._fd, first.file.fileno(), first.position, count)
+            sent = self._transport.send_file(first.file.fileno(), first.position, count)
             if sent == first.length:
                 out.popleft()
             elif sent:
                 out[0] = FileRange(first.file, first.position + sent, first.length - sent)
             return sent
         buffers: list[bytes | bytearray | memoryview] = []
-        size, flags = -self._first_sent, 0
+        size, more = -self._first_sent, False
         for part in out:
             if isinstance(part, FileRange):
-                flags = _MORE
+                more = True
                 break
             if size >= limit or len(buffers) == GATHER_MAX:
                 break
@@ -457,7 +467,7 @@ class ClientConnection:
         lengths = [len(buffer) for buffer in buffers]
         if self._first_sent:
             buffers[0] = memoryview(buffers[0])[self._first_sent :]
-        sent = self._socket.sendmsg(buffers, (), flags)
+        sent = self._transport.write(buffers, more)
         # A part stays in memory, and counts, until all of it is sent.
         left, freed = self._first_sent + sent, 0
         for length in lengths:
@@ -496,7 +506,7 @@ class ClientConnection:
         if self._writing:
             self._loop.remove_writer(self._fd)
         self.budget.forget(self)
-        self._socket.close()
+        self._transport.close()
         self._out.clear()
         held = self._unfinished_bytes + self._unsent_bytes + sum(map(len, self._backlog))
         self._finish()

@@ -16,6 +16,7 @@ import socket
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.model import Endpoint
+from broker_lite.net.transport import PlainTransport
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import Begin, ClientConnection
@@ -164,7 +165,7 @@ class Listener:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = ClientConnection(
             self._loop,
-            sock,
+            PlainTransport(sock),
             Session(self._admitted, peer),
             receiver=FrameReceiver(
                 config.frame_bytes_max,

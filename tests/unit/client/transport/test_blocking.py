@@ -145,8 +145,8 @@ def test_a_connection_that_ended_meanwhile_is_not_used(server: Server, pool: Poo
     pool.ask(Send(server.endpoint, REQUEST))
     borrowed = pool.borrow(server.endpoint, 1000)
     server.hang_up_all()
-    borrowed._sock.settimeout(10)
-    assert borrowed._sock.recv(1) == b""
+    borrowed._transport.settimeout(10)
+    assert borrowed._transport.read_into(memoryview(bytearray(1))) == 0
     pool.give_back(borrowed)
     assert pool.ask(Send(server.endpoint, REQUEST)).producer_id == 7
     assert server.connections == 2

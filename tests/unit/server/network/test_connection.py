@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from broker_lite.errors import ProtocolError
+from broker_lite.net.transport import PlainTransport
 from broker_lite.server.clock import Clock
 from broker_lite.server.network.connection import ClientConnection, ResponseSlot
 from broker_lite.server.network.context import Session
@@ -42,7 +43,7 @@ class Peer:
         self.ended: list[str] = []
         self.connection = ClientConnection(
             self.loop,
-            theirs,
+            PlainTransport(theirs),
             Session(1, "127.0.0.1:40000"),
             receiver=FrameReceiver(frame_bytes_max, grows=True),
             budget=budget or Budget(1 << 30),

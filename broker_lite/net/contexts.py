@@ -1,0 +1,157 @@
+"""TLS contexts, and the causes of failed handshakes.
+
+Importing this module loads ``ssl``. A context belongs to its process: it is built from paths and
+never pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from functools import lru_cache
+
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.errors import InvalidConfigError, LogbusError, NetworkError, TlsError
+from broker_lite.model import Endpoint
+
+TLS12_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+
+
+def client_context(security: ClientSecurity) -> ssl.SSLContext:
+    """Return the context for a client's security settings. Changed files give a new context.
+
+    Raises InvalidConfigError, which names the setting and the file.
+    """
+    paths = (security.ca_location, security.certificate_location, security.key_location)
+    return _client_context(security, tuple(_version(path) for path in paths))
+
+
+def _version(path: str) -> tuple[int, int]:
+    """Return a value that changes with the file; zeros for no file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_ino
+
+
+@lru_cache(maxsize=16)
+def _client_context(
+    security: ClientSecurity, versions: tuple[tuple[int, int], ...]
+) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Brokers choose the version: other brokers than logbus may lack TLS 1.3.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = security.checks_host_name
+    if security.ca_location:
+        trust(context, security.ca_location, "ssl.ca.location")
+    else:
+        context.load_default_certs()
+    if security.certificate_location:
+        load_certificate(
+            context,
+            security.certificate_location,
+            security.key_location,
+            "ssl.certificate.location",
+            "ssl.key.location",
+        )
+    return context
+
+
+def trust(context: ssl.SSLContext, path: str, setting: str) -> None:
+    """Trust the CAs of a PEM file or folder. Raises InvalidConfigError."""
+    try:
+        if os.path.isdir(path):
+            context.load_verify_locations(capath=path)
+        else:
+            context.load_verify_locations(cafile=path)
+    except ssl.SSLError as error:
+        raise InvalidConfigError(
+            f"{setting}={path}: the file has no PEM certificate ({error.reason}); "
+            "name a file of CA certificates"
+        ) from None
+    except OSError as error:
+        raise InvalidConfigError(f"{setting}={path}: {error.strerror or error}") from None
+
+
+def load_certificate(
+    context: ssl.SSLContext, certificate: str, key: str, setting: str, key_setting: str
+) -> None:
+    """Load a certificate chain and its private key. Raises InvalidConfigError."""
+
+    def no_password() -> str:
+        raise InvalidConfigError(
+            f"{key_setting}={key or certificate}: the key is encrypted; name a file with the "
+            "decrypted key, readable by its owner only"
+        )
+
+    for path, name in ((certificate, setting), (key, key_setting)):
+        if path and not os.access(path, os.R_OK):
+            why = "cannot be read" if os.path.exists(path) else "does not exist"
+            raise InvalidConfigError(f"{name}={path}: the file {why}")
+    try:
+        context.load_cert_chain(certificate, key or None, no_password)
+    except ssl.SSLError as error:
+        why = "is not the key of the certificate" if "MISMATCH" in str(error) else "is unusable"
+        raise InvalidConfigError(
+            f"{key_setting}={key or certificate}: the private key {why} in "
+            f"{setting}={certificate} ({error.reason or error}); give PEM files of one pair"
+        ) from None
+
+
+def tls_failure(
+    endpoint: Endpoint, security: ClientSecurity, error: OSError, is_opening: bool
+) -> LogbusError | None:
+    """Return the error for a failed TLS connection; None if TLS is not the cause."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsError(f"{endpoint}: {_refused(endpoint, security, error)}")
+    reason = getattr(error, "reason", None) or ""
+    if reason in _PLAIN_REASONS:
+        return TlsError(
+            f"{endpoint} does not speak TLS; set security.protocol=PLAINTEXT, or name the address "
+            "of an SSL listener"
+        )
+    if "ALERT" in reason and ("CERT" in reason or "UNKNOWN_CA" in reason):
+        return TlsError(
+            f"{endpoint} refused the client certificate "
+            f"{security.certificate_location or '(none is set)'}: {_words(reason)}; set "
+            "ssl.certificate.location to a certificate that the listener's ssl.truststore.location "
+            "trusts"
+        )
+    if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason:
+        return TlsError(f"{endpoint} speaks another TLS version; check ssl.enabled.protocols")
+    if is_opening and isinstance(error, ssl.SSLEOFError | ConnectionResetError):
+        return NetworkError(
+            f"{endpoint} closed the connection during the TLS handshake; if its listener is "
+            "PLAINTEXT, set security.protocol=PLAINTEXT"
+        )
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        return TlsError(f"{endpoint}: TLS failed: {_words(reason) or error}")
+    return None
+
+
+def _refused(
+    endpoint: Endpoint, security: ClientSecurity, error: ssl.SSLCertVerificationError
+) -> str:
+    message = error.verify_message
+    if error.verify_code == 10:
+        return (
+            "the broker's certificate has expired; renew the file that the broker's "
+            "ssl.keystore.location names"
+        )
+    if "ostname" in message or "IP address mismatch" in message:
+        return (
+            f"the broker's certificate is not for {endpoint.host} ({message.rstrip('.')}); name "
+            "the broker by a host in the certificate, or issue one with this host"
+        )
+    ca = security.ca_location or "the system's CAs"
+    return (
+        f"{ca} did not sign the broker's certificate ({message}); set ssl.ca.location to the "
+        "CA of the cluster"
+    )
+
+
+def _words(reason: str) -> str:
+    return reason.lower().replace("_", " ")

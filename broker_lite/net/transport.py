@@ -1,0 +1,134 @@
+"""``Transport``: the only access of a connection to its socket; ``PlainTransport`` is the form
+without encryption.
+
+One thread uses a transport. A call that would block raises BlockingIOError. Repeat a ``write`` or
+``send_file`` that raised BlockingIOError with the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+_MORE = getattr(socket, "MSG_MORE", 0)
+NOTHING: bytes = b""
+
+
+class Transport(Protocol):
+    """A connected socket."""
+
+    @property
+    def read_into(self) -> Callable[[memoryview], int]:
+        """Receive into a buffer and return the number of bytes; 0 at the end of the stream."""
+
+    @property
+    def pending(self) -> int:
+        """Received bytes that no selector reports: read again before waiting for the socket."""
+
+    @property
+    def is_handshaking(self) -> bool:
+        """Whether ``handshake`` must be called before anything else."""
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether the call that raised BlockingIOError waits for writability."""
+
+    @property
+    def subject(self) -> bytes:
+        """The peer's verified certificate (DER), or empty."""
+
+    def handshake(self) -> None:
+        """Continue the handshake. Raises BlockingIOError until it is complete."""
+
+    def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
+        """Send the first bytes of ``parts`` and return their number. ``more`` follows at once."""
+
+    def send_file(self, file: int, position: int, count: int) -> int:
+        """Send a range of a file and return the number of bytes; 0 at the end of the file."""
+
+    def send_all(self, part: Buffer) -> None:
+        """Send all bytes on a blocking socket."""
+
+    def is_silent(self) -> bool:
+        """Return whether the peer has neither closed nor sent anything."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Set the timeout of blocking calls; they raise TimeoutError. 0 means non-blocking."""
+
+    def interrupt(self) -> None:
+        """End a blocking call of another thread."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, or -1 once closed."""
+
+    def close(self) -> None:
+        """Close the descriptor, without a message to the peer."""
+
+    @property
+    def is_to_this_machine(self) -> bool:
+        """Whether both ends have the same address, hence are on the same machine."""
+
+
+class PlainTransport:
+    """A socket without encryption."""
+
+    __slots__ = ("_fd", "_socket", "read_into")
+    pending = 0
+    is_handshaking = False
+    wants_write = False
+    subject = NOTHING
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._fd = sock.fileno()
+        # The socket's own method: a method of this class would cost each receive another call.
+        self.read_into: Callable[[memoryview], int] = sock.recv_into
+
+    def handshake(self) -> None:
+        """Do nothing: a plain connection is open once it is connected."""
+
+    def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
+        return self._socket.sendmsg(parts, (), _MORE if more else 0)
+
+    def send_file(self, file: int, position: int, count: int) -> int:
+        return os.sendfile(self._fd, file, position, count)
+
+    def send_all(self, part: Buffer) -> None:
+        self._socket.sendall(part)
+
+    def is_silent(self) -> bool:
+        self._socket.setblocking(False)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._socket.settimeout(seconds)
+
+    def interrupt(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    @property
+    def is_to_this_machine(self) -> bool:
+        return has_one_address(self._socket)
+
+
+def has_one_address(sock: socket.socket) -> bool:
+    """Return whether both ends of a connection have the same address, hence the same machine."""
+    try:
+        return bool(sock.getsockname()[0] == sock.getpeername()[0])
+    except OSError:
+        return False

@@ -1,0 +1,44 @@
+"""Certificates and TLS contexts for tests."""
+
+from __future__ import annotations
+
+import datetime
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import trustme
+
+
+class PemFiles(NamedTuple):
+    """Paths of a CA, and of a certificate chain with its private key in one file."""
+
+    ca: str
+    certificate: str
+
+
+@cache
+def authority(name: str = "clients") -> trustme.CA:
+    return trustme.CA(organization_name=name)
+
+
+def write_pem(
+    folder: Path,
+    *hosts: str,
+    ca: trustme.CA | None = None,
+    common_name: str | None = None,
+    expired: bool = False,
+) -> PemFiles:
+    """Write a CA and a certificate that it signed for ``hosts`` (default: 127.0.0.1)."""
+    ca = ca or authority()
+    folder.mkdir(parents=True, exist_ok=True)
+    ends = datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC) if expired else None
+    begins = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC) if expired else None
+    leaf = ca.issue_cert(
+        *(hosts or ("127.0.0.1",)), common_name=common_name, not_after=ends, not_before=begins
+    )
+    trusted, pem = folder / "ca.pem", folder / "certificate.pem"
+    ca.cert_pem.write_to_path(str(trusted))
+    leaf.private_key_and_cert_chain_pem.write_to_path(str(pem))
+    pem.chmod(0o600)
+    return PemFiles(str(trusted), str(pem))

@@ -1,0 +1,268 @@
+"""Plain and TLS transports over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_lite.net.tls import SEND_BYTES, TlsTransport
+from broker_lite.net.transport import PlainTransport, Transport
+from tests.certificates import PemFiles, write_pem
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> PemFiles:
+    return write_pem(tmp_path_factory.mktemp("pem"))
+
+
+def contexts(pem: PemFiles) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pem.certificate)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(pem.ca)
+    return client, server
+
+
+def sockets() -> tuple[socket.socket, socket.socket]:
+    """Return two connected non-blocking TCP sockets."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        server, _ = listening.accept()
+    client.setblocking(False)
+    server.setblocking(False)
+    return client, server
+
+
+def tls_ends(
+    client_context: ssl.SSLContext, server_context: ssl.SSLContext
+) -> tuple[TlsTransport, TlsTransport]:
+    client, server = sockets()
+    return (
+        TlsTransport(client, client_context, server_hostname="127.0.0.1"),
+        TlsTransport(server, server_context, server_side=True),
+    )
+
+
+def shake(*ends: TlsTransport) -> None:
+    for _ in range(1000):
+        for end in ends:
+            if end.is_handshaking:
+                with contextlib.suppress(BlockingIOError):
+                    end.handshake()
+        if not any(end.is_handshaking for end in ends):
+            return
+    raise AssertionError("the handshake does not end")
+
+
+@pytest.fixture(params=["plain", "tls"])
+def ends(request: pytest.FixtureRequest, pem: PemFiles) -> Iterator[tuple[Transport, Transport]]:
+    pair: tuple[Transport, Transport]
+    if request.param == "plain":
+        client, server = sockets()
+        pair = PlainTransport(client), PlainTransport(server)
+    else:
+        tls = tls_ends(*contexts(pem))
+        shake(*tls)
+        pair = tls
+    yield pair
+    for end in pair:
+        end.close()
+
+
+def read(end: Transport, size: int) -> bytes:
+    found = bytearray()
+    buffer = memoryview(bytearray(1 << 16))
+    while len(found) < size:
+        with contextlib.suppress(BlockingIOError):
+            found += buffer[: end.read_into(buffer)]
+    return bytes(found)
+
+
+def exchange(sender: Transport, receiver: Transport, parts: list[bytes]) -> bytes:
+    """Send all parts, reading whenever the sender blocks; return what was received."""
+    data, sent, found = b"".join(parts), 0, bytearray()
+    buffer = memoryview(bytearray(1 << 16))
+    while len(found) < len(data):
+        if sent < len(data):
+            with contextlib.suppress(BlockingIOError):
+                sent += sender.write([data[sent : sent + 70_000], data[sent + 70_000 :]])
+        with contextlib.suppress(BlockingIOError):
+            found += buffer[: receiver.read_into(buffer)]
+    return bytes(found)
+
+
+def test_parts_larger_than_the_socket_buffers_arrive_in_order(
+    ends: tuple[Transport, Transport],
+) -> None:
+    client, server = ends
+    parts = [os.urandom(8 << 20), b"", b"end"]
+    assert exchange(client, server, parts) == b"".join(parts)
+
+
+def test_read_without_bytes_raises_blocking_io_error(ends: tuple[Transport, Transport]) -> None:
+    with pytest.raises(BlockingIOError):
+        ends[1].read_into(memoryview(bytearray(10)))
+    assert ends[1].pending == 0 and not ends[1].wants_write
+
+
+def test_small_parts_are_sent_with_one_write(ends: tuple[Transport, Transport]) -> None:
+    client, server = ends
+    assert client.write([b"a", b"bc", memoryview(b"def")]) == 6
+    assert read(server, 6) == b"abcdef"
+
+
+def test_file_range_is_sent(ends: tuple[Transport, Transport], tmp_path: Path) -> None:
+    client, server = ends
+    data = os.urandom(3 << 20)
+    (tmp_path / "log").write_bytes(data)
+    position, found = 1000, bytearray()
+    buffer = memoryview(bytearray(1 << 16))
+    with (tmp_path / "log").open("rb") as file:
+        while len(found) < len(data) - 1000:
+            with contextlib.suppress(BlockingIOError):
+                if position < len(data):
+                    position += client.send_file(file.fileno(), position, len(data) - position)
+            with contextlib.suppress(BlockingIOError):
+                found += buffer[: server.read_into(buffer)]
+        assert client.send_file(file.fileno(), len(data), 10) == 0
+    assert bytes(found) == data[1000:]
+
+
+def test_end_of_stream_reads_zero_bytes(ends: tuple[Transport, Transport]) -> None:
+    client, server = ends
+    client.write([b"last"])
+    client.close()
+    assert read(server, 4) == b"last"
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            assert server.read_into(memoryview(bytearray(10))) == 0
+            break
+
+
+def test_connection_is_silent_until_the_peer_sends(ends: tuple[Transport, Transport]) -> None:
+    client, server = ends
+    assert client.is_silent() and server.is_silent()
+    server.write([b"x"])
+    while client.is_silent():
+        pass
+
+
+def test_pending_bytes_are_announced_after_a_short_read(pem: PemFiles) -> None:
+    client, server = tls_ends(*contexts(pem))
+    shake(client, server)
+    client.write([b"y" * 1000])
+    small = memoryview(bytearray(10))
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            assert server.read_into(small) == 10
+            break
+    assert server.pending == 990
+    client.close()
+    server.close()
+
+
+def test_blocked_tls_write_repeats_the_same_bytes(pem: PemFiles) -> None:
+    client, server = tls_ends(*contexts(pem))
+    shake(client, server)
+    data = os.urandom(32 << 20)
+    sent = 0
+    with pytest.raises(BlockingIOError):
+        while True:
+            count = client.write([data[sent:]])
+            assert count <= SEND_BYTES
+            sent += count
+    assert client.wants_write
+    # The caller may offer a shorter list of the same bytes.
+    found = bytearray()
+    buffer = memoryview(bytearray(1 << 16))
+    more = 0
+    while not more or len(found) < sent:
+        if not more:
+            with contextlib.suppress(BlockingIOError):
+                more = client.write([data[sent : sent + 10], data[sent + 10 :]])
+                sent += more
+        with contextlib.suppress(BlockingIOError):
+            found += buffer[: server.read_into(buffer)]
+    assert bytes(found) == data[:sent]
+    client.close()
+    server.close()
+
+
+def test_nothing_is_read_or_written_before_the_handshake(pem: PemFiles) -> None:
+    client, server = sockets()
+    transport = TlsTransport(server, contexts(pem)[1], server_side=True)
+    client.send(b"plain text")
+    for attempt in (
+        lambda: transport.read_into(memoryview(bytearray(100))),
+        lambda: transport.write([b"secret"]),
+        lambda: transport.send_all(b"secret"),
+        lambda: transport.send_file(0, 0, 10),
+    ):
+        with pytest.raises(ssl.SSLError, match="handshake is not complete"):
+            attempt()
+    assert transport.pending == 0
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+    client.close()
+    transport.close()
+
+
+def test_socket_whose_peer_left_before_wrapping_reads_no_plain_text(pem: PemFiles) -> None:
+    """CVE-2023-40217: wrapping such a socket may create no TLS state at all."""
+    client, server = sockets()
+    client.send(b"plain text")
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    client.close()
+    try:
+        transport = TlsTransport(server, contexts(pem)[1], server_side=True)
+    except OSError:
+        return
+    with pytest.raises(OSError):
+        transport.handshake()
+    with pytest.raises(ssl.SSLError, match="handshake is not complete"):
+        transport.read_into(memoryview(bytearray(100)))
+    transport.close()
+
+
+def test_refused_client_certificate_fails_the_first_read(pem: PemFiles) -> None:
+    """In TLS 1.3 the client's handshake ends before the server checks the certificate."""
+    client_context, server_context = contexts(pem)
+    server_context.verify_mode = ssl.CERT_REQUIRED
+    server_context.load_verify_locations(pem.ca)
+    client, server = tls_ends(client_context, server_context)
+    with pytest.raises(ssl.SSLError):
+        shake(client, server)
+    assert not client.is_handshaking
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                client.read_into(memoryview(bytearray(10)))
+    client.close()
+    server.close()
+
+
+def test_forked_child_closes_without_ending_the_parents_connection(pem: PemFiles) -> None:
+    client, server = tls_ends(*contexts(pem))
+    shake(client, server)
+    child = os.fork()
+    if child == 0:
+        client.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    client.write([b"still here"])
+    assert read(server, 10) == b"still here"
+    client.close()
+    server.close()
+
+
+def test_import_of_the_client_does_not_load_ssl() -> None:
+    code = "import sys, broker_lite.client.transport.blocking; assert 'ssl' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
