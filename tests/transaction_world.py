@@ -26,6 +26,7 @@ from broker_lite.model import (
 )
 from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
 from broker_lite.server.coordinators.transaction_markers import MarkerSender
+from broker_lite.server.metrics import Metrics
 from broker_lite.transactions import effects as fx
 from broker_lite.transactions import events as ev
 from broker_lite.transactions.records import TransactionState
@@ -57,6 +58,7 @@ class TransactionCluster:
         self.code: Callable[[int], int] = lambda partition: 0
         self.unreachable = False
         registry = cast(Any, self)
+        self.metrics = {number: Metrics() for number in world.nodes}
         self.at = {
             number: TransactionCoordinator(
                 BrokerConfig(broker_id=number, **settings),
@@ -64,6 +66,7 @@ class TransactionCluster:
                 replicas=node.manager,
                 markers=MarkerSender(registry, cast(Any, self), registry),
                 clock=node.clock,
+                metrics=self.metrics[number],
             )
             for number, node in world.nodes.items()
         }

@@ -72,6 +72,10 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
+OPERATIONS = ("children", "create", "exists", "get", "sync", "write")
+"""The names of requests that ``on_answer`` receives."""
+
+
 def split_address(address: str) -> tuple[str, str]:
     """Split ``host:port,…/chroot`` into hosts and chroot ("" for none). Raises
     InvalidConfigError."""
@@ -142,6 +146,8 @@ class ZooKeeperStore:
         self._closed = False
         self._session_id = 0
         self._under_way: set[asyncio.Future[Any]] = set()
+        self.on_answer: Callable[[str, float], None] | None = None
+        """Called with the name and the seconds of each request; for metrics."""
 
     @property
     def connected(self) -> bool:
@@ -188,7 +194,7 @@ class ZooKeeperStore:
             path += f"/{part}"
             # Other programs may have created the parents of the chroot.
             with contextlib.suppress(NodeExistsError):
-                await self._ask(self._client.create_async, path, b"", acl=self._acl(path))
+                await self._ask("create", self._client.create_async, path, b"", acl=self._acl(path))
 
     async def close(self) -> None:
         """End the session. ZooKeeper deletes its ephemeral znodes at once.
@@ -223,12 +229,15 @@ class ZooKeeperStore:
         watcher = self._on_watch if watch else None
         while True:
             try:
-                data, stat = await self._ask(self._client.get_async, full, watch=watcher)
+                data, stat = await self._ask("get", self._client.get_async, full, watch=watcher)
             except NoNodeError:
                 if not watch:
                     return None
                 # A failed get sets no watch; exists sets one. Retry if the znode was just created.
-                if await self._ask(self._client.exists_async, full, watch=watcher) is None:
+                if (
+                    await self._ask("exists", self._client.exists_async, full, watch=watcher)
+                    is None
+                ):
                     return None
                 continue
             owner = stat.ephemeralOwner
@@ -240,7 +249,7 @@ class ZooKeeperStore:
         watcher = self._on_watch if watch else None
         try:
             names: list[str] = await self._ask(
-                self._client.get_children_async, self._chroot + path, watch=watcher
+                "children", self._client.get_children_async, self._chroot + path, watch=watcher
             )
         except NoNodeError:
             return None
@@ -269,7 +278,7 @@ class ZooKeeperStore:
                     transaction.set_data(path, operation.data, operation.version)
                 case Delete():
                     transaction.delete(path, operation.version)
-        results = await self._ask(transaction.commit_async)
+        results = await self._ask("write", transaction.commit_async)
         for index, result in enumerate(results):
             if isinstance(result, RolledBackError | RuntimeInconsistency):
                 continue
@@ -283,7 +292,7 @@ class ZooKeeperStore:
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this
         call."""
-        await self._ask(self._client.sync_async, self._chroot + path)
+        await self._ask("sync", self._client.sync_async, self._chroot + path)
 
     def _acl(self, path: str) -> list[Any]:
         """Return the ACL of a znode: open to all, because brokers have no credentials yet."""
@@ -339,7 +348,9 @@ class ZooKeeperStore:
         if kind == EventType.DELETED:
             self._on_event(ChildrenChanged(path))
 
-    async def _ask(self, request: Callable[..., Any], *values: Any, **options: Any) -> Any:
+    async def _ask(
+        self, operation: str, request: Callable[..., Any], *values: Any, **options: Any
+    ) -> Any:
         """Send a kazoo request and await the answer.
 
         Errors of the connection and the session become CoordinationUnavailableError. Without a
@@ -350,6 +361,7 @@ class ZooKeeperStore:
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         self._under_way.add(future)
+        began_s = self._loop.time()
         try:
             answer = request(*values, **options)
             answer.rawlink(functools.partial(self._to_loop, self._settle, future))
@@ -360,6 +372,8 @@ class ZooKeeperStore:
             raise _unavailable(self._address, error) from None
         finally:
             self._under_way.discard(future)
+            if self.on_answer is not None:
+                self.on_answer(operation, self._loop.time() - began_s)
 
     def _settle(self, future: asyncio.Future[Any], answer: Any) -> None:
         if future.done():

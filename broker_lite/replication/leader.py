@@ -310,6 +310,18 @@ class Leader:
         known = self.caught_up.get(replica)
         return known is not None and now_ms - known.at_ms <= self.limits.replica_lag_ms
 
+    def lag_ms(self, now_ms: int) -> int:
+        """Return the longest time since an in-sync follower was caught up; 0 if all are."""
+        return max(
+            (
+                now_ms - self.caught_up[replica].at_ms
+                for replica in self.state.isr
+                if replica in self.caught_up
+                and self.follower_ends.get(replica) != self.log.log_end_offset
+            ),
+            default=0,
+        )
+
     def hand_over(self, now_ms: int) -> list[Effect]:
         """End this epoch if the log is damaged and another member of the ISR keeps up."""
         log, isr = self.log, self.state.isr

@@ -29,6 +29,7 @@ from broker_lite.errors import (
     MissingDependencyError,
     NotLeaderError,
 )
+from broker_lite.metadata.zookeeper import OPERATIONS, ZooKeeperStore
 from broker_lite.model import NO_BROKER, Endpoint, PartitionView
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
@@ -122,7 +123,15 @@ class Broker:
             metrics=self._metrics,
         )
         stack.push_async_callback(self._loop.run_in_executor, None, disk.stop)
-        registry = Registry(config, now_ms=clock.now_ms)
+        store = ZooKeeperStore(
+            config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
+        )
+        answers = {
+            name: self._metrics.histogram("zookeeper_request_duration_seconds", name)
+            for name in OPERATIONS
+        }
+        store.on_answer = lambda name, seconds: answers[name].observe(seconds)
+        registry = Registry(config, now_ms=clock.now_ms, store=store)
         registry.session_losses = self._metrics.counter("zookeeper_session_losses")
         registry.on_fatal(self._fatal)
         stack.push_async_callback(self._deregister, registry)
@@ -195,6 +204,7 @@ class Broker:
             replicas=replicas,
             markers=MarkerSender(registry, peers, groups),
             clock=clock,
+            metrics=metrics,
         )
         self._stack.callback(transactions.close)
         parts = BrokerContext(

@@ -59,6 +59,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("received_bytes", COUNTER, "Bytes of appended batches.", ("topic",)),
         Metric("received_records", COUNTER, "Records of appended batches.", ("topic",)),
         Metric("sent_bytes", COUNTER, "Bytes of batches sent to consumers.", ("topic",)),
+        Metric("transcoded_batches", COUNTER, "Batches converted for clients that read only rows.",
+               ("from", "to")),
         # Replication.
         Metric("partitions", GAUGE, "Replicas on this broker.", ("role",)),
         Metric("under_replicated_partitions", GAUGE,
@@ -70,6 +72,11 @@ METRICS: Mapping[str, Metric] = {
         Metric("leaderless_partitions", GAUGE, "Partitions without a leader; on the controller."),
         Metric("replica_lag_records_max", GAUGE,
                "Most records that a follower of a led partition lacks."),
+        Metric("replica_lag_seconds_max", GAUGE,
+               "Longest time since an in-sync follower of a led partition was caught up."),
+        Metric("leader_elections", COUNTER,
+               "Times that a replica of this broker became leader; kind: preferred or other.",
+               ("kind",)),
         Metric("isr_changes", COUNTER, "Changes of in-sync replicas.", ("change",)),
         Metric("replication_received_bytes", COUNTER, "Bytes fetched from leaders."),
         Metric("replication_sent_bytes", COUNTER, "Bytes sent to followers."),
@@ -79,6 +86,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("peer_connections_lost", COUNTER, "Connections to brokers that closed."),
         Metric("peers_suspected", COUNTER, "Brokers that refused a connection."),
         # The log.
+        Metric("append_duration_seconds", HISTOGRAM,
+               "Time to write a group of batches to log files, without its flush."),
         Metric("flush_duration_seconds", HISTOGRAM, "Time of a flush of log files."),
         Metric("log_size_bytes", GAUGE, "Bytes of all log segments.", ("dir",)),
         Metric("log_segments", GAUGE, "Log segments."),
@@ -101,9 +110,20 @@ METRICS: Mapping[str, Metric] = {
         Metric("group_rebalances", COUNTER, "Generations of groups that began."),
         Metric("offset_commit_errors", COUNTER, "Partitions whose offset commit failed.",
                ("error",)),
+        # Transactions.
+        Metric("open_transactions", GAUGE, "Open transactions that this broker coordinates."),
+        Metric("oldest_transaction_age_seconds", GAUGE,
+               "Age of the oldest of these transactions; 0 without one."),
+        Metric("last_stable_offset_lag_records_max", GAUGE,
+               "Most records of a led partition that open transactions hide from consumers."),
+        Metric("transactions", COUNTER, "Transactions that ended.", ("outcome",)),
+        Metric("transaction_duration_seconds", HISTOGRAM,
+               "Time from a transaction's begin to its last marker."),
         # ZooKeeper.
         Metric("zookeeper_connected", GAUGE, "1 if the session with ZooKeeper is connected."),
         Metric("zookeeper_session_losses", COUNTER, "Sessions that expired."),
+        Metric("zookeeper_request_duration_seconds", HISTOGRAM,
+               "Time from a request to ZooKeeper to its answer.", ("operation",)),
     )
 }  # fmt: skip
 """Every metric of a broker by name."""

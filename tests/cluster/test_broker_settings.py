@@ -67,6 +67,14 @@ def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster])
     assert sum(one.value for one in produced) == 1
     received = [one for one in found["logbus_received_records"] if one.value]
     assert [(one.labels["topic"], one.value) for one in received] == [("measured", 1)]
+    counts = {
+        one.name: one.value
+        for name in ("logbus_append_duration_seconds", "logbus_zookeeper_request_duration_seconds")
+        for one in found[name]
+        if one.name.endswith("_count") and one.value
+    }
+    assert len(counts) == 2, counts
+    assert sum(one.value for one in found["logbus_leader_elections"]) == 1
     assert "process_resident_memory_bytes" in found
     assert page(f"http://127.0.0.1:{ports[0]}/livez") == "ok\n"
     assert json.loads(page(f"http://127.0.0.1:{ports[0]}/readyz")) == {"ready": True, "reasons": []}

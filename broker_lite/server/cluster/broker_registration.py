@@ -75,9 +75,9 @@ class Membership:
         self._suspects: dict[int, int] = {}
         """Broker epochs of suspected processes, by broker id."""
         self._lost: dict[int, int] = {}
+        """Broker epochs of processes whose peer connection ended, by broker id."""
         self.session_losses = Counter()
         """Counts the sessions with ZooKeeper that expired."""
-        """Broker epochs of processes whose peer connection ended, by broker id."""
         self._elected_by_s = 0.0
         """Loop time until which elections may be due."""
         self._keeper: asyncio.Task[None] | None = None

@@ -33,6 +33,7 @@ from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.sink_coordinator import SinkCoordinator
 from broker_lite.server.coordinators.state_log import StateLog
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
+from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.transactions import effects as fx
 from broker_lite.transactions import events as ev
@@ -61,6 +62,10 @@ IDS_MAX = 200_000
 """Maximum transactional ids in one state partition, about 60 MB."""
 SLICE = 1000
 """Ids that an expiry or a listing looks at before it yields the loop, about 2 ms."""
+OUTCOMES = {
+    TransactionState.COMPLETE_COMMIT: "committed",
+    TransactionState.COMPLETE_ABORT: "aborted",
+}
 EXPIRY_CHECK_MS = 3_600_000
 """Interval in ms between two searches for idle ids, as Kafka's."""
 
@@ -109,6 +114,7 @@ class TransactionCoordinator:
         replicas: ReplicaManager,
         markers: MarkerSender,
         clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._config = config
         self._registry = registry
@@ -123,6 +129,10 @@ class TransactionCoordinator:
         self.sinks = SinkCoordinator(
             self, markers=markers, clock=clock, timeout_max_ms=config.transaction_max_timeout_ms
         )
+        self._metrics = metrics
+        self._durations = metrics.histogram("transaction_duration_seconds")
+        metrics.gauge("open_transactions", lambda: len(self._opened_ms()))
+        metrics.gauge("oldest_transaction_age_seconds", self._oldest_age_s)
         self._log = StateLog(
             TRANSACTION_STATE,
             self,
@@ -406,6 +416,7 @@ class TransactionCoordinator:
             if led.is_lost or self._is_closed:
                 return
             if error is None:
+                self._measure(record)
                 self._step(held, ev.Persisted(effect.number))
                 return
             assert isinstance(error, LogbusError), error
@@ -428,6 +439,24 @@ class TransactionCoordinator:
                 self._append(held, effect)
 
         self._log.append(led.partition, key, value, flags).add_done_callback(settled)
+
+    def _measure(self, record: TransactionRecord | None) -> None:
+        """Count a transaction whose last record is committed."""
+        outcome = None if record is None else OUTCOMES.get(record.state)
+        if record is not None and outcome is not None:
+            self._metrics.count("transactions", outcome)
+            if record.start_ms >= 0:
+                self._durations.observe(max(record.changed_ms - record.start_ms, 0) / 1000)
+
+    def _opened_ms(self) -> list[int]:
+        """Return the wall times at which the open transactions began."""
+        machines = (held.machine for led in self._led.values() for held in led.held.values())
+        records = (machine.record for machine in machines)
+        return [record.start_ms for record in records if record is not None and record.is_open]
+
+    def _oldest_age_s(self) -> float:
+        opened = [at_ms for at_ms in self._opened_ms() if at_ms >= 0]
+        return max(self._clock.now_ms() - min(opened), 0) / 1000 if opened else 0.0
 
     def _send_markers(self, held: HeldTransaction, effect: fx.SendMarkers) -> None:
         def done(participant: ev.Participating) -> None:

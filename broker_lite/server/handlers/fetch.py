@@ -316,6 +316,10 @@ class _ConsumerFetch:
             assert replica is not None
             if prepared.checked_end >= 0:
                 replica.crc_cache.checked(now_ms, one.offset, prepared.checked_end)
+            if prepared.transcoded:
+                self._parts.metrics.count(
+                    "transcoded_batches", "columns", "rows", amount=prepared.transcoded
+                )
             if isinstance(prepared.error, CorruptMessageError):
                 self._parts.metrics.count("corrupt_batches", "fetch")
                 replica.report_corruption(prepared.error_offset, prepared.error)

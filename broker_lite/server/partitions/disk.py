@@ -146,6 +146,7 @@ class Worker(threading.Thread):
         self._in_flight_count = 0
         """Number of jobs in flight when the previous group was answered."""
         self._coalesce_until_us = 0
+        self._appends = disk.metrics.histogram("append_duration_seconds")
         self._flushes = disk.metrics.histogram("flush_duration_seconds")
 
     def put(self, job: Job) -> None:
@@ -224,20 +225,25 @@ class Worker(threading.Thread):
         results: list[Result] = []
         dirty: dict[AppendTarget, None] = {}
         now_ms = self._disk.clock.now_ms()
-        has_followers = False
+        began_us = self._disk.clock.monotonic_us()
+        has_followers = has_appends = False
         for job in group:
             if type(job) is AppendJob:
                 results.append((job.target, _append(job, now_ms), None))
                 if job.target.log.failed:
                     results.append(_failure(job.target))
                 has_followers = has_followers or job.target.has_followers
+                has_appends = True
             elif type(job) is FollowJob:
                 _follow(job, now_ms, results)
+                has_appends = True
             elif type(job) is SyncJob:
                 dirty[job.target] = None
             else:
                 assert isinstance(job, CallJob)
                 results.append((None, job.done, _call(job.function)))
+        if has_appends:
+            self._appends.observe((self._disk.clock.monotonic_us() - began_us) / 1e6)
         if dirty:
             if has_followers:
                 self._disk.post(results)

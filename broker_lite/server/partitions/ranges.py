@@ -73,6 +73,8 @@ class Prepared(NamedTuple):
     """The offset behind the range."""
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions with records in the range."""
+    transcoded: int = 0
+    """Number of column batches that ``parts`` holds as rows."""
 
 
 def prepare(wanted: list[WantedRange], max_bytes: int) -> list[Prepared]:
@@ -219,6 +221,7 @@ def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
     """Check each batch of the range, and transcode columns to rows if the client needs rows."""
     out = _Parts(found)
     checked_end = next_offset = -1
+    transcoded = 0
     walker = BatchWalker(
         WalkPolicy(orders_epochs=False, checks_crc=row.check),
         row.offset,
@@ -237,6 +240,7 @@ def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
                 if out.length and out.length + len(rows) > max_bytes:
                     break
                 out.add_bytes(rows)
+                transcoded += 1
             else:
                 if out.length and out.length + header.size_bytes > max_bytes:
                     break
@@ -249,7 +253,9 @@ def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
         if not out.length:
             damage = error if isinstance(error, LogbusError) else CorruptMessageError(str(error))
             return Prepared(error=damage, error_offset=row.offset)
-    return Prepared(tuple(out.parts), out.length, checked_end, next_offset=next_offset)
+    return Prepared(
+        tuple(out.parts), out.length, checked_end, next_offset=next_offset, transcoded=transcoded
+    )
 
 
 def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:

@@ -194,6 +194,18 @@ class Replica:
         end = self.role.log_end_offset
         return max((end - role.follower_ends.get(one, end) for one in role.state.isr), default=0)
 
+    @property
+    def unstable_count(self) -> int:
+        """The number of records that open transactions hide from read_committed consumers."""
+        if not self.role.is_leader:
+            return 0
+        return max(self.role.high_watermark - self.last_stable_offset, 0)
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return the longest time since an in-sync follower was caught up."""
+        role = self.role.role
+        return role.lag_ms(now_ms) if isinstance(role, Leader) else 0
+
     def check_leader(self, leader_epoch: int = -1) -> None:
         """Raise NotLeaderError if this replica does not lead, or a fencing error if the leader
         epoch differs."""

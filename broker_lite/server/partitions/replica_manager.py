@@ -53,7 +53,7 @@ from broker_lite.replication.events import (
 )
 from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
-from broker_lite.server.metrics import Labels, Metrics
+from broker_lite.server.metrics import Labels, Metrics, Read
 from broker_lite.server.partitions.disk import AppendBatch, Disk, MarkerBatch
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
@@ -150,28 +150,38 @@ class ReplicaManager:
         self.follower_fetches = FollowerFetches(
             loop, config, clock=clock, replicas=self, cluster=cluster, disk=disk, metrics=metrics
         )
-        metrics.gauge("partitions", self._partitions_by_role)
-        metrics.gauge(
+        self._declare_gauges(metrics.gauge)
+
+    def _declare_gauges(self, gauge: Callable[[str, Read], None]) -> None:
+        gauge("partitions", self._partitions_by_role)
+        gauge(
             "under_replicated_partitions",
             lambda: sum(r.is_under_replicated for r in self._ticks.replicated),
         )
-        metrics.gauge(
-            "under_min_isr_partitions", lambda: sum(r.is_below_min_isr for r in self.replicas)
-        )
-        metrics.gauge(
+        gauge("under_min_isr_partitions", lambda: sum(r.is_below_min_isr for r in self.replicas))
+        gauge(
             "replica_lag_records_max",
             lambda: max((r.lag for r in self._ticks.replicated), default=0),
         )
-        directory = (str(logs.directory),)
-        metrics.gauge("log_size_bytes", lambda: {directory: self._log_bytes()})
-        metrics.gauge(
+        gauge("replica_lag_seconds_max", self._lag_seconds)
+        gauge(
+            "last_stable_offset_lag_records_max",
+            lambda: max((replica.unstable_count for replica in self.replicas), default=0),
+        )
+        directory = (str(self._logs.directory),)
+        gauge("log_size_bytes", lambda: {directory: self._log_bytes()})
+        gauge(
             "log_segments",
             lambda: sum(replica.log.segment_count for replica in self._replicas.values()),
         )
-        metrics.gauge("disk_full", lambda: {directory: logs.is_full})
-        metrics.gauge("disk_failed", lambda: {directory: logs.failed})
-        metrics.gauge("stray_partitions", lambda: logs.stray_count)
-        metrics.gauge("produces_waiting", lambda: len(self._produces))
+        gauge("disk_full", lambda: {directory: self._logs.is_full})
+        gauge("disk_failed", lambda: {directory: self._logs.failed})
+        gauge("stray_partitions", lambda: self._logs.stray_count)
+        gauge("produces_waiting", lambda: len(self._produces))
+
+    def _lag_seconds(self) -> float:
+        now_ms = self.clock.monotonic_ms()
+        return max((r.lag_ms(now_ms) for r in self._ticks.replicated), default=0) / 1000
 
     def _partitions_by_role(self) -> dict[Labels, float]:
         led = sum(replica.role.is_leader for replica in self.replicas)
@@ -485,6 +495,9 @@ class ReplicaManager:
         if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
             role = "leads" if replica.role.is_leader else "follows"
             logger.info("%s: %s in epoch %d", replica, role, replica.leader_epoch)
+            if replica.role.is_leader:
+                is_preferred = partition.replicas[:1] == (self.local.broker_id,)
+                self._metrics.count("leader_elections", "preferred" if is_preferred else "other")
             replica.log_lost_records(before)
 
     def _remove(self, replica: Replica, why: str) -> None:

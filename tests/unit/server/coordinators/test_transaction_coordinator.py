@@ -225,3 +225,31 @@ def test_cluster_with_a_broker_without_transactions_refuses_ids() -> None:
             await cluster.at[1].ask("x", lambda token: ev.Init(token, 1000))
 
     run(test)
+
+
+def test_metrics_count_open_and_ended_transactions() -> None:
+    async def test(cluster: Cluster) -> None:
+        metrics = cluster.metrics[1]
+
+        def gauges() -> dict[str, object]:
+            names = ("open_transactions", "oldest_transaction_age_seconds")
+            found = {one.metric.name: one.values for one in metrics.snapshot()}
+            return {name: found[name] for name in names}
+
+        assert gauges() == {
+            "open_transactions": {(): 0},
+            "oldest_transaction_age_seconds": {(): 0},
+        }
+        pair = await cluster.init()
+        for commit in (True, False):
+            await cluster.add(pair)
+            assert gauges()["open_transactions"] == {(): 1}
+            pair = await cluster.end(pair, commit)
+            await cluster.becomes(
+                TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+            )
+        await cluster.world.until(lambda: metrics.value("transactions", "aborted") == 1)
+        assert metrics.value("transactions", "committed") == 1
+        assert gauges()["open_transactions"] == {(): 0}
+
+    run(test)

@@ -387,8 +387,26 @@ def test_metrics_count_lag_and_under_replicated_partitions() -> None:
         assert found["under_replicated_partitions"] == {(): 1}
         assert found["under_min_isr_partitions"] == {(): 0}
         assert found["partitions"] == {("leader",): 1, ("follower",): 0}
+        assert found["last_stable_offset_lag_records_max"] == {(): 0}
+        assert leader.metrics.value("leader_elections", "preferred") == 1
         world.take_out(2)
         assert gauges(leader.metrics)["under_min_isr_partitions"] == {(): 1}
+
+    run(test)
+
+
+def test_metrics_measure_how_long_a_follower_is_behind() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        leader.reached = False
+        appending = asyncio.create_task(leader.append([b"b"]))
+        await world.until(lambda: leader.replica().log.log_end_offset == 2)
+        await world.until(lambda: gauges(leader.metrics)["replica_lag_seconds_max"][()] > 0)
+        assert gauges(leader.metrics)["replica_lag_records_max"] == {(): 1}
+        leader.reached = True
+        await appending
+        await world.until(lambda: gauges(leader.metrics)["replica_lag_seconds_max"][()] == 0)
 
     run(test)
 

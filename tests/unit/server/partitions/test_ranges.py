@@ -246,3 +246,11 @@ def test_read_error_fails_only_its_partition(log: Log, monkeypatch: pytest.Monke
     bad, good = prepare([first, wanted(log, 1, check=True)], 1 << 20)
     assert (type(bad.error), bad.error_offset) == (StorageError, 0)
     assert values(content(good)) == [b"1"]
+
+
+def test_range_counts_batches_that_are_transcoded(log: Log) -> None:
+    append(log, columns_batch([b"x"]))
+    append(log, rows_batch([b"x"]))
+    (rows,) = prepare([wanted(log, rows_only=True)], 1 << 20)
+    (stored,) = prepare([wanted(log)], 1 << 20)
+    assert (rows.transcoded, stored.transcoded) == (1, 0)
