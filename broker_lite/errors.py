@@ -374,6 +374,18 @@ class ProducerFencedError(LogbusError):
     code, name = 90, "PRODUCER_FENCED"
 
 
+class ResourceNotFoundError(LogbusError):
+    code, name = 91, "RESOURCE_NOT_FOUND"
+
+
+class DuplicateResourceError(LogbusError):
+    code, name = 92, "DUPLICATE_RESOURCE"
+
+
+class UnacceptableCredentialError(LogbusError):
+    code, name = 93, "UNACCEPTABLE_CREDENTIAL"
+
+
 class InvalidUpdateVersionError(LogbusError):
     code, name = 95, "INVALID_UPDATE_VERSION"
 

@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 NO_BROKER = -1
@@ -213,3 +214,15 @@ class TopicView:
     def is_internal(self) -> bool:
         """Whether only brokers write and change the topic."""
         return self.name == TRANSACTION_STATE
+
+
+class ScramMechanism(StrEnum):
+    """The mechanisms of logins, by their SASL names."""
+
+    SHA_256 = "SCRAM-SHA-256"
+    SHA_512 = "SCRAM-SHA-512"
+
+    @property
+    def digest(self) -> str:
+        """The name of the hash in ``hashlib``."""
+        return "sha256" if self is ScramMechanism.SHA_256 else "sha512"

@@ -52,6 +52,7 @@ COMMANDS = {
         "broker_lite.cli.transactions:transactions",
         "Open transactions, and those that hang.",
     ),
+    "user": ("broker_lite.cli.user:user", "Users and their passwords."),
     "mirror": ("broker_lite.cli.mirror:mirror", "Copy a Kafka or logbus cluster, live."),
     "checkpoint": (
         "broker_lite.cli.spark_programs:checkpoint",

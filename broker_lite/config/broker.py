@@ -15,6 +15,7 @@ from broker_lite.config.setting import (
     setting,
 )
 from broker_lite.errors import InvalidConfigError
+from broker_lite.model import ScramMechanism
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,18 @@ class BrokerConfig(Config):
         at_least=1,
         at_most=10 * SECOND,
     )
+    sasl_enabled_mechanisms: str = setting(
+        "sasl.enabled.mechanisms",
+        "",
+        "mechanisms of logins: SCRAM-SHA-256,SCRAM-SHA-512; empty: no logins",
+    )
+    reauth_ms: int = setting(
+        "connections.max.reauth.ms",
+        0,
+        "time after which a client must log in again; 0: its session ends with its password",
+        "ms",
+        at_least=0,
+    )
     metrics_host: str = setting(
         "metrics.host",
         "127.0.0.1",
@@ -282,7 +295,20 @@ class BrokerConfig(Config):
         at_most=10_000,
     )
 
+    @property
+    def sasl_mechanisms(self) -> tuple[ScramMechanism, ...]:
+        """The enabled mechanisms, in the order of the setting."""
+        names = [name.strip() for name in self.sasl_enabled_mechanisms.split(",")]
+        return tuple(ScramMechanism(name) for name in names if name)
+
     def validate(self) -> None:
+        try:
+            _ = self.sasl_mechanisms
+        except ValueError:
+            raise InvalidConfigError(
+                f"sasl.enabled.mechanisms={self.sasl_enabled_mechanisms[:80]!r}: give "
+                f"{' or '.join(ScramMechanism)}, or both with a comma"
+            ) from None
         shortest, longest = self.group_session_timeout_min_ms, self.group_session_timeout_max_ms
         if shortest > longest:
             raise InvalidConfigError(

@@ -17,6 +17,8 @@ from broker_lite.model import (
     PartitionView,
     TopicView,
 )
+from broker_lite.security.acls import Entry, Pattern
+from broker_lite.security.scram import UserCredentials
 
 TRANSACTION_FEATURE = "transaction.version"
 """Kafka's feature of transactions. Below TRANSACTION_LEVEL no broker writes anything for them."""
@@ -37,6 +39,9 @@ class MetadataSnapshot:
     features: Mapping[str, int] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """The settings of brokers that ZooKeeper holds, by broker id."""
+    users: Mapping[str, UserCredentials] = field(default_factory=dict)
+    """The credentials of all users, by name."""
+    acls: Mapping[Pattern, frozenset[Entry]] = field(default_factory=dict)
     version: int = 0
 
     @property

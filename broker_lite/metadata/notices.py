@@ -49,6 +49,9 @@ class News(NamedTuple):
 
     topics: Mapping[str, Sequence[int] | None]
     states: NoticeStates | None = None
+    security: Sequence[str] = ()
+    """Paths of changed users and access control lists. Older brokers take such a notice for a
+    change of the cluster, which is harmless."""
 
 
 class Notice(NamedTuple):
@@ -79,6 +82,8 @@ class Merged(NamedTuple):
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]
     cluster: bool
+    security: frozenset[str] = frozenset()
+    """Paths of changed users and access control lists."""
 
 
 def topic_changed(name: str) -> News:
@@ -88,6 +93,11 @@ def topic_changed(name: str) -> News:
 
 CLUSTER_CHANGED = News({})
 """The cluster's features changed, a broker's settings, or its registration (draining, full)."""
+
+
+def security_changed(path: str) -> News:
+    """Return a notice that the user or the access control list at ``path`` changed."""
+    return News({}, None, (path,))
 
 
 def states_changed(states: Iterable[StateChange]) -> News:
@@ -133,19 +143,21 @@ def merge(notices: Notices, seen: int) -> Merged | None:
         return None
     topics: dict[str, dict[int, LeaderAndIsr | None] | None] = {}
     cluster = False
+    security: set[str] = set()
     wanted = set(range(seen + 1, notices.sequence + 1))
     for sequence, news in notices.notices:
         if sequence not in wanted:
             continue
         wanted.discard(sequence)
-        cluster = cluster or not news.topics
+        cluster = cluster or not (news.topics or news.security)
+        security.update(news.security)
         for topic, partitions in news.topics.items():
             known = topics.setdefault(topic, {})
             if partitions is None or known is None:
                 topics[topic] = None
             else:
                 known.update(_decoded(news.states, topic, partitions))
-    return None if wanted else Merged(topics, cluster)
+    return None if wanted else Merged(topics, cluster, frozenset(security))
 
 
 def _decoded(
@@ -202,14 +214,16 @@ def _size(notice: Notice) -> int:
 
 
 def _row(notice: Notice) -> dict[str, Any]:
-    topics, states = notice.news
+    topics, states, security = notice.news
     row: dict[str, Any] = {"sequence": notice.sequence, "topics": dict(sorted(topics.items()))}
     if states is not None:
         row["states"] = {"replicas": states.replicas, "topics": dict(sorted(states.rows.items()))}
+    if security:
+        row["security"] = list(security)
     return row
 
 
 def _notice(row: dict[str, Any]) -> Notice:
     found = row.get("states")
     states = None if found is None else NoticeStates(found["replicas"], found["topics"])
-    return Notice(row["sequence"], News(row["topics"], states))
+    return Notice(row["sequence"], News(row["topics"], states, tuple(row.get("security", ()))))

@@ -11,10 +11,11 @@ import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from enum import StrEnum
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker_lite.errors import SaslAuthenticationError
+from broker_lite.model import ScramMechanism
 
 ITERATIONS = 8192
 ITERATIONS_MIN = 4096
@@ -25,18 +26,6 @@ MESSAGE_BYTES_MAX = 8192
 """Maximum bytes of a server's message."""
 _NO_BINDING = "n,,"
 """The GS2 header of a client without channel binding and without an authorization id."""
-
-
-class ScramMechanism(StrEnum):
-    """The mechanisms, by their SASL names."""
-
-    SHA_256 = "SCRAM-SHA-256"
-    SHA_512 = "SCRAM-SHA-512"
-
-    @property
-    def digest(self) -> str:
-        """The name of the hash in ``hashlib``."""
-        return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
 
 
 class KeyPair(NamedTuple):
@@ -65,6 +54,28 @@ class ScramKeys(NamedTuple):
 
     def __repr__(self) -> str:
         return f"ScramKeys({self.mechanism}, [hidden])"
+
+
+class ScramCredential(NamedTuple):
+    """A user's stored keys for one mechanism: newest password first, at most two.
+
+    Both passwords have the same salt. ``old_until_ms``: wall time at which the older password ends.
+    """
+
+    salt: bytes
+    iterations: int
+    pairs: tuple[KeyPair, ...]
+    old_until_ms: int = 0
+
+    def at(self, now_ms: int) -> ScramCredential:
+        """Return the credential without an older password that has ended."""
+        if len(self.pairs) == 1 or now_ms < self.old_until_ms:
+            return self
+        return self._replace(pairs=self.pairs[:1])
+
+
+UserCredentials = Mapping[ScramMechanism, ScramCredential]
+"""The credentials of one user."""
 
 
 def derive_keys(

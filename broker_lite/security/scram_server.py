@@ -12,24 +12,21 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from scramp.core import ScramException, ScramServer
 from scramp.core import ScramMechanism as ScrampMechanism
 
 from broker_lite.errors import SaslAuthenticationError
-from broker_lite.security.scram import ITERATIONS, SALT_BYTES, KeyPair, ScramMechanism
+from broker_lite.model import ScramMechanism
+from broker_lite.security.scram import (
+    ITERATIONS,
+    SALT_BYTES,
+    KeyPair,
+    ScramCredential,
+)
 
 MESSAGE_BYTES_MAX = 4096
 """Maximum bytes of a client's message. ``scramp`` itself has no limit."""
-
-
-class ScramCredential(NamedTuple):
-    """A user's stored keys for one mechanism: newest password first, at most two."""
-
-    salt: bytes
-    iterations: int
-    pairs: tuple[KeyPair, ...]
 
 
 _NO_PAIR = KeyPair(bytes(32), bytes(32))

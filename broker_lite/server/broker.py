@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import json
 import logging
@@ -50,6 +51,7 @@ from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.listener import Listener
+from broker_lite.server.network.logins import SWEEP_MS, Logins
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.files import OsFiles
@@ -149,6 +151,8 @@ class Broker:
         )
         logs.adopt_cluster(cluster_id)
         parts = self._compose(listener.endpoint, logs, disk, registry)
+        if config.sasl_mechanisms:
+            parts = await self._with_logins(parts, registry)
         dispatcher = Dispatcher(self._loop, parts)
         listener.start(self._loop, dispatcher.begin)
         stack.push_async_callback(self._finish, listener, dispatcher, parts.replicas)
@@ -229,6 +233,18 @@ class Broker:
         registry.on_change(peers.apply)
         registry.on_change(replicas.apply)
         return parts
+
+    async def _with_logins(self, parts: BrokerContext, registry: Registry) -> BrokerContext:
+        """Return the context of a broker that demands logins."""
+        logins = Logins(
+            self._config.sasl_mechanisms,
+            clock=self._clock,
+            users=lambda: registry.snapshot.users,
+            salt_key=await registry.salt_key(),
+            reauth_ms=self._config.reauth_ms,
+        )
+        registry.on_change(lambda _: logins.sweep())
+        return dataclasses.replace(parts, logins=logins)
 
     def watch_loop(self) -> None:
         """Start to record loop delays; delays during the start belong to no request."""
@@ -386,6 +402,9 @@ class Broker:
         async def tick() -> None:
             await keep(logs.tick)
 
+        async def end_sessions() -> None:
+            parts.logins.sweep()
+
         async def retain() -> None:
             if not logs.failed:
                 replicas.apply_retention()
@@ -396,6 +415,7 @@ class Broker:
             (config.retention_check_interval_ms, retain),
             (config.offsets_retention_check_ms, groups.expire),
             (config.offsets_retention_check_ms, parts.group_transactions.end_overdue),
+            (SWEEP_MS, end_sessions),
             (EXPIRY_CHECK_MS, parts.transactions.expire),
             (LOOK_MS, opinion.look),
         ):

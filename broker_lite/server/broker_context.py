@@ -20,6 +20,7 @@ from broker_lite.server.coordinators.group_transactions import GroupTransactions
 from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
 from broker_lite.server.metrics import Histogram, Metrics
+from broker_lite.server.network.logins import Logins
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
@@ -44,6 +45,7 @@ class BrokerContext:
     verifier: TransactionVerifier
     transactions: TransactionCoordinator
     fetch_waits: Histogram = field(default_factory=Histogram)
+    logins: Logins = field(default_factory=Logins)
 
     @property
     def broker_id(self) -> int:

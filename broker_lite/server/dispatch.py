@@ -28,6 +28,7 @@ from broker_lite.server.handlers import (
     add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     api_versions,
     create_partitions,
     create_topics,
@@ -41,6 +42,7 @@ from broker_lite.server.handlers import (
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_batch,
     end_group_offsets,
@@ -67,6 +69,8 @@ from broker_lite.server.handlers import (
     produce,
     record_times,
     replace_configs,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
     txn_offset_commit,
     unregister_broker,
@@ -104,6 +108,10 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_GROUPS: delete_groups.handle,
     ApiKey.OFFSET_DELETE: offset_delete.handle,
     ApiKey.API_VERSIONS: api_versions.handle,
+    ApiKey.SASL_HANDSHAKE: sasl_handshake.handle,
+    ApiKey.SASL_AUTHENTICATE: sasl_authenticate.handle,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials.handle,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials.handle,
     ApiKey.CREATE_TOPICS: create_topics.handle,
     ApiKey.DELETE_TOPICS: delete_topics.handle,
     ApiKey.DELETE_RECORDS: delete_records.handle,
@@ -176,6 +184,13 @@ class Dispatcher:
         """Start answering a request. Raise ProtocolError if the frame is not a request."""
         request = RequestContext.read(frame, reply.session, reply.arrived_ms)
         key = request.api_key
+        if request.session.needs_login and (
+            why := self._parts.logins.why_refused(request.session, key, len(frame))
+        ):
+            reply.refuse(why)
+            return
+        if key == ApiKey.SASL_AUTHENTICATE:
+            self._parts.logins.watch(request.session, reply.connection)
         if not is_served(key, request.api_version) and key != ApiKey.API_VERSIONS:
             self._refuse(request, frame, reply, UnsupportedVersionError(_unsupported(request)))
             return

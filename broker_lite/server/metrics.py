@@ -85,6 +85,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("peers_connected", GAUGE, "Brokers to which a connection is open."),
         Metric("peer_connections_lost", COUNTER, "Connections to brokers that closed."),
         Metric("peers_suspected", COUNTER, "Brokers that refused a connection."),
+        Metric("logins_failed", COUNTER, "Logins that were refused."),
         # The log.
         Metric("append_duration_seconds", HISTOGRAM,
                "Time to write a group of batches to log files, without its flush."),

@@ -21,6 +21,7 @@ import kafka.protocol.admin as admin
 import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
+import kafka.protocol.sasl as sasl
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire.api import (
@@ -30,7 +31,7 @@ from broker_lite.wire.api import (
     is_flexible,
     response_header_bytes,
 )
-from broker_lite.wire.calls import broker_transactions, groups, sinks, verification
+from broker_lite.wire.calls import broker_transactions, groups, sinks, users, verification
 from broker_lite.wire.calls.group_transactions import (
     TAG_ADD_GROUP,
     AddGroupResponse,
@@ -49,6 +50,9 @@ from broker_lite.wire.primitives import I32, Reader, Writer, uuid_bytes
 Message = Any
 """A message of the tables; the library's classes have no types that a checker could use."""
 
+SaslHandshakeResponse: Any = sasl.SaslHandshakeResponse
+SaslAuthenticateResponse: Any = sasl.SaslAuthenticateResponse
+AlterUserScramCredentialsResponse: Any = admin.AlterUserScramCredentialsResponse
 ApiVersionsResponse: Any = metadata.ApiVersionsResponse
 MetadataResponse: Any = metadata.MetadataResponse
 FindCoordinatorResponse: Any = metadata.FindCoordinatorResponse
@@ -91,6 +95,10 @@ DescribeTopicPartitionsResponse: Any = admin.DescribeTopicPartitionsResponse
 
 REQUESTS: dict[int, Any] = {
     ApiKey.API_VERSIONS: metadata.ApiVersionsRequest,
+    ApiKey.SASL_HANDSHAKE: sasl.SaslHandshakeRequest,
+    ApiKey.SASL_AUTHENTICATE: sasl.SaslAuthenticateRequest,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: admin.DescribeUserScramCredentialsRequest,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: admin.AlterUserScramCredentialsRequest,
     ApiKey.METADATA: metadata.MetadataRequest,
     ApiKey.FIND_COORDINATOR: metadata.FindCoordinatorRequest,
     ApiKey.JOIN_GROUP: consumer.JoinGroupRequest,
@@ -148,6 +156,10 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         verification.TAG_ASKED_TOPIC_ID,
         Reader.uuid,
     ),
+    admin.AlterUserScramCredentialsRequest.ScramCredentialUpsertion: (
+        users.TAG_KEEP_OLD,
+        Reader.i64,
+    ),
     consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
     producer.WriteTxnMarkersRequest.WritableTxnMarker: (
         broker_transactions.TAG_COORDINATOR,
@@ -173,6 +185,7 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
 _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     groups.OffsetFetchResponse: groups.encode_offset_fetch,
     AddGroupResponse: encode_add_group,
+    users.DescribedUsers: users.encode_described_users,
     verification.VerifiedPartitions: verification.encode_verified,
 }
 """Encoder of an answer with tagged fields of ours, by its class."""
@@ -269,6 +282,9 @@ def uuid(topic_id: str) -> UUID:
 _MESSAGES = frozenset(
     (
         *REQUESTS.values(),
+        SaslHandshakeResponse,
+        SaslAuthenticateResponse,
+        AlterUserScramCredentialsResponse,
         ApiVersionsResponse,
         MetadataResponse,
         FindCoordinatorResponse,

@@ -12,11 +12,11 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import CoordinationUnavailableError, LogbusError
-from broker_lite.metadata import loader, znodes
+from broker_lite.metadata import acls, credentials, loader, znodes
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.notices import merge
 from broker_lite.metadata.registration import Registrar
@@ -379,6 +379,11 @@ class Membership:
         notices = await loader.load_notices(self._store, watch=True)
         topics = await loader.load_topics(self._store)
         await self._load_cluster()
+        self._fresh = dataclasses.replace(
+            self._fresh,
+            users=await credentials.load_users(self._store),
+            acls=await acls.load_acls(self._store),
+        )
         self._take_topics(topics)
         self._sequence = notices.sequence
         self._reload_due = False
@@ -400,6 +405,8 @@ class Membership:
                 await self._reload()
                 return
             topics = await loader.refresh_topics(self._store, self._fresh.topics, merged.topics)
+            if merged.security:
+                await self._refresh_security(merged.security)
             if merged.cluster:
                 # Features, a broker's settings, or its draining or disk-full flag changed.
                 self._brokers_due = True
@@ -409,6 +416,17 @@ class Membership:
             raise
         self._take_topics(topics)
         self._sequence = notices.sequence
+
+    async def _refresh_security(self, paths: Collection[str]) -> None:
+        """Read the changed users and access control lists again."""
+        users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
+        lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
+        fresh, store = self._fresh, self._store
+        self._fresh = dataclasses.replace(
+            fresh,
+            users=await credentials.refresh_users(store, fresh.users, users),
+            acls=await acls.refresh_acls(store, fresh.acls, lists),
+        )
 
     def _take_topics(self, topics: dict[str, TopicView]) -> None:
         if self.is_controller:

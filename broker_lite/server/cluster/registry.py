@@ -22,7 +22,9 @@ from broker_lite.errors import (
     NotControllerError,
 )
 from broker_lite.metadata import znodes
+from broker_lite.metadata.acls import change_entries
 from broker_lite.metadata.cache import TRANSACTION_FEATURE, TRANSACTION_LEVEL, MetadataSnapshot
+from broker_lite.metadata.credentials import change_user, load_salt_key
 from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.group_offsets import (
     FetchedOffsets,
@@ -55,6 +57,8 @@ from broker_lite.replication.controller_events import (
     TopicCreationRequested,
     TopicDeletionRequested,
 )
+from broker_lite.security.acls import Entry, Pattern
+from broker_lite.security.scram import UserCredentials
 from broker_lite.server.cluster.broker_registration import Membership
 from broker_lite.server.cluster.state_writes import StateWrites
 
@@ -330,6 +334,42 @@ class Registry(Membership):
             lambda now: all(now.broker_config(broker_id).get(k) == v for k, v in changes.items())
         )
 
+    async def alter_user(
+        self, name: str, change: Callable[[UserCredentials], UserCredentials]
+    ) -> None:
+        """Replace a user's credentials; none deletes the user. Any broker writes.
+
+        Return when this broker knows the change. Raise WriteConflictError,
+        CoordinationUnavailableError, or the error of ``change``.
+        """
+        self._check_connected()
+        written: list[UserCredentials] = []
+
+        def noted(before: UserCredentials) -> UserCredentials:
+            written.append(change(before))
+            return written[-1]
+
+        await change_user(self._store, name, noted, self._wait_connected)
+        await self._until(lambda now: now.users.get(name, {}) == written[-1])
+
+    async def alter_acls(
+        self, pattern: Pattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
+    ) -> None:
+        """Replace the access control list of a pattern, as ``alter_user`` does a user."""
+        self._check_connected()
+        written: list[frozenset[Entry]] = []
+
+        def noted(before: frozenset[Entry]) -> frozenset[Entry]:
+            written.append(change(before))
+            return written[-1]
+
+        await change_entries(self._store, pattern, noted, self._wait_connected)
+        await self._until(lambda now: now.acls.get(pattern, frozenset()) == written[-1])
+
+    async def salt_key(self) -> bytes:
+        """Return the cluster's key for the salts of unknown users."""
+        return await load_salt_key(self._store, self._random_bytes)
+
     async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
         answer = await self._controller.request(make)
         assert answer.topic is not None
@@ -540,11 +580,14 @@ class Registry(Membership):
         """Whether this broker is the active controller."""
         return self._controller.is_active
 
-    def _check_controller(self) -> None:
+    def _check_connected(self) -> None:
         if self._closed:
             raise ClosedError("the broker stops")
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
+
+    def _check_controller(self) -> None:
+        self._check_connected()
         if not self._controller.is_active:
             raise NotControllerError()
 

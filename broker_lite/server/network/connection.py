@@ -74,6 +74,10 @@ class ResponseSlot:
         return not self._connection.closed
 
     @property
+    def connection(self) -> ClientConnection:
+        return self._connection
+
+    @property
     def session(self) -> Session:
         return self._connection.session
 

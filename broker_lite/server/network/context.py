@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from broker_lite.security.scram import KeyPair
+from broker_lite.security.scram_server import ScramLogin
 from broker_lite.wire.api import RequestHeader, parse_header
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -28,13 +30,26 @@ def broker_client_id(broker_id: int) -> str:
 class Session:
     """A client connection. ``number`` counts the connections of a listener from 1; ``peer`` is
     the client's ``host:port``. ApiVersions 3 and later set ``software`` to name and version
-    (KIP-511)."""
+    (KIP-511). ``logins`` alone sets the fields of the login."""
 
     number: int
     peer: str
     listener: str = PLAINTEXT
     principal: str = ANONYMOUS
     software: str = ""
+    is_encrypted: bool = False
+    needs_login: bool = False
+    """Whether the client must log in before any other request."""
+    mechanism: str = ""
+    key: KeyPair | None = None
+    """The stored keys with which the user logged in; None before the login."""
+    ends_ms: int = 0
+    """Monotonic time from which the client must log in again; 0: never."""
+    early_requests: int = 0
+    exchange: ScramLogin | None = None
+    """The login in progress."""
+    mechanism_chosen: str = ""
+    is_challenged: bool = False
 
     @property
     def host(self) -> str:

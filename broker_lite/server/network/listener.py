@@ -166,7 +166,7 @@ class Listener:
         connection = ClientConnection(
             self._loop,
             PlainTransport(sock),
-            Session(self._admitted, peer),
+            Session(self._admitted, peer, needs_login=bool(config.sasl_mechanisms)),
             receiver=FrameReceiver(
                 config.frame_bytes_max,
                 scratch=self._scratch,

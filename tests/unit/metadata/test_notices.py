@@ -54,26 +54,26 @@ def test_merge_combines_the_notices_after_the_last_seen_one() -> None:
         News({"t": [2], "u": None}),
         News({"u": [3]}),
     )
-    assert merge(notices, 1) == ({"t": {0: None, 2: None}, "u": None}, False)
-    assert merge(notices, 3) == ({"u": {3: None}}, False)
-    assert merge(notices, 4) == ({}, False)
+    assert merge(notices, 1) == ({"t": {0: None, 2: None}, "u": None}, False, frozenset())
+    assert merge(notices, 3) == ({"u": {3: None}}, False, frozenset())
+    assert merge(notices, 4) == ({}, False, frozenset())
 
 
 def test_merge_takes_the_state_from_the_last_notice_of_a_partition() -> None:
     names_only = News({"t": [1]})
     notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
-    assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False)
-    assert merge(notices, 2) == ({"t": {1: None}}, False)
+    assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False, frozenset())
+    assert merge(notices, 2) == ({"t": {1: None}}, False, frozenset())
     again = after(names_only, states_changed(changes("t", 4, 9)))
-    assert merge(again, 0) == ({"t": {0: state(4), 1: state(9)}}, False)
+    assert merge(again, 0) == ({"t": {0: state(4), 1: state(9)}}, False, frozenset())
 
 
 def test_merge_drops_all_states_of_a_recreated_topic() -> None:
     notices = after(
         states_changed(changes("t", 40)), n.topic_changed("t"), states_changed(changes("t", 1))
     )
-    assert merge(notices, 0) == ({"t": None}, False)
-    assert merge(notices, 2) == ({"t": {0: state(1)}}, False)
+    assert merge(notices, 0) == ({"t": None}, False, frozenset())
+    assert merge(notices, 2) == ({"t": {0: state(1)}}, False, frozenset())
 
 
 def test_notices_rewritten_by_an_older_broker_keep_partitions_without_states() -> None:
@@ -82,7 +82,11 @@ def test_notices_rewritten_by_an_older_broker_keep_partitions_without_states() -
     rows = json.loads(n.encode_notices(notices.notices))["changes"]
     bare = [{key: row[key] for key in ("sequence", "topics")} for row in rows]
     data = json.dumps({"version": 1, "changes": bare}).encode()
-    assert merge(Notices(1, n.decode_notices(data)), 0) == ({"t": {0: None, 1: None}}, False)
+    assert merge(Notices(1, n.decode_notices(data)), 0) == (
+        {"t": {0: None, 1: None}},
+        False,
+        frozenset(),
+    )
 
 
 def test_merge_returns_none_if_a_notice_is_missing() -> None:
@@ -96,7 +100,7 @@ def test_merge_returns_none_if_more_was_seen_than_exists() -> None:
 
 
 def test_notice_without_topics_announces_a_cluster_change() -> None:
-    assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True)
+    assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True, frozenset())
 
 
 def kept_of(*news: News) -> tuple[Notice, ...]:

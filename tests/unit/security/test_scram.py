@@ -9,8 +9,15 @@ import pytest
 from scramp import ScramMechanism as ScrampMechanism
 
 from broker_lite.errors import SaslAuthenticationError
-from broker_lite.security.scram import KeyPair, ScramClient, ScramKeys, ScramMechanism, derive_keys
-from broker_lite.security.scram_server import ScramCredential, ScramLogin
+from broker_lite.security.scram import (
+    KeyPair,
+    ScramClient,
+    ScramCredential,
+    ScramKeys,
+    ScramMechanism,
+    derive_keys,
+)
+from broker_lite.security.scram_server import ScramLogin
 
 SALT = bytes(range(16))
 SHA_256 = ScramMechanism.SHA_256

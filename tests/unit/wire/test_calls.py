@@ -12,6 +12,7 @@ import kafka.protocol.admin as admin
 import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
+import kafka.protocol.sasl as kafka_sasl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,10 +41,12 @@ from broker_lite.wire.calls import (
     offsets,
     producers,
     replicas,
+    sasl,
     sinks,
     topics,
     transaction_admin,
     transactions,
+    users,
     verification,
 )
 
@@ -55,6 +58,37 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
         metadata.ApiVersionsRequest,
         metadata.ApiVersionsResponse,
         {"client_software_name": "logbus", "client_software_version": "1.0"},
+    ),
+    (
+        sasl.SaslHandshakeRequest("SCRAM-SHA-256"),
+        kafka_sasl.SaslHandshakeRequest,
+        kafka_sasl.SaslHandshakeResponse,
+        {"mechanism": "SCRAM-SHA-256"},
+    ),
+    (
+        sasl.SaslAuthenticateRequest(b"n,,n=a,r=b"),
+        kafka_sasl.SaslAuthenticateRequest,
+        kafka_sasl.SaslAuthenticateResponse,
+        {"auth_bytes": b"n,,n=a,r=b"},
+    ),
+    (
+        users.AlterUsersRequest(
+            (users.Deletion("a", 1),), (users.Upsertion("b", 2, 4096, b"salt", b"salted"),)
+        ),
+        admin.AlterUserScramCredentialsRequest,
+        admin.AlterUserScramCredentialsResponse,
+        {
+            "deletions": [{"name": "a", "mechanism": 1}],
+            "upsertions": [
+                {
+                    "name": "b",
+                    "mechanism": 2,
+                    "iterations": 4096,
+                    "salt": b"salt",
+                    "salted_password": b"salted",
+                }
+            ],
+        },
     ),
     (
         cluster.MetadataRequest(("a", "b"), (ID,)),
@@ -665,6 +699,20 @@ def test_truncated_offset_origin_is_refused() -> None:
         decode_call(groups.OffsetFetchRequest, memoryview(short)[4:])
 
 
+def test_described_users_carry_the_salt_in_a_tagged_field() -> None:
+    rows = (users.DescribedCredential(1, 4096, b"salt of a"),)
+    answer = users.DescribedUsers(0, None, (users.DescribedUser("a", 0, None, rows),))
+    frame = tables.encode(50, 0, 7, answer)
+    kind = admin.DescribeUserScramCredentialsResponse
+    theirs = kind.decode(frame, version=0, header=True, framed=True)
+    assert theirs.results[0].credential_infos[0].iterations == 4096
+    request = users.DescribeUsersRequest(("a",))
+    assert decode_call(request, memoryview(frame)[4:]) == answer
+    sent = memoryview(encode_call(request, 7, "c"))[4:]
+    asked = tables.decode(50, 0, sent, parse_header(sent).body_at)
+    assert [row.name for row in asked.users] == ["a"]
+
+
 def test_every_client_call_has_a_test() -> None:
     known = {
         value
@@ -683,6 +731,7 @@ def test_every_client_call_has_a_test() -> None:
         sinks.EndBatchRequest,
         sinks.JoinBatchRequest,
         sinks.KeepBatchRequest,
+        users.DescribeUsersRequest,
         verification.VerifyPartitionsRequest,
     }
     assert known == {type(case[0]) for case in CASES} | not_theirs

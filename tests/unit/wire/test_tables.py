@@ -9,6 +9,7 @@ import kafka.protocol.admin as admin
 import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
+import kafka.protocol.sasl as sasl
 import pytest
 from wire_samples import message, plain
 
@@ -52,7 +53,7 @@ EVERY = [
 
 def response_kind(key: int) -> Any:
     name = tables.REQUESTS[key].__name__.replace("Request", "Response")
-    for module in (admin, consumer, metadata, producer):
+    for module in (admin, consumer, metadata, producer, sasl):
         if hasattr(module, name):
             return getattr(module, name)
     raise AssertionError(name)

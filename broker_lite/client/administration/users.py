@@ -1,0 +1,149 @@
+"""Users and their passwords: list, set, rotate, delete. The password never leaves this process:
+brokers receive the salted password, and store what proves it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from hashlib import pbkdf2_hmac
+from typing import NamedTuple
+
+from broker_lite.client.administration.admin_requests import on_every_broker
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.requests import on_any_broker
+from broker_lite.client.transport.steps import CallExchange, Operation, Pause
+from broker_lite.errors import (
+    LogbusError,
+    RequestTimedOutError,
+    ResourceNotFoundError,
+    error_for,
+)
+from broker_lite.model import ScramMechanism
+from broker_lite.wire.calls import users as calls
+
+ITERATIONS = 8192
+SALT_BYTES = 16
+LOOK_MS = 20.0
+"""Milliseconds between two checks whether every broker knows a change."""
+
+
+class Credential(NamedTuple):
+    mechanism: ScramMechanism
+    iterations: int
+    salt: bytes
+
+
+class User(NamedTuple):
+    name: str
+    credentials: tuple[Credential, ...]
+
+
+def describe_users(
+    cluster: Cluster, names: Sequence[str] | None, deadline_ms: float
+) -> Operation[list[User]]:
+    """Return the named users, or all. Raises ResourceNotFoundError."""
+    request = calls.DescribeUsersRequest(None if names is None else tuple(names))
+    answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
+    if answer.error_code:
+        raise error_for(answer.error_code, answer.error_message or "")
+    return _users(answer)
+
+
+def _users(answer: calls.DescribedUsers) -> list[User]:
+    found = []
+    for row in answer.users:
+        if row.error_code:
+            raise error_for(row.error_code, row.error_message or "")
+        credentials = tuple(
+            Credential(calls.MECHANISMS[each.mechanism], each.iterations, each.salt)
+            for each in row.credentials
+        )
+        found.append(User(row.user, credentials))
+    return found
+
+
+def set_password(
+    cluster: Cluster,
+    name: str,
+    password: str,
+    mechanisms: Sequence[ScramMechanism],
+    deadline_ms: float,
+) -> Operation[None]:
+    """Create a user, or replace the password, with a fresh salt. Returns when every live broker
+    knows it."""
+    rows = []
+    for mechanism in mechanisms:
+        salt = secrets.token_bytes(SALT_BYTES)
+        rows.append(upsertion(name, password, Credential(mechanism, ITERATIONS, salt)))
+    yield from _alter(cluster, calls.AlterUsersRequest((), tuple(rows)), deadline_ms)
+    salts = {row.salt for row in rows}
+    yield from _await(
+        cluster,
+        name,
+        lambda user: user is not None and salts <= {each.salt for each in user.credentials},
+        deadline_ms,
+    )
+
+
+def rotate_password(
+    cluster: Cluster, name: str, password: str, keep_old_ms: int, deadline_ms: float
+) -> Operation[None]:
+    """Replace a user's password in all its mechanisms; the former one stays valid for a time."""
+    (user,) = yield from describe_users(cluster, (name,), deadline_ms)
+    rows = tuple(
+        upsertion(name, password, each)._replace(keep_old_ms=keep_old_ms)
+        for each in user.credentials
+    )
+    yield from _alter(cluster, calls.AlterUsersRequest((), rows), deadline_ms)
+
+
+def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
+    """Delete a user. Returns when every live broker knows it; its sessions have then ended."""
+    (user,) = yield from describe_users(cluster, (name,), deadline_ms)
+    rows = tuple(calls.Deletion(name, calls.NUMBERS[each.mechanism]) for each in user.credentials)
+    yield from _alter(cluster, calls.AlterUsersRequest(rows), deadline_ms)
+    yield from _await(cluster, name, lambda user: user is None, deadline_ms)
+
+
+def upsertion(name: str, password: str, credential: Credential) -> calls.Upsertion:
+    """Return the row of a request that sets the password."""
+    mechanism, iterations, salt = credential
+    salted = pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
+    return calls.Upsertion(name, calls.NUMBERS[mechanism], iterations, salt, salted)
+
+
+def _alter(
+    cluster: Cluster, request: calls.AlterUsersRequest, deadline_ms: float
+) -> Operation[None]:
+    answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
+    for row in answer.results:
+        if row.error_code:
+            raise error_for(row.error_code, row.error_message or "")
+
+
+def _await(
+    cluster: Cluster,
+    name: str,
+    is_known: Callable[[User | None], bool],
+    deadline_ms: float,
+) -> Operation[None]:
+    """Wait until every live broker knows the change."""
+    exchange = CallExchange(calls.DescribeUsersRequest((name,)))
+    while True:
+        answers = yield from on_every_broker(cluster, exchange, deadline_ms)
+        if all(is_known(_user(answer)) for answer in answers.values()):
+            return
+        if cluster.now_ms() >= deadline_ms:
+            raise RequestTimedOutError(
+                f"user {name!r} is changed, but not every broker knows it yet"
+            )
+        yield Pause(LOOK_MS)
+
+
+def _user(answer: calls.DescribedUsers | LogbusError) -> User | None:
+    if isinstance(answer, LogbusError):
+        raise answer
+    try:
+        return _users(answer)[0]
+    except ResourceNotFoundError:
+        return None

@@ -1,0 +1,121 @@
+"""Access control lists in ZooKeeper: /acls/<kind>/<literal|prefixed>/<name>. Loop thread.
+
+A znode holds the entries of one pattern. Every broker keeps all of them in memory
+(``MetadataSnapshot.acls``). A change is one compare-and-set of the pattern's znode together with a
+notice in /changes, so every connected broker knows it within a second. Any broker writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from urllib.parse import quote, unquote
+
+from broker_lite.errors import InvalidRequestError
+from broker_lite.metadata.loader import gather
+from broker_lite.metadata.notices import security_changed
+from broker_lite.metadata.registration import write_cluster_change
+from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
+from broker_lite.metadata.znodes import decode_value, encode_value
+from broker_lite.security import acls
+from broker_lite.security.acls import OPERATIONS, Entry, Pattern, PatternType, Permission
+
+ACLS = "/acls"
+ENTRIES_MAX = 1000
+"""Maximum entries of one pattern, so that its znode stays below ZooKeeper's 1 MB."""
+ACLS_MAX = 100_000
+PATH_LENGTH_MAX = 3000
+"""Maximum characters of an encoded name."""
+
+Acls = Mapping[Pattern, frozenset[Entry]]
+
+
+def pattern_path(pattern: Pattern) -> str:
+    name = quote(pattern.name, safe="").replace(".", "%2E")
+    if len(name) > PATH_LENGTH_MAX:
+        raise InvalidRequestError(
+            f"the ACL's name {pattern.name[:40]!r} is longer than {PATH_LENGTH_MAX} bytes when "
+            "percent-encoded; use a prefix"
+        )
+    return f"{ACLS}/{pattern.kind.name.lower()}/{pattern.type.name.lower()}/{name}"
+
+
+def path_pattern(path: str) -> Pattern:
+    kind, pattern_type, name = path.removeprefix(f"{ACLS}/").split("/")
+    return Pattern(
+        acls.ResourceKind[kind.upper()], PatternType[pattern_type.upper()], unquote(name)
+    )
+
+
+def encode_entries(entries: Iterable[Entry]) -> bytes:
+    rows = [
+        [entry.principal, entry.host, int(entry.operation), int(entry.permission)]
+        for entry in sorted(entries)
+    ]
+    return encode_value({"entries": rows})
+
+
+def decode_entries(path: str, data: bytes) -> frozenset[Entry]:
+    return frozenset(
+        Entry(principal, host, acls.Operation(operation), Permission(permission))
+        for principal, host, operation, permission in decode_value(path, data)["entries"]
+    )
+
+
+async def load_acls(store: MetadataStore) -> Acls:
+    """Return all entries, by pattern."""
+    if await store.children(ACLS) is None:
+        return {}
+    folders = [
+        f"{ACLS}/{kind.name.lower()}/{pattern_type.name.lower()}"
+        for kind in OPERATIONS
+        for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+    ]
+    names = await asyncio.gather(*(store.children(folder) for folder in folders))
+    paths = [f"{folder}/{name}" for folder, found in zip(folders, names) for name in found or ()]
+    return await refresh_acls(store, {}, paths)
+
+
+async def refresh_acls(store: MetadataStore, known: Acls, paths: Iterable[str]) -> Acls:
+    """Return ``known`` with the patterns at ``paths`` read again."""
+    fresh = dict(known)
+    changed = list(paths)
+    for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
+        if znode is None:
+            fresh.pop(path_pattern(path), None)
+        else:
+            fresh[path_pattern(path)] = decode_entries(path, znode.data)
+    return fresh
+
+
+async def change_entries(
+    store: MetadataStore,
+    pattern: Pattern,
+    change: Callable[[frozenset[Entry]], frozenset[Entry]],
+    wait_connected: Callable[[], Awaitable[None]],
+) -> None:
+    """Replace the entries of a pattern by those that ``change`` returns for the present ones.
+    ``change`` may be called again after a conflict."""
+    path = pattern_path(pattern)
+
+    async def write() -> Operation | None:
+        znode = await store.get(path)
+        before = frozenset[Entry]() if znode is None else decode_entries(path, znode.data)
+        after = change(before)
+        if after == before:
+            return None
+        if len(after) > ENTRIES_MAX:
+            raise InvalidRequestError(
+                f"{pattern} would have {len(after)} ACLs; at most {ENTRIES_MAX} are kept. "
+                "Use fewer users, or a prefix"
+            )
+        if znode is None:
+            return Create(path, encode_entries(after))
+        if not after:
+            return Delete(path, znode.version)
+        return Set(path, encode_entries(after), znode.version)
+
+    kind, folder = path.rsplit("/", 2)[0], path.rsplit("/", 1)[0]
+    for parent in (ACLS, kind, folder):
+        await store.write([Create(parent)])
+    await write_cluster_change(store, write, wait_connected, security_changed(path))

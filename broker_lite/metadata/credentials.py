@@ -1,0 +1,128 @@
+"""Users and their SCRAM credentials in ZooKeeper: /credentials/users/<name>. Loop thread.
+
+Every broker keeps all users in memory (``MetadataSnapshot.users``). A change is one compare-and-set
+of the user's znode together with a notice in /changes, so every connected broker knows it within a
+second. Any broker writes.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from broker_lite.errors import InvalidRequestError
+from broker_lite.metadata.loader import gather
+from broker_lite.metadata.notices import security_changed
+from broker_lite.metadata.registration import write_cluster_change
+from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
+from broker_lite.metadata.znodes import decode_value, encode_value
+from broker_lite.model import ScramMechanism
+from broker_lite.security.scram import KeyPair, ScramCredential, UserCredentials
+
+CREDENTIALS = "/credentials"
+USERS = f"{CREDENTIALS}/users"
+SALT_KEY = f"{CREDENTIALS}/salt_key"
+"""Random bytes from which the salts of unknown users come. All brokers of a cluster share them, so
+that a login at another broker does not tell which users exist."""
+SALT_KEY_BYTES = 32
+USERS_MAX = 10_000
+NAME_LENGTH_MAX = 255
+
+Users = Mapping[str, UserCredentials]
+Wait = Callable[[], Awaitable[None]]
+
+
+def user_path(name: str) -> str:
+    """Return the path of a user. Raises InvalidRequestError for a name that cannot be stored."""
+    if not name or len(name) > NAME_LENGTH_MAX or not name.isprintable():
+        raise InvalidRequestError(
+            f"user name {name[:40]!r} is empty, longer than {NAME_LENGTH_MAX} characters, or has "
+            "control characters; choose another"
+        )
+    return f"{USERS}/{quote(name, safe='').replace('.', '%2E')}"
+
+
+def user_name(path: str) -> str:
+    return unquote(path.rpartition("/")[2])
+
+
+def encode_user(credentials: UserCredentials) -> bytes:
+    rows: dict[str, Any] = {}
+    for mechanism, credential in sorted(credentials.items()):
+        rows[mechanism.value] = {
+            "salt": _text(credential.salt),
+            "iterations": credential.iterations,
+            "keys": [[_text(key) for key in pair] for pair in credential.pairs],
+            "old_until_ms": credential.old_until_ms,
+        }
+    return encode_value({"mechanisms": rows})
+
+
+def decode_user(path: str, data: bytes) -> UserCredentials:
+    found = {}
+    for name, row in decode_value(path, data)["mechanisms"].items():
+        pairs = tuple(KeyPair(*map(b64decode, pair)) for pair in row["keys"])
+        found[ScramMechanism(name)] = ScramCredential(
+            b64decode(row["salt"]), row["iterations"], pairs, row["old_until_ms"]
+        )
+    return found
+
+
+async def load_users(store: MetadataStore) -> Users:
+    """Return all users, by name."""
+    names = await store.children(USERS) or []
+    return await refresh_users(store, {}, [f"{USERS}/{name}" for name in names])
+
+
+async def refresh_users(store: MetadataStore, known: Users, paths: Iterable[str]) -> Users:
+    """Return ``known`` with the users at ``paths`` read again."""
+    users = dict(known)
+    changed = list(paths)
+    for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
+        if znode is None:
+            users.pop(user_name(path), None)
+        else:
+            users[user_name(path)] = decode_user(path, znode.data)
+    return users
+
+
+async def change_user(
+    store: MetadataStore,
+    name: str,
+    change: Callable[[UserCredentials], UserCredentials],
+    wait_connected: Wait,
+) -> None:
+    """Replace a user's credentials by those that ``change`` returns for the present ones; none
+    deletes the user. ``change`` may be called again after a conflict, and may raise."""
+    path = user_path(name)
+
+    async def write() -> Operation | None:
+        znode = await store.get(path)
+        before = {} if znode is None else decode_user(path, znode.data)
+        after = change(before)
+        if after == before:
+            return None
+        if znode is None:
+            return Create(path, encode_user(after))
+        return (
+            Set(path, encode_user(after), znode.version) if after else Delete(path, znode.version)
+        )
+
+    for parent in (CREDENTIALS, USERS):
+        await store.write([Create(parent)])
+    await write_cluster_change(store, write, wait_connected, security_changed(path))
+
+
+async def load_salt_key(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bytes:
+    """Return the key of the salts of unknown users; create it in a new cluster."""
+    await store.write([Create(CREDENTIALS)])
+    await store.write([Create(SALT_KEY, random_bytes(SALT_KEY_BYTES))])
+    znode = await store.get(SALT_KEY)
+    assert znode is not None, "nothing deletes the key"
+    return znode.data
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode("ascii")

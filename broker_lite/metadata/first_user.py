@@ -1,0 +1,54 @@
+"""The first user of a cluster, written to ZooKeeper itself: its brokers demand logins already."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from broker_lite.errors import CoordinationUnavailableError, NoClusterError
+from broker_lite.metadata.credentials import change_user
+from broker_lite.metadata.znodes import CHANGES
+from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.model import ScramMechanism
+from broker_lite.security.scram import (
+    ITERATIONS,
+    SALT_BYTES,
+    ScramCredential,
+    UserCredentials,
+    derive_keys,
+)
+
+SESSION_TIMEOUT_MS = 6000
+
+
+async def write_first_user(
+    zookeeper: str, name: str, password: str, mechanisms: Sequence[ScramMechanism]
+) -> None:
+    """Write the user's credentials below ``zookeeper``, ``host:port,…/chroot``.
+
+    Raises NoClusterError if no broker has started there yet, and CoordinationUnavailableError.
+    """
+    store = ZooKeeperStore(zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS)
+
+    def change(before: UserCredentials) -> UserCredentials:
+        fresh = {}
+        for mechanism in mechanisms:
+            salt = os.urandom(SALT_BYTES)
+            pair = derive_keys(mechanism, password, salt, ITERATIONS).pair()
+            fresh[mechanism] = ScramCredential(salt, ITERATIONS, (pair,))
+        return {**before, **fresh}
+
+    async def wait_connected() -> None:
+        if not store.connected:
+            raise CoordinationUnavailableError("the connection to ZooKeeper was lost; try again")
+
+    await store.start(lambda _: None)
+    try:
+        if await store.get(CHANGES) is None:
+            raise NoClusterError(
+                f"ZooKeeper at {zookeeper} knows no cluster; start its brokers first, or correct "
+                "--zookeeper"
+            )
+        await change_user(store, name, change, wait_connected)
+    finally:
+        await store.close()

@@ -1,0 +1,127 @@
+"""AlterUserScramCredentials 0: set and delete credentials of users.
+
+Any broker writes. The request holds what equals a password, so it is taken only over TLS or from
+this machine. A tagged field of an upsertion keeps the former password for a time (``wire.calls.
+users``); Kafka's tools replace it at once. All changes of one user succeed or fail together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    DuplicateResourceError,
+    LogbusError,
+    ResourceNotFoundError,
+    UnacceptableCredentialError,
+    UnsupportedSaslMechanismError,
+    wire_code,
+)
+from broker_lite.metadata.credentials import USERS_MAX
+from broker_lite.model import ScramMechanism
+from broker_lite.security.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    ScramCredential,
+    UserCredentials,
+    keys_of_salted,
+)
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.network.context import RequestContext
+from broker_lite.server.network.logins import is_private
+from broker_lite.wire.calls.users import MECHANISMS
+from broker_lite.wire.tables import AlterUserScramCredentialsResponse as Response
+from broker_lite.wire.tables import build, own_tag
+
+WAIT_MS = 30_000
+SALT_BYTES_MAX = 256
+KEEP_OLD_MS_MAX = 30 * 86_400_000
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Change each user; each has its own error in the answer."""
+    rows = [*message.deletions, *message.upsertions]
+    times = Counter((row.name, row.mechanism) for row in rows)
+    answers = []
+    for name in dict.fromkeys(row.name for row in rows):
+        code, reason = NO_ERROR, None
+        try:
+            if not is_private(request.session):
+                raise UnacceptableCredentialError(
+                    "credentials are taken over TLS or from the broker's own machine only"
+                )
+            if any(count > 1 for (user, _), count in times.items() if user == name):
+                raise DuplicateResourceError(f"user {name!r} occurs twice with one mechanism")
+            await _change(parts, name, message)
+        except LogbusError as error:
+            code, reason = wire_code(error), error.message
+        answers.append(
+            build(
+                Response.AlterUserScramCredentialsResult,
+                user=name,
+                error_code=code,
+                error_message=reason,
+            )
+        )
+    return Response(results=answers)
+
+
+async def _change(parts: BrokerContext, name: str, message: Any) -> None:
+    deleted = [_mechanism(row) for row in message.deletions if row.name == name]
+    upserted = [row for row in message.upsertions if row.name == name]
+    users = parts.registry.snapshot.users
+    if upserted and name not in users and len(users) >= USERS_MAX:
+        raise UnacceptableCredentialError(f"there are {USERS_MAX} users, the maximum")
+    now_ms = parts.clock.now_ms()
+
+    def change(before: UserCredentials) -> UserCredentials:
+        after = dict(before)
+        for mechanism in deleted:
+            if after.pop(mechanism, None) is None:
+                raise ResourceNotFoundError(f"user {name!r} has no {mechanism} credential")
+        for row in upserted:
+            mechanism = _mechanism(row)
+            after[mechanism] = _credential(row, mechanism, before.get(mechanism), now_ms)
+        return after
+
+    await within(WAIT_MS, parts.registry.alter_user(name, change))
+
+
+def _mechanism(row: Any) -> ScramMechanism:
+    mechanism = MECHANISMS.get(row.mechanism)
+    if mechanism is None:
+        raise UnsupportedSaslMechanismError(
+            f"SCRAM mechanism {row.mechanism} does not exist; give 1 (SHA-256) or 2 (SHA-512)"
+        )
+    return mechanism
+
+
+def _credential(
+    row: Any, mechanism: ScramMechanism, before: ScramCredential | None, now_ms: int
+) -> ScramCredential:
+    """Return the new credential, with the newest former password if it is kept."""
+    if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
+        raise UnacceptableCredentialError(
+            f"{row.iterations} iterations; give {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+        )
+    if not 0 < len(row.salt) <= SALT_BYTES_MAX or not row.salted_password:
+        raise UnacceptableCredentialError(
+            f"salt or salted password is empty, or the salt exceeds {SALT_BYTES_MAX} bytes"
+        )
+    keys = keys_of_salted(mechanism, row.salted_password, row.salt, row.iterations)
+    fresh = ScramCredential(row.salt, row.iterations, (keys.pair(),))
+    keep_old_ms = own_tag(row) or 0
+    if not keep_old_ms:
+        return fresh
+    if before is None or (before.salt, before.iterations) != (row.salt, row.iterations):
+        raise UnacceptableCredentialError(
+            f"user {row.name!r} has no former password with this salt that could be kept"
+        )
+    if not 0 < keep_old_ms <= KEEP_OLD_MS_MAX:
+        raise UnacceptableCredentialError(
+            f"a former password is kept for 1 to {KEEP_OLD_MS_MAX} ms"
+        )
+    return fresh._replace(pairs=(keys.pair(), before.pairs[0]), old_until_ms=now_ms + keep_old_ms)

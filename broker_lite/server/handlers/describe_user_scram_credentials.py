@@ -1,0 +1,39 @@
+"""DescribeUserScramCredentials 0: the mechanisms and iteration counts of users, never their keys.
+
+Any broker answers from its metadata snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, DuplicateResourceError, ResourceNotFoundError
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.calls.users import (
+    NUMBERS,
+    DescribedCredential,
+    DescribedUser,
+    DescribedUsers,
+)
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Describe the named users, or all."""
+    users = parts.registry.snapshot.users
+    asked = Counter(row.name for row in message.users) if message.users else Counter(users)
+    rows = []
+    for name, times in sorted(asked.items()):
+        code, reason, found = NO_ERROR, None, users.get(name, {})
+        if times > 1:
+            code, found = DuplicateResourceError.code, {}
+            reason = f"user {name!r} occurs more than once in the request"
+        elif not found:
+            code, reason = ResourceNotFoundError.code, f"there is no user {name!r}"
+        credentials = tuple(
+            DescribedCredential(NUMBERS[mechanism], credential.iterations, credential.salt)
+            for mechanism, credential in sorted(found.items())
+        )
+        rows.append(DescribedUser(name, code, reason, credentials))
+    return DescribedUsers(NO_ERROR, None, tuple(rows))

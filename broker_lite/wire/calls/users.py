@@ -1,0 +1,170 @@
+"""Users: client side of AlterUserScramCredentials v0, both sides of DescribeUserScramCredentials
+v0, whose answer has a tagged field of ours.
+
+A rotation keeps the former password for a time. Both passwords share the salt, so the answer to 50
+tells it, and a request 51 with ``TAG_KEEP_OLD`` keeps the old keys. Clients receive the salt of any
+user at the first step of a login, so it is no secret. Field names are Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from broker_lite.model import ScramMechanism
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer, put_tag, uvarint_bytes
+
+TAG_SALT = 10000
+"""In a credential of the answer: the salt."""
+TAG_KEEP_OLD = 10000
+"""In an upsertion: milliseconds for which the former password stays valid, int64."""
+
+MECHANISMS = {1: ScramMechanism.SHA_256, 2: ScramMechanism.SHA_512}
+"""By Kafka's number."""
+NUMBERS = {mechanism: number for number, mechanism in MECHANISMS.items()}
+
+
+class DescribedCredential(NamedTuple):
+    mechanism: int
+    iterations: int
+    salt: bytes = b""
+
+
+class DescribedUser(NamedTuple):
+    user: str
+    error_code: int
+    error_message: str | None
+    credentials: tuple[DescribedCredential, ...]
+
+
+class DescribedUsers(NamedTuple):
+    error_code: int
+    error_message: str | None
+    users: tuple[DescribedUser, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeUsersRequest:
+    """Describe the credentials of users; ``users`` None: of all."""
+
+    API_KEY: ClassVar[int] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+    VERSION: ClassVar[int] = 0
+
+    users: tuple[str, ...] | None
+
+    def encode(self, writer: Writer) -> None:
+        def put(user: str) -> None:
+            writer.string(user)
+            writer.tag_end()
+
+        writer.nullable_array(self.users, put)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> DescribedUsers:
+        def credential(reader: Reader) -> DescribedCredential:
+            mechanism, iterations = reader.i8(), reader.i32()
+            return DescribedCredential(
+                mechanism, iterations, bytes(reader.tags().get(TAG_SALT, b""))
+            )
+
+        def user(reader: Reader) -> DescribedUser:
+            name, code, message = reader.string(), reader.i16(), reader.nullable_string()
+            return reader.ended(DescribedUser(name, code, message, reader.array(credential)))
+
+        reader.i32()  # throttle_time_ms
+        code, message = reader.i16(), reader.nullable_string()
+        return reader.ended(DescribedUsers(code, message, reader.array(user)))
+
+
+def encode_described_users(response: DescribedUsers, writer: Writer) -> None:
+    """The broker's side: the body of the answer."""
+
+    def put_credential(row: DescribedCredential) -> None:
+        writer.i8(row.mechanism)
+        writer.i32(row.iterations)
+        put_tag(writer, TAG_SALT, row.salt)
+
+    def put_user(row: DescribedUser) -> None:
+        writer.string(row.user)
+        writer.i16(row.error_code)
+        writer.nullable_string(row.error_message)
+        writer.array(row.credentials, put_credential)
+        writer.tag_end()
+
+    writer.i32(0)
+    writer.i16(response.error_code)
+    writer.nullable_string(response.error_message)
+    writer.array(response.users, put_user)
+    writer.tag_end()
+
+
+class AlteredUser(NamedTuple):
+    user: str
+    error_code: int
+    error_message: str | None
+
+
+class AlterUsersResponse(NamedTuple):
+    results: tuple[AlteredUser, ...]
+
+
+class Deletion(NamedTuple):
+    name: str
+    mechanism: int
+
+
+class Upsertion(NamedTuple):
+    """``keep_old_ms``: time for which the former password stays valid; 0: it ends at once."""
+
+    name: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+    keep_old_ms: int = 0
+
+    def __repr__(self) -> str:
+        return f"Upsertion({self.name!r}, [hidden])"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterUsersRequest:
+    """Delete and set credentials of users."""
+
+    API_KEY: ClassVar[int] = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+    VERSION: ClassVar[int] = 0
+
+    deletions: tuple[Deletion, ...] = ()
+    upsertions: tuple[Upsertion, ...] = field(default=(), repr=False)
+
+    def encode(self, writer: Writer) -> None:
+        def put_deletion(row: Deletion) -> None:
+            writer.string(row.name)
+            writer.i8(row.mechanism)
+            writer.tag_end()
+
+        def put_upsertion(row: Upsertion) -> None:
+            writer.string(row.name)
+            writer.i8(row.mechanism)
+            writer.i32(row.iterations)
+            for data in (row.salt, row.salted_password):
+                writer.buffer += uvarint_bytes(len(data) + 1) + data
+            if row.keep_old_ms:
+                put_tag(writer, TAG_KEEP_OLD, row.keep_old_ms.to_bytes(8, "big"))
+            else:
+                writer.tag_end()
+
+        writer.array(self.deletions, put_deletion)
+        writer.array(self.upsertions, put_upsertion)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> AlterUsersResponse:
+        def user(reader: Reader) -> AlteredUser:
+            row = AlteredUser(reader.string(), reader.i16(), reader.nullable_string())
+            return reader.ended(row)
+
+        reader.i32()  # throttle_time_ms
+        return reader.ended(AlterUsersResponse(reader.array(user)))

@@ -1,0 +1,160 @@
+"""Logins and the end of sessions, with our SCRAM client and a clock that the tests set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_lite.errors import (
+    IllegalSaslStateError,
+    SaslAuthenticationError,
+    UnsupportedSaslMechanismError,
+)
+from broker_lite.model import ScramMechanism
+from broker_lite.security.scram import (
+    ScramClient,
+    ScramCredential,
+    UserCredentials,
+    derive_keys,
+)
+from broker_lite.server.network.context import ANONYMOUS, Session
+from broker_lite.server.network.logins import Logins, is_private
+
+SHA_256 = ScramMechanism.SHA_256
+SALT = b"0123456789abcdef"
+
+
+class Time:
+    """A clock that stands still."""
+
+    now = 1000
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+
+class Socket:
+    """The connection of a session."""
+
+    closed = False
+    reason = ""
+
+    def close(self, reason: str) -> None:
+        self.closed, self.reason = True, reason
+
+
+def credential(*passwords: str, old_until_ms: int = 0) -> ScramCredential:
+    pairs = tuple(derive_keys(SHA_256, each, SALT, 4096).pair() for each in passwords)
+    return ScramCredential(SALT, 4096, pairs, old_until_ms)
+
+
+class World:
+    """Logins of the users alice and bob, and a session that has not logged in."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = Time()
+        self.users: dict[str, UserCredentials] = {
+            "alice": {SHA_256: credential("a")},
+            "bob": {SHA_256: credential("b")},
+        }
+        clock: Any = self.clock
+        self.logins = Logins(
+            tuple(ScramMechanism), clock=clock, users=lambda: self.users, salt_key=b"k", **options
+        )
+        self.session = Session(1, "127.0.0.1:40000", needs_login=True)
+        self.socket = Socket()
+
+    def log_in(self, user: str, password: str) -> None:
+        client = ScramClient(SHA_256, user, password, "nonce")
+        self.logins.choose(self.session, SHA_256)
+        challenge = self.logins.step(self.session, client.first())
+        client.verify(self.logins.step(self.session, client.final(challenge)))
+        self.logins.watch(self.session, self.socket)
+
+
+def test_login_gives_the_session_its_principal() -> None:
+    world = World()
+    assert world.session.principal == ANONYMOUS
+    world.log_in("alice", "a")
+    assert (world.session.principal, world.session.needs_login) == ("User:alice", False)
+
+
+@pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "a")])
+def test_failed_login_leaves_the_session_anonymous(user: str, password: str) -> None:
+    world = World()
+    with pytest.raises(SaslAuthenticationError):
+        world.log_in(user, password)
+    assert (world.session.principal, world.session.needs_login) == (ANONYMOUS, True)
+
+
+def test_only_three_apis_are_answered_before_login() -> None:
+    world = World()
+    refused = [key for key in range(100) if Logins().why_refused(Session(1, "::1:1"), key, 10)]
+    assert set(range(100)) - set(refused) == {17, 18, 36}
+    assert "16384" in world.logins.why_refused(world.session, 36, 20_000)
+    for _ in range(7):
+        assert world.logins.why_refused(world.session, 18, 10) == ""
+    assert "more than 8 requests" in world.logins.why_refused(world.session, 18, 10)
+
+
+def test_deleted_user_loses_the_connection() -> None:
+    world = World()
+    world.log_in("alice", "a")
+    world.logins.sweep()
+    assert not world.socket.closed
+    del world.users["alice"]
+    world.logins.sweep()
+    assert world.socket.closed
+    assert "User:alice" in world.socket.reason
+
+
+def test_former_password_works_until_its_time_and_its_sessions_end_then() -> None:
+    world = World()
+    world.users["alice"] = {SHA_256: credential("new", "a", old_until_ms=2000)}
+    world.log_in("alice", "a")
+    world.logins.sweep()
+    assert not world.socket.closed
+    world.clock.now = 2000
+    world.logins.sweep()
+    assert world.socket.closed
+    with pytest.raises(SaslAuthenticationError):
+        world.log_in("alice", "a")
+    world.log_in("alice", "new")
+
+
+def test_session_must_log_in_again_after_its_lifetime_as_the_same_user() -> None:
+    world = World(reauth_ms=500)
+    world.log_in("alice", "a")
+    world.clock.now += 500
+    world.logins.sweep()
+    assert world.session.needs_login
+    with pytest.raises(SaslAuthenticationError, match="User:bob"):
+        world.log_in("bob", "b")
+    assert (world.session.principal, world.session.needs_login) == ("User:alice", True)
+    world.log_in("alice", "a")
+    assert not world.session.needs_login
+
+
+def test_message_without_a_handshake_and_unknown_mechanisms_are_refused() -> None:
+    world = World()
+    with pytest.raises(IllegalSaslStateError):
+        world.logins.step(world.session, b"n,,n=alice,r=x")
+    with pytest.raises(UnsupportedSaslMechanismError, match="SCRAM-SHA-512"):
+        world.logins.choose(world.session, "GSSAPI")
+    with pytest.raises(IllegalSaslStateError, match=r"sasl.enabled.mechanisms"):
+        Logins().choose(world.session, SHA_256)
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_encrypted", "expected"),
+    [("127.0.0.1:1", False, True), ("::1:1", False, True), ("10.0.0.1:1", False, False),
+     ("10.0.0.1:1", True, True)],
+)  # fmt: skip
+def test_credentials_are_taken_over_tls_or_loopback(
+    peer: str, is_encrypted: bool, expected: bool
+) -> None:
+    assert is_private(Session(1, peer, is_encrypted=is_encrypted)) is expected
