@@ -86,7 +86,7 @@ def test_java_client_queries_apis_of_newer_brokers(steps: Steps, note: OwnNote) 
 
 SETTINGS = (
     "describeAcls", "createAcls", "deleteAcls", "describeClientQuotas", "alterClientQuotas",
-    "describeUserScramCredentials", "alterUserScramCredentials", "createDelegationToken",
+    "createDelegationToken",
     "renewDelegationToken", "expireDelegationToken", "describeDelegationToken",
 )  # fmt: skip
 CLUSTER = (

@@ -46,14 +46,10 @@ def test_librdkafka_unserved_administration_is_refused(
     allowed = (confluent_admin.AclOperation.READ, confluent_admin.AclPermissionType.ALLOW)
     acl = confluent_admin.AclBinding(kind.TOPIC, topic, pattern.LITERAL, "User:a", "*", *allowed)
     which = confluent_admin.AclBindingFilter(kind.TOPIC, topic, pattern.ANY, None, None, *allowed)
-    secret = confluent_admin.ScramCredentialInfo(confluent_admin.ScramMechanism.SCRAM_SHA_256, 4096)
-    user = confluent_admin.UserScramCredentialUpsertion("a", secret, b"b")
     asked: dict[str, Callable[[], Any]] = {
         "describe_acls": lambda: admin.describe_acls(which),
         "create_acls": lambda: admin.create_acls([acl]),
         "delete_acls": lambda: admin.delete_acls([which]),
-        "describe_user_scram_credentials": lambda: admin.describe_user_scram_credentials(["a"]),
-        "alter_user_scram_credentials": lambda: admin.alter_user_scram_credentials([user]),
     }
     for name, ask in asked.items():
         with pytest.raises(confluent_kafka.KafkaException) as refused:
@@ -74,7 +70,6 @@ def test_kafka_python_unserved_administration_is_refused(
                                       kafka.admin.ACLResourcePatternType.ANY))  # fmt: skip
     asked: dict[str, Callable[[], Any]] = {
         "describe_acls": lambda: admin.describe_acls(every),
-        "describe_user_scram_credentials": lambda: admin.describe_user_scram_credentials(["a"]),
         "describe_metadata_quorum": admin.describe_metadata_quorum,
     }
     for name, ask in asked.items():

@@ -22,7 +22,7 @@ from broker_lite.wire.calls.users import (
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe the named users, or all."""
     users = parts.registry.snapshot.users
-    asked = Counter(row.name for row in message.users) if message.users else Counter(users)
+    asked = Counter(row.name for row in message.users) if message.users else Counter(list(users))
     rows = []
     for name, times in sorted(asked.items()):
         code, reason, found = NO_ERROR, None, users.get(name, {})

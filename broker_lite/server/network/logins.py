@@ -49,8 +49,8 @@ class Connection(Protocol):
 
 
 class Logins:
-    """The logins at one broker. ``users`` returns the present users. Without ``mechanisms`` nobody
-    logs in, and every API is open."""
+    """The logins at one broker. ``users`` returns the present users. Without ``mechanisms`` the
+    broker takes no logins, and every API is open."""
 
     def __init__(
         self,
@@ -172,5 +172,5 @@ class Logins:
 
 
 def is_private(session: Session) -> bool:
-    """Return whether nobody can listen in on the session: TLS, or both ends on this machine."""
+    """Return whether the session is safe from listeners: TLS, or both ends on this machine."""
     return session.is_encrypted or ipaddress.ip_address(session.host.strip("[]")).is_loopback
