@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from broker_lite.local.cluster import LocalCluster as LocalCluster
     from pyspark_logbus.datasource import DefaultSource as DefaultSource
     from pyspark_logbus.datasource import register as register
+    from pyspark_logbus.lag_metrics import LagMetrics as LagMetrics
     from pyspark_logbus.progress_listener import LagListener as LagListener
     from pyspark_logbus.settings import spark_conf as spark_conf
     from pyspark_logbus.topic_frame import read as read
@@ -26,6 +27,7 @@ _HOMES = {
     "DefaultSource": "pyspark_logbus.datasource",
     "register": "pyspark_logbus.datasource",
     "LagListener": "pyspark_logbus.progress_listener",
+    "LagMetrics": "pyspark_logbus.lag_metrics",
     "spark_conf": "pyspark_logbus.settings",
     "read": "pyspark_logbus.topic_frame",
     "connect": "broker_lite.bus",
@@ -33,11 +35,12 @@ _HOMES = {
     "LocalCluster": "broker_lite.local.cluster",
     "errors": "broker_lite",
 }
-_SPARK_NAMES = ("DefaultSource", "register", "LagListener", "read")
+_SPARK_NAMES = ("DefaultSource", "register", "LagListener", "LagMetrics", "read")
 
 __all__ = [
     "DefaultSource",
     "LagListener",
+    "LagMetrics",
     "LocalCluster",
     "aconnect",
     "connect",

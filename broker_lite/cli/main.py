@@ -60,6 +60,10 @@ COMMANDS = {
     ),
     "perf": ("broker_lite.cli.perf:perf", "Measure producing and consuming."),
     "storage": ("broker_lite.cli.storage:storage", "Look into segment files."),
+    "generate": (
+        "broker_lite.cli.generate:generate",
+        "Print alerts, dashboards, systemd, Docker and Kubernetes files.",
+    ),
     "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),
 }
 """By command: its module and its line in the help, so that the help loads no module."""

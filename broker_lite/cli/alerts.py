@@ -1,0 +1,96 @@
+"""The alert rules that ``logbus generate prometheus-rules`` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Alert(NamedTuple):
+    """An alert: true while ``expression`` has a value for ``minutes``. ``runbook`` names the next
+    step."""
+
+    name: str
+    expression: str
+    minutes: int
+    severity: str
+    summary: str
+    runbook: str
+
+
+CRITICAL, WARNING = "critical", "warning"
+
+ALERTS = (
+    Alert("LogbusNoController", "sum(logbus_controller_active) < 1", 1, CRITICAL,
+          "No broker is the controller, so no leader is elected.",
+          "Check that ZooKeeper has a quorum and that brokers are connected to it: logbus doctor"),
+    Alert("LogbusLeaderlessPartitions", "max(logbus_leaderless_partitions) > 0", 1, CRITICAL,
+          "{{ $value }} partitions have no leader and can be neither read nor written.",
+          "Start the brokers that hold their in-sync replicas. logbus doctor names them"),
+    Alert("LogbusBelowMinInsync", "sum(logbus_under_min_isr_partitions) > 0", 1, CRITICAL,
+          "{{ $value }} partitions refuse acks=all.",
+          "Start the missing brokers. logbus doctor names them"),
+    Alert("LogbusUnderReplicated", "sum(logbus_under_replicated_partitions) > 0", 5, WARNING,
+          "{{ $value }} partitions have a replica that is not in sync.",
+          "Find the broker that is down or slow: logbus doctor"),
+    Alert("LogbusBrokerNotReady", "logbus_ready == 0", 2, CRITICAL,
+          "Broker {{ $labels.instance }} does not serve clients.",
+          "Read the reasons on the broker's metrics port: curl http://HOST:PORT/readyz"),
+    Alert("LogbusDiskSpaceLow", "logbus_disk_free_bytes / logbus_disk_size_bytes < 0.15", 5,
+          WARNING, "Less than 15 % of {{ $labels.dir }} on {{ $labels.instance }} is free.",
+          "Shorten retention.ms or retention.bytes (logbus topic alter), or enlarge the disk"),
+    Alert("LogbusDiskAlmostFull", "logbus_disk_free_bytes / logbus_disk_size_bytes < 0.05", 1,
+          CRITICAL, "Less than 5 % of {{ $labels.dir }} on {{ $labels.instance }} is free.",
+          "Free space now: a broker with a full disk takes no records"),
+    Alert("LogbusDiskFull", "logbus_disk_full > 0", 0, CRITICAL,
+          "Broker {{ $labels.instance }} takes no records: {{ $labels.dir }} is full.",
+          "Free space; the broker resumes by itself"),
+    Alert("LogbusDiskFailed", "logbus_disk_failed > 0", 0, CRITICAL,
+          "The log directory {{ $labels.dir }} on {{ $labels.instance }} failed.",
+          "Read broker.log, replace the disk, start the broker with an empty directory"),
+    Alert("LogbusSlowFlush",
+          "histogram_quantile(0.99, sum by (instance, le) "
+          "(rate(logbus_flush_duration_seconds_bucket[5m]))) > 0.1", 5, WARNING,
+          "One flush in a hundred on {{ $labels.instance }} takes {{ $value }} s.",
+          "Look for other load on the disk, or move the data to a faster one"),
+    Alert("LogbusCorruptBatch", "increase(logbus_corrupt_batches_total[15m]) > 0", 0, CRITICAL,
+          "Broker {{ $labels.instance }} found a corrupt batch.",
+          "Read broker.log for the partition and offset, then: logbus storage verify DIR"),
+    Alert("LogbusZooKeeperSessionLost",
+          "increase(logbus_zookeeper_session_losses_total[15m]) >= 3", 0, WARNING,
+          "Broker {{ $labels.instance }} lost {{ $value }} ZooKeeper sessions in 15 minutes.",
+          "Check the network and ZooKeeper's disk, or raise zookeeper.session.timeout.ms"),
+    Alert("LogbusTransactionOpen", "logbus_oldest_transaction_age_seconds > 900", 0, WARNING,
+          "A transaction is open for {{ $value }} s and hides later records.",
+          "Find and abort it: logbus transactions hanging, then logbus transactions abort"),
+    Alert("LogbusSparkLagGrowing",
+          "deriv(logbus_spark_lag_records[30m]) > 0 and logbus_spark_lag_records > 0", 30, WARNING,
+          "Query {{ $labels.query }} falls behind: {{ $value }} more records each second.",
+          "Raise maxBytesPerTrigger or add cores; compare with: logbus lag"),
+    Alert("LogbusSparkRecordsLost", "increase(logbus_spark_lost_records_total[15m]) > 0", 0,
+          CRITICAL, "Query {{ $labels.query }} skipped {{ $value }} deleted records.",
+          "Lengthen retention.ms of its topics; the query's log names the offsets"),
+)  # fmt: skip
+"""Every alert. A test checks the metrics and labels of the expressions."""
+
+
+def rules() -> str:
+    """Return the alerts as a rule file of Prometheus (YAML)."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Alert rules of logbus. Check with: promtool check rules FILE"
+    yield "groups:"
+    yield "- name: logbus"
+    yield "  rules:"
+    for alert in ALERTS:
+        yield f"  - alert: {alert.name}"
+        # A JSON string is a YAML string.
+        yield f"    expr: {json.dumps(alert.expression)}"
+        yield f"    for: {alert.minutes}m"
+        yield f"    labels: {{severity: {alert.severity}}}"
+        yield "    annotations:"
+        yield f"      summary: {json.dumps(alert.summary)}"
+        yield f"      runbook: {json.dumps(alert.runbook)}"

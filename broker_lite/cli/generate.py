@@ -1,0 +1,143 @@
+"""``logbus generate``: print files for running and watching a cluster."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from broker_lite import __version__
+from broker_lite.cli import alerts, output
+from broker_lite.cli.dashboards import DASHBOARDS, dashboard
+
+
+@click.group()
+def generate() -> None:
+    """Print files for running and watching a cluster: alerts, dashboards, units, images.
+
+    Every file goes to stdout. Read it before you use it: addresses, sizes and names are examples.
+
+    \b
+    Examples:
+      logbus generate prometheus-rules > logbus-rules.yml
+      logbus generate grafana cluster > cluster.json
+      logbus generate systemd > /etc/systemd/system/logbus-broker.service
+    """
+
+
+@generate.command("prometheus-rules")
+def prometheus_rules() -> None:
+    """Print alert rules for Prometheus (YAML).
+
+    Brokers serve metrics at metrics.host and metrics.port; logbus.LagMetrics counts Spark queries.
+
+    \b
+    Examples:
+      logbus generate prometheus-rules > logbus-rules.yml
+    """
+    click.echo(alerts.rules(), nl=False)
+
+
+@generate.command()
+@click.argument("name", required=False, type=click.Choice(list(DASHBOARDS)))
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write all dashboards into this folder, one file each.",
+)
+def grafana(name: str | None, directory: Path | None) -> None:
+    """Print a dashboard for Grafana 10.4 or later (JSON), or write all of them.
+
+    In Grafana: Dashboards, New, Import.
+
+    \b
+    Examples:
+      logbus generate grafana broker > broker.json
+      logbus generate grafana --dir dashboards
+    """
+    if (name is None) == (directory is None):
+        raise click.UsageError(
+            f"give one dashboard ({', '.join(DASHBOARDS)}), or --dir FOLDER for all of them"
+        )
+    if name is not None:
+        click.echo(json.dumps(dashboard(name), indent=2))
+        return
+    assert directory is not None
+    for each in DASHBOARDS:
+        path = directory / f"logbus-{each}.json"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(dashboard(each), indent=2) + "\n", "utf-8")
+        except OSError as error:
+            raise click.ClickException(
+                f"{error.filename or path} cannot be written ({error.strerror}); give another --dir"
+            ) from None
+        output.say(f"wrote {path}")
+
+
+@generate.command()
+@click.option("--user", default="logbus", show_default=True, help="The user that runs the broker.")
+@click.option(
+    "--config",
+    "config",
+    default="/etc/logbus/broker.conf",
+    show_default=True,
+    help="The broker's settings; log.dir must be /var/lib/logbus or below.",
+)
+def systemd(user: str, config: str) -> None:
+    """Print a systemd unit of one broker. It runs the logbus that prints it.
+
+    \b
+    Examples:
+      logbus generate systemd > /etc/systemd/system/logbus-broker.service
+    """
+    command = Path(sys.prefix) / "bin" / "logbus"
+    print_template("broker.service", COMMAND=str(command), CONFIG=config, USER=user)
+
+
+@generate.command()
+def docker() -> None:
+    """Print a Dockerfile of a broker, without root and without Java.
+
+    \b
+    Examples:
+      logbus generate docker > Dockerfile
+    """
+    print_template("Dockerfile")
+
+
+@generate.command()
+def compose() -> None:
+    """Print a compose file: ZooKeeper and three brokers from the Dockerfile beside it.
+
+    \b
+    Examples:
+      logbus generate compose > compose.yaml
+    """
+    print_template("compose.yaml")
+
+
+@generate.command()
+def kubernetes() -> None:
+    """Print a StatefulSet of three brokers with its services and its disruption budget (YAML).
+
+    The image is that of 'logbus generate docker'. ZooKeeper runs elsewhere: set its address.
+
+    \b
+    Examples:
+      logbus generate kubernetes > logbus.yaml
+    """
+    print_template("kubernetes.yaml")
+
+
+def print_template(name: str, **values: str) -> None:
+    """Print a file of ``templates/`` with each @NAME@ replaced by its value."""
+    files = importlib.resources.files("broker_lite.cli") / "templates"
+    text = (files / name).read_text("utf-8")
+    for key, value in {"VERSION": __version__, **values}.items():
+        text = text.replace(f"@{key}@", value)
+    click.echo(text, nl=False)
