@@ -457,7 +457,7 @@ class FetchEngine:
         """Ask other brokers for the leaders of overdue fetches: a hung leader does not answer."""
         self._late_timer = None
         late = self._late()
-        for endpoint in {endpoint for endpoint, _ in late}:
+        for endpoint in dict.fromkeys(endpoint for endpoint, _ in late):
             self._cluster.failed(endpoint)
         if late:
             self._renew()
