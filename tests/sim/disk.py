@@ -53,7 +53,10 @@ class SimClock(Clock):
         return WALL_BEGAN_MS + self.skew_ms + self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
-        return int((self._since + (self._loop.time() - self._since) * self.rate) * 1000)
+        return self.monotonic_us() // 1000
+
+    def monotonic_us(self) -> int:
+        return int((self._since + (self._loop.time() - self._since) * self.rate) * 1_000_000)
 
 
 class _SimWorker:
@@ -62,6 +65,7 @@ class _SimWorker:
     def __init__(self, name: str, disk: SimDisk) -> None:
         self.name = name
         self._disk = disk
+        self._appends = disk.metrics.histogram("append_duration_seconds")
         self._flushes = disk.metrics.histogram("flush_duration_seconds")
         self._waiting: deque[Job] = deque()
         self._is_busy = False
