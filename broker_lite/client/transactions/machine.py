@@ -210,6 +210,8 @@ class TransactionMachine:
                     f"Abort {self._name()} and read on from the group's committed offsets"
                 )
             self._cause = error
+            if isinstance(error, (*_ENDED_ALREADY, TransactionAbortableError)):
+                error = self._aborted()
             yield ev.ShutSends(self._aborted())
             yield ev.DiscardSends(self._aborted())
         yield ev.AnswerCall(error)

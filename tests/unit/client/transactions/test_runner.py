@@ -242,6 +242,16 @@ def test_offsets_carry_the_consumers_membership() -> None:
     assert isinstance(bench.answer(), TransactionAbortedError)
 
 
+def test_offsets_of_a_transaction_that_the_coordinator_ended_say_to_begin_again() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.call(ev.OffsetsCall("g"), OffsetsToCommit("g", {AT: CommittedOffset(3)}))
+    topics = (CommittedTopic("t", (CommittedPartition(0, INVALID_EPOCH),)),)
+    bench.reply(bench.world.the(ApiKey.TXN_OFFSET_COMMIT), OffsetCommitResponse(0, topics))
+    bench.world.run()
+    assert isinstance(bench.answer(), TransactionAbortedError)
+
+
 def test_a_refused_batch_discards_the_others_and_aborts() -> None:
     bench = Bench()
     bench.begin()
