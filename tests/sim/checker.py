@@ -29,6 +29,7 @@ from broker_lite.storage.log import Log
 if TYPE_CHECKING:
     from sim.cluster import SimCluster
     from sim.process import Process
+    from sim.transaction_truth import TransactionTruth
 
 READ_BYTES = 1 << 20
 COMES_BACK_S = 8.0
@@ -129,6 +130,8 @@ class Checker:
         """Whose leaders may be elected uncleanly: what is committed there may be lost."""
         self.unclean: set[PartitionKey] = set()
         """Where that happened."""
+        self.transactions: TransactionTruth | None = None
+        """What is true of transactions, in the seeds that have some."""
         self._made_s: dict[str, float] = {}
         """When each znode was made last."""
 
@@ -166,13 +169,17 @@ class Checker:
                     f"{self._name(process, key)}: follows to high watermark {log.high_watermark}, "
                     f"but only {self._truth(key).end} is committed"
                 )
+            if self.transactions is not None:
+                self.transactions.stepped(process, role)
         except Violation as violation:
             # Production code may catch what is raised here.
             self._cluster.failure = self._cluster.failure or violation
 
     def _check_start(self, process: Process, key: PartitionKey) -> None:
-        """Nobody deletes records here, so every log begins where its topic did."""
+        """Only coordinators delete records here; every other log begins where its topic did."""
         log = process.log(key)
+        if self.transactions is not None and key.topic_id == self.transactions.state_topic:
+            return
         if log is not None and log.log_start_offset > 0:
             raise Violation(
                 f"{self._name(process, key)}: begins at {log.log_start_offset}, though nothing was "
@@ -194,7 +201,9 @@ class Checker:
             self._cuts.pop(name, None)
         for effect in effects:
             if isinstance(effect, Truncate | StartAt):
-                self._cuts[name] = min(self._cuts.get(name, effect.offset), effect.offset)
+                # A log that begins anew is empty for a while.
+                left = effect.offset if isinstance(effect, Truncate) else 0
+                self._cuts[name] = min(self._cuts.get(name, left), left)
 
     def _ended(self, role: Partition, end: int) -> None:
         """A member of the ISR never has less than the true high watermark (StrongISR)."""
@@ -284,8 +293,18 @@ class Checker:
                 )
             else:
                 truth.add(entry)
+                if self.transactions is not None and self.transactions.follows(key.topic_id):
+                    self._show(log, key, entry)
                 self._check_copies(key, truth.end)
                 self._check_members(key, "is behind")
+
+    def _show(self, log: Log, key: PartitionKey, entry: Entry) -> None:
+        assert self.transactions is not None
+        data = memoryview(log.read(entry.base_offset, READ_BYTES, entry.next_offset).read())
+        for position, header in iter_headers(data):
+            if header.base_offset == entry.base_offset:
+                batch = data[position : position + header.size_bytes]
+                self.transactions.committed(key, batch, header)
 
     def _check_copies(self, key: PartitionKey, end: int) -> None:
         """What is committed is on the disks of min.insync.replicas, whatever the ISR is."""
@@ -407,6 +426,8 @@ class Checker:
 
     def written(self, session_id: int, operations: Sequence[Operation]) -> None:
         try:
+            if self.transactions is not None:
+                self.transactions.written(operations)
             for operation in operations:
                 if isinstance(operation, Create):
                     self._made_s[operation.path] = self._cluster.loop.now

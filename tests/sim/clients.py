@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from sim.broker_requests import SimReply, read_request, serve_call
 from sim.checker import Violation
 from sim.cluster import SimCluster
 from sim.history import ACKS_ALL, History, Sent
@@ -24,16 +25,20 @@ from sim.scheduler import OUTSIDE, Handle, stream
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.producing.accumulator import Chunk
 from broker_lite.client.producing.sender import Sender
-from broker_lite.client.transport.steps import CallExchange, FetchExchange, ProduceExchange, Send
+from broker_lite.client.transport.steps import (
+    CallExchange,
+    Exchange,
+    FetchExchange,
+    ProduceExchange,
+    Send,
+)
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import ClosedError, DeliveryTimedOutError, LogbusError, NetworkError
+from broker_lite.errors import ClosedError, DeliveryTimedOutError, LogbusError
 from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView
 from broker_lite.record.arrow import Columns
 from broker_lite.server.handlers import fetch, produce
-from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire.calls import cluster as calls
 from broker_lite.wire.calls.producers import InitProducerIdRequest, InitProducerIdResponse
-from broker_lite.wire.fetch import FileRange, Part
 
 UNKNOWN_TOPIC_CODE = 3
 LEADER_NOT_AVAILABLE_CODE = 5
@@ -69,8 +74,7 @@ class SimShell:
             channel = self._cluster.net.channel(CLIENTS, endpoint.port, OUTSIDE)
             self._channels[endpoint, lane] = channel
         if isinstance(exchange, ProduceExchange | FetchExchange):
-            self._correlation += 1
-            frame = b"".join(exchange.frame(self._correlation, self._name))[4:]
+            frame = self._frame(exchange)
             handle = produce.handle if isinstance(exchange, ProduceExchange) else fetch.handle
             channel.request(
                 partial(_serve, handle, frame, channel),
@@ -79,54 +83,35 @@ class SimShell:
             )
             return
         assert isinstance(exchange, CallExchange)
-        channel.request(partial(_call, exchange.call), on_answer, timeout_ms / 1000)
+        if _is_by_value(exchange.call):
+            channel.request(partial(_call, exchange.call), on_answer, timeout_ms / 1000)
+            return
+        channel.request(
+            partial(serve_call, self._frame(exchange), channel),
+            lambda answer: on_answer(_decoded(exchange, answer)),
+            timeout_ms / 1000,
+        )
+
+    def _frame(self, exchange: Exchange[Any]) -> bytes:
+        self._correlation += 1
+        return b"".join(exchange.frame(self._correlation, self._name))[4:]
 
 
-def _decoded(exchange: ProduceExchange | FetchExchange, answer: Any) -> Any:
+def _is_by_value(call: Any) -> bool:
+    """Whether the call is no part of what is tested, and skips its bytes."""
+    is_plain = isinstance(call, InitProducerIdRequest) and call.transactional_id is None
+    return is_plain or isinstance(call, calls.MetadataRequest)
+
+
+def _decoded(exchange: Exchange[Any], answer: Any) -> Any:
     return answer if isinstance(answer, LogbusError) else exchange.answer(memoryview(answer)[4:])
-
-
-class _SimReply:
-    """The place of one answer."""
-
-    def __init__(self, answered: Answered, channel: Channel) -> None:
-        self._answered = answered
-        self._channel = channel
-
-    @property
-    def is_open(self) -> bool:
-        return self._channel.is_open
-
-    def build(self, size: int, start: Callable[[], None]) -> None:
-        start()
-
-    def answer(self, parts: Sequence[Part]) -> None:
-        """Records are read when they are sent, as by sendfile."""
-        data = bytearray()
-        for part in parts:
-            if isinstance(part, FileRange):
-                file: Any = part.file
-                found = file.pread(part.position, part.length)
-                if len(found) < part.length:
-                    self.refuse("the file ends before the answer")
-                    return
-                data += found
-            else:
-                data += part
-        self._answered(data)
-
-    def refuse(self, reason: str) -> None:
-        self._answered(NetworkError(reason))
 
 
 def _serve(
     handle: Callable[..., None], frame: bytes, channel: Channel, process: Process, answer: Answered
 ) -> None:
-    # Each arrival is a buffer of its own, which the leader stamps.
-    view = memoryview(bytearray(frame))
-    context = RequestContext.read(view, Session(1, "sim:1"), process.clock.monotonic_ms())
-    reply: Any = _SimReply(answer, channel)
-    handle(process.parts, context, view, reply)
+    request, view = read_request(frame, channel, process)
+    handle(process.parts, request, view, SimReply(answer, channel))
 
 
 def _call(call: Any, process: Process, answered: Answered) -> None:

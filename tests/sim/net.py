@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 from sim.scheduler import OUTSIDE, SimLoop
@@ -62,6 +63,7 @@ class SimNet:
         self._free_at: dict[tuple[int, int], float] = {}
         """When all that was stuck on a healed link has arrived: nothing overtakes it."""
         self._channels: dict[int, dict[Channel, None]] = {}
+        self.numbers = count(1)
 
     def channel(self, source: int, target: int, context: Context) -> Channel:
         return Channel(self, source, target, context)
@@ -154,10 +156,12 @@ class _Call:
 
 
 class Channel:
-    """One connection; ``is_open`` until it breaks, then a new one is needed."""
+    """One connection; ``is_open`` until it breaks, then a new one is needed. Later connections have
+    higher numbers."""
 
     def __init__(self, net: SimNet, source: int, target: int, context: Context) -> None:
         self.net = net
+        self.number = next(net.numbers)
         self.source = source
         self.target = target
         self.context = context

@@ -46,6 +46,10 @@ class Options:
     """Whether bits flip on disks."""
     loses: bool = False
     """Whether there is a topic with unclean elections as well."""
+    transacts: bool = False
+    """Whether there are transactions as well."""
+    copy_batches: int = 30
+    """Batches after which a coordinator copies its state."""
     segment_ms: int = 0
     """segment.ms, so that logs have several segments; 0: the default, they have one."""
 
@@ -67,6 +71,8 @@ def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
         brokers=_of(extra, (3, 3, 4)) if administrates else 3,
         administrates=administrates,
         loses=scheduler.stream(seed, "loses").random() < 0.2,
+        transacts=scheduler.stream(seed, "transacts").random() < 0.15,
+        copy_batches=_of(scheduler.stream(seed, "copies"), (2, 30)),
         rots=scheduler.stream(seed, "rots").random() < 0.3,
         segment_ms=_of(scheduler.stream(seed, "segments"), (0, 0, 2_000, 10_000)),
         replication_factor=_of(rng, (3, 3, 3, 3, 3, 3, 2, 1)),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
+from sim.broker_requests import SimBrokerCalls
 from sim.disk import SimDisk
 from sim.net import Answered, Channel
 from sim.scheduler import Owner
@@ -21,6 +22,11 @@ from broker_lite.model import BrokerView, Endpoint, PartitionKey
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.coordinators.group_transactions import GroupTransactions
+from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
+from broker_lite.server.coordinators.transaction_markers import MarkerSender
+from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.disk import CallJob, SyncJob
 from broker_lite.server.partitions.replica_manager import ReplicaManager
@@ -33,10 +39,6 @@ if TYPE_CHECKING:
 
 DIRECTORY = "/data"
 PEER_TIMEOUT_S = 5.0
-_NO_GROUPS: Any = None
-"""Groups have simulations of their own."""
-_NO_CALLS: Any = None
-"""No handler of the simulation sends requests to other brokers."""
 
 
 class Process:
@@ -120,6 +122,9 @@ class Process:
             cluster=self.registry,
             net=SimPeerNet(self),
         )
+        epochs = CoordinatorEpochs(lambda: self.registry.snapshot)
+        calls = SimBrokerCalls(self)
+        groups = GroupCoordinator(self.config, self.registry, clock=self.clock, metrics=Metrics())
         self.parts = BrokerContext(
             config=self.config,
             clock=self.clock,
@@ -129,12 +134,22 @@ class Process:
             disk=self.disk,
             metrics=Metrics(),
             endpoint=Endpoint("sim", self.broker_id),
-            groups=_NO_GROUPS,
-            calls=_NO_CALLS,
-            coordinator_epochs=CoordinatorEpochs(lambda: self.registry.snapshot),
-            group_transactions=_NO_GROUPS,
-            verifier=_NO_CALLS,
-            transactions=_NO_GROUPS,
+            groups=groups,
+            calls=calls,
+            coordinator_epochs=epochs,
+            group_transactions=GroupTransactions(
+                self.config, self.registry, groups, clock=self.clock, calls=calls, epochs=epochs
+            ),
+            verifier=TransactionVerifier(
+                calls=calls, snapshot=lambda: self.registry.snapshot, epochs=epochs
+            ),
+            transactions=TransactionCoordinator(
+                self.config,
+                self.registry,
+                replicas=self.replicas,
+                markers=MarkerSender(self.registry, calls, groups),
+                clock=self.clock,
+            ),
         )
         self.registry.on_change(self.replicas.apply)
         self.serving = True

@@ -25,6 +25,7 @@ from sim.history import ACKS_ALL, History
 from sim.lossy import LOSSY_TOPIC, LossyTopic
 from sim.options import Options
 from sim.settling import unsettled
+from sim.transactions import Transactions, small_state
 from sim.workload import Client, RowProducer, create_topic, delete_topic
 
 from broker_lite.metadata import znodes
@@ -63,7 +64,7 @@ def run(seed: int, safety_s: float = SAFETY_S, **overrides: object) -> Outcome:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        with observing():
+        with observing(), small_state(options.copy_batches):
             outcome: Outcome = scheduler.run(_Scenario(options).run())
         return outcome
     finally:
@@ -120,6 +121,9 @@ class _Scenario:
         background = [consumer.run() for consumer in self.consumers]
         if lossy is not None:
             background += await lossy.begin(admin)
+        transactions = Transactions(cluster) if options.transacts else None
+        if transactions is not None:
+            background += await transactions.begin(admin)
         background.append(self._make_and_delete(admin))
         others = (BRIEF_TOPIC,) if lossy is None else (BRIEF_TOPIC, LOSSY_TOPIC)
         administrator = Administrator(cluster, self.history, TOPIC, keys, others, self._added)
@@ -132,6 +136,8 @@ class _Scenario:
         faults.cancel()
         self.is_over = True
         await self._heal(cluster)
+        if transactions is not None:
+            await transactions.check(self._settle)
         keys = await self._finish_work(administrator, watch)
         # A move that begins after the check of settled partitions would be found half done.
         await administrator.stop()

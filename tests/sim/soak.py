@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from sim import scenario
-from sim.damage_plants import PLANTS, under
+from sim.damage_plants import under
 from sim.plants import Patch, Plant
+from sim.transaction_plants import PLANTS
 
 OUT = Path("benchmarks/results/soak.json")
 AT_ONCE = 10

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 import pytest
 from sim import scenario
-from sim.damage_plants import PLANTS, under
+from sim.damage_plants import under
 from sim.plants import Plant
+from sim.transaction_plants import PLANTS
 
 SEEDS_MAX = 500
 SAFETY_S = 40.0
@@ -25,6 +26,7 @@ BEGINS = {
     "lost_answers_mean_done": 107,
     "readers_are_not_told_of_a_cut": 27,
     "readers_know_the_last_epoch_only": 27,
+    "late_verifications_count": 21,
     "strays_stay": 11,
     "versions_are_not_compared": 78,
     "who_joins_does_not_count": 86,

@@ -1,0 +1,511 @@
+"""Clients of transactions: the production sender and machine on the simulator's network.
+
+``Producer`` writes batches under one transactional id and commits or aborts. ``Copier`` reads
+numbers, writes each once, and commits its offsets in the same transaction. ``CommittedReader``
+compares what a read_committed reader gets with what is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from sim.checker import Entry, Violation
+from sim.clients import SimShell
+from sim.cluster import SimCluster, pick
+from sim.consumer import Consumer
+from sim.history import History
+from sim.scheduler import stream
+from sim.transaction_truth import Pair, TransactionTruth
+
+from broker_lite.client.consuming.intake import ConcatenatedSlices
+from broker_lite.client.operations import group_requests
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.transaction_requests import OffsetsToCommit
+from broker_lite.client.producing.accumulator import Chunk
+from broker_lite.client.producing.sender import Sender
+from broker_lite.client.received import Slice
+from broker_lite.client.transactions import events as ev
+from broker_lite.client.transactions.runner import TransactionRunner
+from broker_lite.client.transport.steps import Operation, spawn
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import (
+    CorruptMessageError,
+    FencedError,
+    LogbusError,
+    TransactionAbortedError,
+    UnknownOutcomeError,
+)
+from broker_lite.model import CommittedOffset, Endpoint, PartitionKey, TopicPartition
+from broker_lite.record.arrow import Columns
+
+OUT, NUMBERS, GROUP = "ledger", "numbers", "copiers"
+TIMEOUTS_MS = (3_000, 6_000, 10_000)
+CALL_MS = 8_000
+
+
+@dataclass
+class Attempted:
+    """One transaction as its client knows it. ``is_committed`` None: the outcome is unknown."""
+
+    name: str
+    pair: Pair
+    values: list[bytes] = field(default_factory=list)
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    is_committed: bool | None = None
+
+
+class Runner(TransactionRunner):
+    """``highest``: the transaction version that this client knows."""
+
+    highest = 2
+
+    def _initialized(self, found: Any) -> None:
+        if not isinstance(found, LogbusError):
+            found = (*found[:2], min(found[2], self.highest))
+        super()._initialized(found)
+
+
+class Transactional:
+    """One producer process: between ``begin`` and ``commit`` it sends values."""
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        truth: TransactionTruth,
+        transactional_id: str,
+        label: str,
+        *,
+        version: int = 2,
+        timeout_ms: int = 6_000,
+    ) -> None:
+        self.cluster = cluster
+        self.truth = truth
+        self.id = transactional_id
+        self.label = label
+        self.transaction: Attempted | None = None
+        self._shut: LogbusError | None = None
+        self._waking = threading.Condition()
+        shell = self.shell = SimShell(cluster, label)
+        endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
+        self.view = Cluster(endpoints, shell.now_ms, label)
+        config = ProducerConfig(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            request_timeout_ms=4_000,
+            delivery_timeout_ms=20_000,
+            max_block_ms=CALL_MS,
+        )
+        self.sender = Sender(
+            shell,
+            self.view,
+            config,
+            on_released=lambda size: None,
+            on_finished=lambda outcome: None,
+        )
+        self.runner = Runner(shell, self.view, config, self.sender, on_shut=self._on_shut)
+        self.runner.highest = version
+
+    def _on_shut(self, error: LogbusError | None) -> None:
+        self._shut = error
+
+    async def _call(self, event: ev.Call, offsets: OffsetsToCommit | None = None) -> None:
+        answered: asyncio.Future[LogbusError | None] = self.cluster.loop.create_future()
+
+        def answer(error: LogbusError | None) -> None:
+            if not answered.done():
+                answered.set_result(error)
+
+        self.runner.call(event, answer, offsets=offsets)
+        error = await answered
+        self.cluster.trace(self.label, type(event).__name__, type(error).__name__)
+        if error is not None:
+            raise error
+
+    async def operation(self, make: Callable[[float], Operation[Any]]) -> Any:
+        """Run an operation with its deadline; its error is raised."""
+        found: asyncio.Future[Any] = self.cluster.loop.create_future()
+
+        def done(result: Any) -> None:
+            if not found.done():
+                found.set_result(result)
+
+        spawn(self.shell, make(self.shell.now_ms() + CALL_MS), done)
+        result = await found
+        if isinstance(result, LogbusError):
+            raise result
+        return result
+
+    async def begin(self) -> Attempted:
+        """Begin a transaction; raises the error of the call."""
+        while True:
+            try:
+                await self._call(ev.BeginCall())
+                break
+            except UnknownOutcomeError:
+                # The end of the transaction before has no answer yet.
+                continue
+        identity = self.runner.machine.identity
+        assert identity is not None
+        pair = Pair(*identity)
+        self.truth.initialized(self.id, pair)
+        self.transaction = Attempted(self.id, pair)
+        return self.transaction
+
+    def send(self, partition: int, values: list[bytes]) -> None:
+        """Send one batch; raises the error of a transaction that can only abort."""
+        if self._shut is not None:
+            raise self._shut
+        assert self.transaction is not None
+        self.transaction.values += values
+        chunk = Chunk(
+            OUT,
+            self._waking,
+            lambda outcome: None,
+            columns=Columns(len(values), None, pa.array(values, pa.binary()), None, None),
+            wanted=partition,
+            size_bytes=sum(map(len, values)),
+            timestamp_ms=int(1_735_689_600_000 + self.cluster.loop.now * 1000),
+        )
+        self.sender.inbox.append(chunk)
+        self.sender.kick()
+
+    async def send_offsets(self, offsets: dict[TopicPartition, CommittedOffset]) -> None:
+        """Add a group's offsets to the transaction."""
+        assert self.transaction is not None
+        self.transaction.offsets.update(offsets)
+        await self._call(ev.OffsetsCall(GROUP), OffsetsToCommit(GROUP, offsets))
+
+    async def end(self, *, is_commit: bool) -> None:
+        """Commit or abort until the outcome is known; raises FencedError, or the error of an
+        aborted commit."""
+        transaction = self.transaction
+        assert transaction is not None
+        event: ev.Call = ev.CommitCall() if is_commit else ev.AbortCall()
+        while True:
+            try:
+                await self._call(event)
+            except UnknownOutcomeError:
+                continue
+            except TransactionAbortedError:
+                self._ended(transaction, is_committed=False)
+                raise
+            break
+        self._ended(transaction, is_committed=is_commit)
+
+    def _ended(self, transaction: Attempted, *, is_committed: bool) -> None:
+        transaction.is_committed = is_committed
+        self.cluster.count("committed transactions" if is_committed else "aborted transactions")
+        if transaction.values or not is_committed:
+            self.truth.answered(self.id, transaction.pair, is_committed)
+
+
+class Producer:
+    """Transactions of one id, by one process after another; former ones may still run."""
+
+    def __init__(
+        self, cluster: SimCluster, truth: TransactionTruth, name: str, version: int, partitions: int
+    ) -> None:
+        self.cluster = cluster
+        self.truth = truth
+        self.name = name
+        self.version = version
+        if version == 1:
+            truth.of_version_1.add(name)
+        self.partitions = partitions
+        self.rng = stream(cluster.seed, name)
+        self.timeout_ms = pick(self.rng, TIMEOUTS_MS)
+        self.attempted: list[Attempted] = []
+        self.is_stopping = False
+        self._processes = 0
+        self._number = 0
+        self._running: dict[asyncio.Task[None], None] = {}
+
+    async def run(self) -> None:
+        """Until told to stop; a process ends when another one fenced it, or dies."""
+        while self._goes_on():
+            if len(self._running) < 2:
+                self._start()
+            last = list(self._running)[-1]
+            takes_over = self.rng.random() < 0.3 and not self.is_stopping
+            await asyncio.wait([last], timeout=self.rng.random() * 20 if takes_over else None)
+            self._reap()
+            if not takes_over:
+                await asyncio.sleep(self.rng.choice((0.0, 1.0, 8.0)) * self.rng.random())
+        while self._running:
+            await asyncio.wait(self._running)
+            self._reap()
+
+    def _goes_on(self) -> bool:
+        return not self.is_stopping
+
+    def _start(self) -> None:
+        task = self.cluster.loop.create_task(self._process())
+        self._running[task] = None
+
+    def _reap(self) -> None:
+        for task in [task for task in self._running if task.done()]:
+            del self._running[task]
+            task.result()
+
+    async def _process(self) -> None:
+        self._processes += 1
+        client = Transactional(
+            self.cluster,
+            self.truth,
+            self.name,
+            f"{self.name}.{self._processes}",
+            version=self.version,
+            timeout_ms=self.timeout_ms,
+        )
+        while not self.is_stopping:
+            await asyncio.sleep(self.rng.random() * self.cluster.options.think_s)
+            try:
+                if not await self._transaction(client):
+                    return
+            except FencedError:
+                self.cluster.count("fenced producers")
+                return
+            except TransactionAbortedError:
+                continue
+            except LogbusError as error:
+                if not error.retriable:
+                    raise Violation(f"{client.label}: a user got {error!r}") from None
+
+    async def _transaction(self, client: Transactional) -> bool:
+        """False: the process dies in the transaction."""
+        rng = self.rng
+        self.attempted.append(await client.begin())
+        for _ in range(rng.randint(0, 3)):
+            count = rng.randint(1, 3)
+            size = rng.choice((0, 0, 1000))
+            values = [
+                f"{self.name}/{self._number + n}".encode() + b"." * size for n in range(count)
+            ]
+            self._number += count
+            client.send(rng.randrange(self.partitions), values)
+            await asyncio.sleep(rng.choice((0.0, 0.0, 0.1, 1.0)) * rng.random())
+        if rng.random() < 0.05:
+            await asyncio.sleep(self.timeout_ms / 1000 * 1.2)
+        if rng.random() < 0.05:
+            return False
+        await client.end(is_commit=rng.random() < 0.7)
+        return True
+
+
+class NumberReader(Consumer):
+    """Reads committed numbers; ``found`` holds what no transaction has taken yet."""
+
+    rewinds = False
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        self.found: list[tuple[TopicPartition, int, bytes]] = []
+
+    def take(self, offsets: dict[TopicPartition, int]) -> None:
+        """Begin anew at these offsets."""
+        self.found.clear()
+        self._seek(offsets)
+
+    def poll(self) -> None:
+        """Take what has arrived."""
+        self._begin_again()
+        self._take()
+
+    def _check(self, where: TopicPartition, rows: Slice) -> None:
+        start = rows.header.base_offset + rows.first_row
+        if start != self.positions[where]:
+            raise Violation(f"{self.name}: {where} at {self.positions[where]}, rows of {start}")
+        values: Any = rows.columns.value
+        found = values.slice(rows.first_row, rows.row_count).to_pylist()
+        self.found += [(where, start + n, value) for n, value in enumerate(found)]
+        self.positions[where] = start + rows.row_count
+
+
+class Copier(Producer):
+    """Writes each number once. Every process begins at the group's committed offsets."""
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        truth: TransactionTruth,
+        name: str,
+        version: int,
+        partitions: int,
+        keys: Sequence[PartitionKey],
+    ) -> None:
+        super().__init__(cluster, truth, name, version, partitions)
+        self.keys = keys
+        self._is_done = False
+
+    def _goes_on(self) -> bool:
+        return not self._is_done
+
+    async def _process(self) -> None:
+        self._processes += 1
+        label = f"{self.name}.{self._processes}"
+        client = Transactional(
+            self.cluster,
+            self.truth,
+            self.name,
+            label,
+            version=self.version,
+            timeout_ms=self.timeout_ms,
+        )
+        reader = NumberReader(self.cluster, History(), f"{label} reader", NUMBERS, self.keys)
+        await reader.start()
+        while True:
+            try:
+                # The id is taken before the offsets are read: who is fenced writes none later.
+                self.attempted.append(await client.begin())
+                if not await self._position(client, reader):
+                    await client.end(is_commit=False)
+                    continue
+                while await self._transaction_of(client, reader):
+                    self.attempted.append(await client.begin())
+                return
+            except FencedError:
+                self.cluster.count("fenced producers")
+                return
+            except TransactionAbortedError:
+                continue
+            except LogbusError as error:
+                if not error.retriable:
+                    raise Violation(f"{client.label}: a user got {error!r}") from None
+            if self.is_stopping:
+                await asyncio.sleep(0.5)
+
+    async def look_at_offsets(self) -> None:
+        """Read stable offsets soon after each decision: none is older than what was decided."""
+        client = Transactional(self.cluster, self.truth, self.name, f"{self.name} offsets")
+        (where,) = (TopicPartition(NUMBERS, key.partition) for key in self.keys)
+        while True:
+            self.truth.has_decided.clear()
+            await self.truth.has_decided.wait()
+            await asyncio.sleep(self.rng.random() * 0.02)
+            least = max(
+                (one.offsets[where].offset for one in self.attempted if self._decided(one, where)),
+                default=0,
+            )
+            try:
+                found, unstable = await client.operation(
+                    lambda deadline_ms: group_requests.stable(
+                        client.view, GROUP, [where], until_ms=0, deadline_ms=deadline_ms
+                    )
+                )
+            except LogbusError:
+                continue
+            row = found.get(where)
+            offset = row.offset if isinstance(row, CommittedOffset) else 0
+            if where not in unstable and not isinstance(row, LogbusError) and offset < least:
+                raise Violation(f"{where}: {offset} was read as stable, {least} is decided")
+
+    def _decided(self, attempted: Attempted, where: TopicPartition) -> bool:
+        return where in attempted.offsets and self.truth.decided.get(attempted.pair) is True
+
+    async def _position(self, client: Transactional, reader: NumberReader) -> bool:
+        """Whether the offsets are known and stable."""
+        wheres = list(reader.keys)
+        try:
+            found, unstable = await client.operation(
+                lambda deadline_ms: group_requests.stable(
+                    client.view, GROUP, wheres, until_ms=deadline_ms, deadline_ms=deadline_ms
+                )
+            )
+        except LogbusError as error:
+            if not error.retriable:
+                raise Violation(f"{client.label}: offsets: {error!r}") from None
+            return False
+        if unstable or any(isinstance(row, LogbusError) for row in found.values()):
+            return False
+        reader.take({where: found[where].offset if where in found else 0 for where in wheres})
+        return True
+
+    async def _transaction_of(self, client: Transactional, reader: NumberReader) -> bool:
+        """One transaction; False: the process ends, or dies."""
+        rng = self.rng
+        while True:
+            reader.poll()
+            if reader.found:
+                break
+            ends = {where: self.cluster.checker.true_end(key) for where, key in reader.keys.items()}
+            is_done = all(reader.positions[where] >= end for where, end in ends.items())
+            if self.is_stopping and is_done:
+                await client.end(is_commit=False)
+                self._is_done = True
+                return False
+            await asyncio.sleep(0.3)
+        rows, reader.found = reader.found[:20], reader.found[20:]
+        assert client.transaction is not None
+        attempt = ".".join(map(str, client.transaction.pair))
+        for where, offset, value in rows:
+            name = f"{self.name}:{where.partition}:{offset}:{attempt}:".encode() + value
+            client.send(rng.randrange(self.partitions), [name])
+        nexts = {where: offset + 1 for where, offset, _ in rows}
+        offsets = {where: CommittedOffset(offset) for where, offset in nexts.items()}
+        await client.send_offsets(offsets)
+        if rng.random() < 0.05 and not self.is_stopping:
+            return False
+        is_commit = rng.random() < 0.9 or self.is_stopping
+        await client.end(is_commit=is_commit)
+        if not is_commit:
+            raise TransactionAbortedError()
+        await asyncio.sleep(rng.random() * self.cluster.options.think_s)
+        return True
+
+
+class CommittedReader(Consumer):
+    """A read_committed reader of the topic of transactions: its rows are exactly those of committed
+    transactions, wherever it begins."""
+
+    def __init__(self, truth: TransactionTruth, *values: Any) -> None:
+        super().__init__(*values)
+        self.truth = truth
+        self._returned: dict[TopicPartition, set[int]] = {}
+
+    def _take(self) -> None:
+        self._returned = {where: set() for where in self.positions}
+        before = dict(self.positions)
+        intake = self._intake
+        intake.settle()
+        try:
+            while intake.advance(self._out_of_range):
+                parts = ConcatenatedSlices()
+                intake.take_rows(parts, None)
+                for where, rows in parts.slices:
+                    self._check(where, rows)
+        except CorruptMessageError as error:
+            if not self.cluster.rot.struck_disks:
+                raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
+            self._is_told = True
+        except LogbusError as error:
+            raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
+        for where, start in before.items():
+            end = max(self.positions[where], intake.position(where) or 0)
+            if end > start:
+                self.truth.read(self.keys[where], start, end, self._returned[where])
+                self.positions[where] = end
+                self.cluster.count("read committed")
+                self.cluster.trace(self.name, "read", where.partition, end)
+
+    def _check(self, where: TopicPartition, rows: Slice) -> None:
+        header, key = rows.header, self.keys[where]
+        start = header.base_offset + rows.first_row
+        if start < self.positions[where] or start + rows.row_count != header.next_offset:
+            raise Violation(f"{self.name}: {where} at {self.positions[where]}: {header}")
+        self._compare(
+            key, Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
+        )
+        self._returned[where].add(header.base_offset)
+        self.positions[where] = header.next_offset
+        if self.rows is not None:
+            values: Any = rows.columns.value
+            found = values.slice(rows.first_row, rows.row_count).to_pylist()
+            self.rows.setdefault(key, {}).update(zip(range(start, header.next_offset), found))
+
+    async def _commit(self, where: TopicPartition) -> None:
+        """The group of the copier alone commits here."""

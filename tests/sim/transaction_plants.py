@@ -1,0 +1,287 @@
+"""Rules of transactions, each with a switch that takes it out, beside those of ``plants``."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from sim.damage_plants import PLAIN, planted
+from sim.plants import PLANTS, Patch
+
+from broker_lite.coordinator import keyed_state
+from broker_lite.coordinator.keyed_state import DeleteBefore, KeyedState
+from broker_lite.metadata.group_offsets import FetchedOffsets, GroupOffsets
+from broker_lite.metadata.pending_offsets import PartOperations
+from broker_lite.metadata.store import Delete
+from broker_lite.replication.events import ACKS_ALL
+from broker_lite.server.coordinators import state_log
+from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
+from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
+from broker_lite.server.coordinators.transaction_markers import MarkerJob
+from broker_lite.storage.bounds import LogBounds
+from broker_lite.storage.log import Log
+from broker_lite.storage.open_transactions import OpenTransactions
+from broker_lite.storage.reader import LogReader
+from broker_lite.storage.transaction_index import TransactionIndex
+from broker_lite.transactions import effects as fx
+from broker_lite.transactions import events as ev
+from broker_lite.transactions.participant import Participant, Verification
+from broker_lite.transactions.records import OPEN_STATES, TransactionState
+from broker_lite.transactions.transaction import Transaction
+
+__all__ = ["PLANTS"]
+
+TRANSACTS = {**PLAIN, "transacts": True}
+SEGMENTS = {**TRANSACTS, "segment_ms": 2_000}
+_DECIDED = OPEN_STATES - {TransactionState.ONGOING}
+
+
+# The coordinator.
+
+
+@planted(TRANSACTS)
+def ends_answered_before_they_are_committed(patch: Patch) -> None:
+    """EndTxn is answered when its decision is appended, before the high watermark passes it."""
+    append = TransactionCoordinator._append
+
+    def eager(self: TransactionCoordinator, held: Any, effect: fx.Persist) -> None:
+        append(self, held, effect)
+        pending = held.machine._pending
+        if pending is None or not isinstance(pending.request, ev.End):
+            return
+        record, future = effect.record, held.waiting.pop(pending.request.token, None)
+        if future is not None and not future.done():
+            assert record is not None
+            future.set_result(fx.EndResult(None, record.producer_id, record.epoch))
+
+    patch.setattr(TransactionCoordinator, "_append", eager)
+
+
+@planted(TRANSACTS)
+def markers_sent_before_the_decision_is_committed(patch: Patch) -> None:
+    """Markers are sent when the decision is appended."""
+    append = TransactionCoordinator._append
+
+    def eager(self: TransactionCoordinator, held: Any, effect: fx.Persist) -> None:
+        append(self, held, effect)
+        record = effect.record
+        if record is None or record.state not in _DECIDED:
+            return
+        markers = fx.SendMarkers(
+            record.number,
+            record.producer_id,
+            record.epoch,
+            record.epoch - 1 if record.version > 1 else record.epoch,
+            record.state is TransactionState.PREPARE_COMMIT,
+            record.version,
+            record.partitions,
+            record.groups,
+        )
+        led = held.led
+        job = MarkerJob(held.machine.name, markers, led.partition, led.epoch, lambda done: None)
+        self._markers.send(job)
+
+    patch.setattr(TransactionCoordinator, "_append", eager)
+
+
+@planted(TRANSACTS)
+def state_loaded_before_it_is_committed(patch: Patch) -> None:
+    """A coordinator loads up to its own high watermark, below the start of its epoch."""
+
+    async def at_once(self: Any) -> int:
+        return int(self.replica.high_watermark)
+
+    patch.setattr(state_log._LedPartition, "_committed_end", at_once)
+
+
+@planted(TRANSACTS)
+def a_load_sends_no_markers(patch: Patch) -> None:
+    """A new coordinator takes decided transactions for done."""
+    patch.setattr(Transaction, "_load", lambda self: None)
+
+
+@planted(TRANSACTS)
+def appends_without_an_answer_are_rolled_back(patch: Patch) -> None:
+    """A record whose acknowledgement is late counts as refused, though it is in the log."""
+
+    def write(self: Any, write: Any) -> None:
+        manager = self._owner.replicas
+        batch = state_log.AppendBatch(
+            memoryview(write.batch), state_log.read_header(write.batch), 1 << 20
+        )
+        deadline_ms = self._owner.clock.monotonic_ms() + 200
+        manager.append(
+            self.replica, ACKS_ALL, batch, deadline_ms, partial(self._written, write.number)
+        )
+
+    patch.setattr(state_log._LedPartition, "_write", write)
+
+
+@planted(TRANSACTS)
+def ends_keep_the_epoch(patch: Patch) -> None:
+    """The end of a transaction does not bump the epoch, in version 2 either."""
+
+    def end(self: Transaction, event: ev.End) -> None:
+        self._end_keeping_epoch(event)
+
+    patch.setattr(Transaction, "_end_bumping_epoch", end)
+
+
+@planted(TRANSACTS)
+def deposed_coordinators_decide(patch: Patch) -> None:
+    """Answers and markers of a deposed coordinator count."""
+    patch.setattr(CoordinatorEpochs, "check", lambda self, partition, epoch: None)
+
+
+# The state engine.
+
+
+@planted(TRANSACTS)
+def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
+    """The records before a copy are deleted when the copy begins."""
+    copied = KeyedState._copied
+
+    def early(self: KeyedState, batch: Any) -> Any:
+        effects = copied(self, batch)
+        is_begin = batch.kind == keyed_state._BEGIN
+        return [DeleteBefore(batch.base_offset)] if is_begin else effects
+
+    patch.setattr(KeyedState, "_copied", early)
+
+
+@planted(TRANSACTS)
+def copies_hold_keys_under_way(patch: Patch) -> None:
+    """A slice of a copy holds the committed value of a key whose append is under way."""
+    next_slice = KeyedState._next_slice
+
+    def careless(self: KeyedState, left: dict[bytes, None]) -> list[bytes]:
+        pending, self._pending = self._pending, {}
+        try:
+            return next_slice(self, left)
+        finally:
+            self._pending = pending
+
+    patch.setattr(KeyedState, "_next_slice", careless)
+
+
+# Participants.
+
+
+@planted(TRANSACTS)
+def producers_are_not_verified(patch: Patch) -> None:
+    """A leader takes transactional batches without asking the coordinator."""
+    patch.setattr(Participant, "admit", lambda self, producer_id, epoch: None)
+
+
+@planted(TRANSACTS)
+def late_verifications_count(patch: Patch) -> None:
+    """An answer counts though a marker has ended the transaction meanwhile."""
+    verify = Participant.verify
+
+    def careless(self: Participant, asked: Verification, number: int = -1) -> bool:
+        if self._holder(asked) is None and asked.producer_id not in self._producers:
+            self.admit(asked.producer_id, asked.epoch)
+            self._producers[asked.producer_id].token = asked.token
+        return verify(self, asked, number)
+
+    patch.setattr(Participant, "verify", careless)
+
+
+# Logs.
+
+
+@planted(TRANSACTS)
+def stable_ends_pass_the_high_watermark(patch: Patch) -> None:
+    """The last stable offset is taken from the log's end."""
+
+    def stable(self: LogReader, high_watermark: int) -> int:
+        unstable = self.unstable
+        return min(self.log_end_offset, 1 << 62 if unstable is None else unstable.open_start)
+
+    patch.setattr(LogReader, "last_stable_offset", stable)
+
+
+@planted(SEGMENTS)
+def aborted_of_one_segment_only(patch: Patch) -> None:
+    """A fetch looks for aborted transactions in its first segment alone."""
+    collect = TransactionIndex.collect
+
+    def first(self: TransactionIndex, start: int, end: int, found: Any) -> bool:
+        collect(self, start, end, found)
+        return True
+
+    patch.setattr(TransactionIndex, "collect", first)
+
+
+@planted(TRANSACTS)
+def truncation_keeps_transactions(patch: Patch) -> None:
+    """A cut log keeps the open transactions and the index entries of what was cut."""
+    rebuild = LogBounds.rebuild_producers
+
+    def keeping(self: LogBounds, now_ms: int) -> None:
+        before = getattr(self, "producers", None)
+        rebuild(self, now_ms)
+        if before is not None and before.next_offset > self.producers.next_offset:
+            self.producers.transactions = before.transactions
+            self._note_transactions()
+
+    patch.setattr(LogBounds, "rebuild_producers", keeping)
+    patch.setattr(TransactionIndex, "cut", lambda self, offset: self)
+
+
+@planted(TRANSACTS)
+def followers_note_no_transactions(patch: Patch) -> None:
+    """A follower keeps no note of open transactions, so that a new leader knows none."""
+    append = Log.append_as_follower
+
+    def forgetting(self: Log, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
+        try:
+            return append(self, buffer, leader_epoch, now_ms)
+        finally:
+            self.producers.transactions = _Nothing()
+            self.unstable = None
+
+    patch.setattr(Log, "append_as_follower", forgetting)
+
+
+class _Nothing(OpenTransactions):
+    """Notes that were never made."""
+
+    def end(self, producer_id: int, marker_offset: int) -> int:
+        self._starts.setdefault(producer_id, marker_offset)
+        return super().end(producer_id, marker_offset)
+
+
+# Offsets.
+
+
+@planted(TRANSACTS)
+def applied_offsets_stay_pending(patch: Patch) -> None:
+    """Committed offsets are applied without the deletion of their pending part."""
+    end = PartOperations.end
+
+    def keeping(self: PartOperations, write: Any) -> None:
+        end(self, write)
+        self.operations[:] = [
+            operation
+            for operation in self.operations
+            if not (isinstance(operation, Delete) and "/pending/" in operation.path)
+        ]
+
+    patch.setattr(PartOperations, "end", keeping)
+
+
+@planted(TRANSACTS)
+def offsets_read_before_pending(patch: Patch) -> None:
+    """A stable fetch reads the committed offsets first and the pending ones afterwards."""
+
+    async def fetch(self: Any, group: str, partitions: Any, **options: Any) -> FetchedOffsets:
+        offsets = await self.fetch(group, partitions, **options)
+        await asyncio.sleep(0)
+        pending = await self.pending(group)
+        rows = {key for part in pending for key in part.value.offsets}
+        stable = {key: row for key, row in offsets.items() if key not in rows}
+        return FetchedOffsets(stable, frozenset(rows))
+
+    patch.setattr(GroupOffsets, "fetch_stable", fetch)

@@ -1,0 +1,241 @@
+"""What is true of transactions, and what must hold after every step.
+
+The truth comes from committed records alone: a transaction is decided when its Prepare record is
+below the true high watermark of ``__transaction_state``. ``TransactionTruth`` sees every committed
+batch of that topic and of the topics that transactions write to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.checker import Violation
+
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Operation, Set
+from broker_lite.model import TRANSACTION_STATE, PartitionKey
+from broker_lite.record.batch import BatchHeader
+from broker_lite.record.control import decode_marker
+from broker_lite.record.records import decode_entries
+from broker_lite.replication.partition import Partition
+from broker_lite.transactions.records import (
+    TransactionRecord,
+    TransactionState,
+    decode_transaction,
+    transactional_id_of,
+)
+
+if TYPE_CHECKING:
+    from sim.cluster import SimCluster
+    from sim.process import Process
+
+_RANK = {
+    TransactionState.EMPTY: 0,
+    TransactionState.ONGOING: 1,
+    TransactionState.PREPARE_COMMIT: 2,
+    TransactionState.PREPARE_ABORT: 2,
+    TransactionState.COMPLETE_COMMIT: 3,
+    TransactionState.COMPLETE_ABORT: 3,
+}
+_PREPARED = {TransactionState.PREPARE_COMMIT: True, TransactionState.PREPARE_ABORT: False}
+
+
+class Pair(NamedTuple):
+    """A producer id and the epoch of one transaction's records."""
+
+    producer_id: int
+    epoch: int
+
+
+class Written(NamedTuple):
+    """A committed batch of a topic of transactions. ``pair`` None: a control batch."""
+
+    base_offset: int
+    next_offset: int
+    pair: Pair | None
+
+
+@dataclass
+class _Partition:
+    batches: list[Written] = field(default_factory=list)
+    open: dict[int, int] = field(default_factory=dict)
+    """Epoch of each producer's open transaction."""
+    ended: dict[int, int] = field(default_factory=dict)
+    """Epoch of each producer's last transaction with a marker."""
+    lso: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The last stable offset that each process showed in each leader epoch."""
+
+
+class TransactionTruth:
+    """Of one cluster. ``topics`` holds the topic ids that transactions write to."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self.topics: set[str] = set()
+        self.decided: dict[Pair, bool] = {}
+        """Whether each ended transaction committed."""
+        self.has_decided = asyncio.Event()
+        """Set by each decision."""
+        self._numbers: dict[Pair, int] = {}
+        self.of_version_1: set[str] = set()
+        """The ids of clients of version 1. A late request of such a client may begin a transaction
+        with the pair of one that has ended; without records it stays empty, and aborts."""
+        self.records: dict[str, TransactionRecord] = {}
+        """The last committed record of each transactional id."""
+        self._partitions: dict[PartitionKey, _Partition] = defaultdict(_Partition)
+        self._state_topic = ""
+        self._offsets: dict[str, int] = {}
+        """Last committed offset of each znode of a group's offsets."""
+        cluster.checker.transactions = self
+
+    # Committed batches.
+
+    def follows(self, topic_id: str) -> bool:
+        """Whether ``committed`` must see the batches of this topic."""
+        return topic_id in self.topics or topic_id == self.state_topic
+
+    @property
+    def state_topic(self) -> str:
+        """The id of ``__transaction_state``; empty before it is made."""
+        if not self._state_topic:
+            path = znodes.topic_path(TRANSACTION_STATE)
+            znode = self._cluster.zk.peek(path)
+            if znode is not None:
+                self._state_topic = znodes.decode_assignment(path, znode.data).topic_id
+        return self._state_topic
+
+    def committed(self, key: PartitionKey, batch: memoryview, header: BatchHeader) -> None:
+        """A batch has become committed; batches of a partition come in order."""
+        if key.topic_id != self._state_topic:
+            self._written(key, batch, header)
+            return
+        for row_key, value in decode_entries(batch, header):
+            name = None if row_key is None else transactional_id_of(row_key)
+            if name is not None and value is not None:
+                # The first byte holds the flags of the state engine.
+                self._recorded(name, decode_transaction(value[1:]))
+
+    def _recorded(self, name: str, record: TransactionRecord) -> None:
+        before = self.records.get(name)
+        self.records[name] = record
+        # No seed lasts until an id expires, or its epochs are exhausted.
+        if before is not None and (
+            before.producer_id != record.producer_id or _progress(record) < _progress(before)
+        ):
+            raise Violation(f"{name}: {record} follows {before}")
+        outcome = _PREPARED.get(record.state)
+        if outcome is not None:
+            epoch = record.epoch - 1 if record.version > 1 else record.epoch
+            self._decide(name, Pair(record.producer_id, epoch), record, outcome)
+
+    def _decide(self, name: str, pair: Pair, record: TransactionRecord, is_commit: bool) -> None:
+        self.has_decided.set()
+        if self.decided.setdefault(pair, is_commit) is is_commit:
+            self._numbers.setdefault(pair, record.number)
+        elif name not in self.of_version_1 or record.number == self._numbers[pair]:
+            raise Violation(f"{name}: {pair} has both outcomes")
+
+    def _written(self, key: PartitionKey, batch: memoryview, header: BatchHeader) -> None:
+        partition, producer_id = self._partitions[key], header.producer_id
+        pair = None
+        if header.is_control:
+            end = decode_marker(batch, header)
+            assert end is not None
+            epoch = partition.open.pop(producer_id, None)
+            if epoch is not None:
+                partition.ended[producer_id] = epoch
+                decided = self.decided.get(Pair(producer_id, epoch))
+                if decided is not end.is_commit:
+                    raise Violation(
+                        f"{key}: the marker at {header.base_offset} says commit={end.is_commit} of "
+                        f"producer {producer_id} epoch {epoch}, which is decided: {decided}"
+                    )
+        elif header.is_transactional:
+            pair = Pair(producer_id, header.producer_epoch)
+            before = partition.open.setdefault(producer_id, pair.epoch)
+            if before != pair.epoch or partition.ended.get(producer_id, -1) >= pair.epoch:
+                raise Violation(
+                    f"{key}: a record of {pair} at {header.base_offset} follows the end of its "
+                    "transaction, or joins another one"
+                )
+        partition.batches.append(Written(header.base_offset, header.next_offset, pair))
+
+    # What clients see.
+
+    def initialized(self, name: str, pair: Pair) -> None:
+        """A client was answered a new pair: it is committed."""
+        record = self.records.get(name)
+        if record is None or (record.producer_id == pair.producer_id and record.epoch < pair.epoch):
+            raise Violation(f"{name}: {pair} was answered, {record} is committed")
+
+    def answered(self, name: str, pair: Pair, is_commit: bool) -> None:
+        """A client was answered the end of a transaction: it is decided."""
+        if self.decided.get(pair, False) is not is_commit:
+            raise Violation(
+                f"{name}: the end of {pair} was answered with commit={is_commit}, decided: "
+                f"{self.decided.get(pair)}"
+            )
+
+    def read(self, key: PartitionKey, start: int, end: int, returned: set[int]) -> None:
+        """A read_committed reader passed [start, end) and got the batches at these offsets."""
+        for batch in self._partitions[key].batches:
+            if batch.next_offset <= start or batch.base_offset >= end:
+                continue
+            decided = None if batch.pair is None else self.decided.get(batch.pair)
+            is_due = batch.pair is not None and decided is True
+            if batch.pair is not None and decided is None:
+                raise Violation(f"{key}: {batch} was passed by a reader, but is not decided")
+            if (batch.base_offset in returned) is not is_due:
+                raise Violation(f"{key}: {batch} was read: {not is_due}, committed: {is_due}")
+
+    # Replicas.
+
+    def stepped(self, process: Process, role: Partition) -> None:
+        """The last stable offset of a leader never falls, and never passes the high watermark."""
+        if role.key.topic_id not in self.topics or not role.is_leader:
+            return
+        log, leader_epoch = process.log(role.key), role.leader_epoch
+        if log is None:
+            return
+        high_watermark = role.high_watermark
+        stable = log.last_stable_offset(high_watermark)
+        shown = self._partitions[log.key].lso
+        before = shown.get((process.number, leader_epoch), 0)
+        shown[process.number, leader_epoch] = stable
+        if stable > high_watermark or stable < before:
+            raise Violation(
+                f"{log.key} on broker {process.broker_id}: last stable offset {stable} after "
+                f"{before}, high watermark {high_watermark}"
+            )
+
+    # Groups.
+
+    def written(self, operations: Sequence[Operation]) -> None:
+        """A group's offset never goes back."""
+        for operation in operations:
+            path = operation.path
+            if not isinstance(operation, Create | Set) or "/offsets/numbers/" not in path:
+                continue
+            if not path.startswith(znodes.CONSUMERS):
+                continue
+            offset = znodes.decode_offset(path, operation.data).offset
+            if offset < self._offsets.get(path, 0):
+                raise Violation(f"{path}: {offset} follows {self._offsets[path]}")
+            self._offsets[path] = offset
+
+    # The end.
+
+    def unfinished(self) -> str | None:
+        """A transaction that is still open, decided or not."""
+        for name, record in self.records.items():
+            if record.is_open:
+                return f"{name} is {record.state.label}"
+        return None
+
+
+def _progress(record: TransactionRecord) -> tuple[int, int, int]:
+    return record.epoch, record.number, _RANK[record.state]
