@@ -45,6 +45,9 @@ REPLICATION_LEVEL = 2
 _MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())
 
+_KEPT_BY_STATE = ("retention.ms", "retention.bytes", "unclean.leader.election.enable")
+"""Constant settings of an internal topic: a change could delete the state of transactions."""
+
 
 def create(held: Holding, event: TopicCreationRequested) -> TopicView:
     """Return the topic to create; raise the error of an invalid request."""
@@ -124,6 +127,13 @@ def configure(held: Holding, event: ConfigChangeRequested) -> TopicView:
         else:
             config[key] = value
     config = checked_config(event.name, config, min(len(view.target) for view in topic.partitions))
+    if topic.is_internal:
+        for key in _KEPT_BY_STATE:
+            if config.get(key) != topic.config.get(key):
+                raise InvalidConfigError(
+                    f"topic {event.name!r} keeps {key}={topic.config.get(key)}: another value "
+                    "could lose the state of open transactions. Leave this setting out"
+                )
     return dataclasses.replace(topic, config=config)
 
 

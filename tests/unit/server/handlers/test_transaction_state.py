@@ -9,6 +9,7 @@ from handler_world import World, kind, run, struct, versions
 
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
+    InvalidConfigError,
     InvalidRequestError,
     InvalidTopicError,
     TransactionalIdAuthorizationError,
@@ -18,6 +19,7 @@ from broker_lite.model import TRANSACTION_STATE
 from broker_lite.record.crc32c import crc32c
 from broker_lite.server.cluster.registry import SUPPORTED_FEATURES
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.configs import OPERATION_DELETE, OPERATION_SET
 
 FEATURES = {**SUPPORTED_FEATURES, TRANSACTION_FEATURE: 2}
 
@@ -111,6 +113,40 @@ def test_clients_may_not_create_delete_or_extend_the_topic() -> None:
                            partitions=[part(partition_index=0, offset=-1)])],
         )  # fmt: skip
         assert deleted.topics[0].partitions[0].error_code == InvalidTopicError.code
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("retention.ms", "1000"), ("retention.bytes", "1"), ("unclean.leader.election.enable", "true"),
+     ("retention.ms", None)],
+)  # fmt: skip
+def test_settings_that_would_lose_transaction_state_are_refused(
+    key: str, value: str | None
+) -> None:
+    async def body(world: World) -> None:
+        await world.start(1, FEATURES)
+        await find(world, "id")
+        before = world.brokers[1].registry.snapshot.topics[TRANSACTION_STATE].config
+        for name, wanted, expected in (
+            (key, value, InvalidConfigError.code),
+            ("segment.bytes", "16777216", 0),
+        ):
+            path = "AlterConfigsResource"
+            operation = OPERATION_DELETE if wanted is None else OPERATION_SET
+            setting = struct(
+                "IncrementalAlterConfigs", f"{path}.AlterableConfig", name=name, value=wanted,
+                config_operation=operation,
+            )  # fmt: skip
+            row = struct(
+                "IncrementalAlterConfigs", path, resource_type=2,
+                resource_name=TRANSACTION_STATE, configs=[setting],
+            )  # fmt: skip
+            answer = await world.ask("IncrementalAlterConfigs", 1, resources=[row])
+            assert answer.responses[0].error_code == expected, answer.responses[0].error_message
+        after = world.brokers[1].registry.snapshot.topics[TRANSACTION_STATE].config
+        assert after == {**before, "segment.bytes": "16777216"}
 
     run(body)
 
