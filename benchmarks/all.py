@@ -29,6 +29,7 @@ BENCHMARKS = (
     "flush",
     "kafka_groups",
     "mirror",
+    "read_committed",
     "record",
     "storage",
     "wire",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from transaction_world import OUT_0, run
@@ -16,7 +17,7 @@ from broker_lite.errors import (
     TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
 )
-from broker_lite.server.coordinators import transaction_coordinator
+from broker_lite.server.coordinators import transaction_coordinator, transaction_markers
 from broker_lite.transactions import events as ev
 from broker_lite.transactions.records import TransactionState
 
@@ -108,6 +109,31 @@ def test_marker_is_repeated_until_its_leader_has_it() -> None:
         assert [set(each) for each in sent] == [{0, 1}, {1}, {1}, {1}]
 
     run(test)
+
+
+def test_many_markers_are_sent_one_request_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(cluster: Cluster) -> None:
+        monkeypatch.setattr(transaction_markers, "PARTITIONS_PER_CALL", 1)
+        under_way = most = 0
+        send = cluster.send
+
+        async def counted(broker_id: int, call: Any, timeout_ms: float = 0) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            answer = await send(broker_id, call, timeout_ms)
+            under_way -= 1
+            return answer
+
+        monkeypatch.setattr(cluster, "send", counted)
+        pair = await cluster.init()
+        await cluster.add(pair)
+        await cluster.end(pair)
+        await cluster.becomes(TransactionState.COMPLETE_COMMIT)
+        assert len(cluster.received) == 2
+        assert most == 1
+
+    run(body)
 
 
 def test_partition_of_a_deleted_topic_counts_as_done() -> None:

@@ -1,0 +1,181 @@
+"""The cost of transactions for readers, and for the loop of a broker that writes markers.
+
+    python benchmarks/read_committed.py [--transactions 1500] [--rounds 15]
+
+One broker. ``plain`` has batches of 1,000 columnar rows of 100 bytes; ``marked`` has the same rows
+with each batch in a transaction of its own. A round reads each topic whole with both isolation
+levels, in turns, in the reverse order of the round before: fetched, and in place from the broker's
+files. ``ratio`` is the median of the rounds' ratios of read_committed to read_uncommitted.
+
+``markers``: ten WriteTxnMarkers requests, one after another as a coordinator sends them, end 200
+transactions in 100 partitions each. ``loop`` is what the broker recorded meanwhile of its rule that
+nothing keeps the loop longer than 5 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import tempfile
+import time
+import urllib.request
+from typing import Any
+
+import pyarrow as pa
+
+from broker_lite.bus import Bus, connect
+from broker_lite.client.administration import transactions
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import CallExchange, Operation, Send
+from broker_lite.local.broker import LocalBroker
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+from broker_lite.server.coordinators.transaction_markers import PARTITIONS_PER_CALL
+from broker_lite.wire.calls.broker_transactions import (
+    MarkedTopic,
+    TransactionMarker,
+    WriteTxnMarkersRequest,
+)
+
+ROWS = 1_000
+VALUE_BYTES = 100
+LEVELS = ("read_committed", "read_uncommitted")
+PRODUCERS, PARTITIONS = 200, 100
+
+
+def fill(bus: Bus, batches: int) -> None:
+    """Write the same batches to both topics."""
+    values = [os.urandom(VALUE_BYTES) for _ in range(ROWS)]
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    for topic in ("plain", "marked"):
+        bus.create_topic(topic, 1)
+    with bus.producer() as plain, bus.producer(transactional_id="bench") as marked:
+        for _ in range(batches):
+            plain.send_arrow("plain", table, partition=0)
+            plain.flush()
+            marked.begin()
+            marked.send_arrow("marked", table, partition=0)
+            marked.commit()
+
+
+def rate(bus: Bus, topic: str, rows: int, **options: Any) -> float:
+    """Return the rows a second of one read of the whole topic."""
+    with bus.consumer(topic, start="earliest", **options) as consumer:
+        left = rows
+        began = time.perf_counter()
+        while left > 0:
+            left -= consumer.poll_arrow(5.0).num_rows
+        return rows / (time.perf_counter() - began)
+
+
+def read(bus: Bus, rows: int, rounds: int) -> dict[str, Any]:
+    """Return the median rates by topic and way, and their ratio."""
+    cases = [
+        (topic, in_place, level)
+        for topic in ("plain", "marked")
+        for in_place in (False, True)
+        for level in LEVELS
+    ]
+    found: dict[tuple[str, bool, str], list[float]] = {case: [] for case in cases}
+    for number in range(rounds + 1):
+        for case in cases[:: 1 if number % 2 else -1]:
+            topic, in_place, level = case
+            measured = rate(bus, topic, rows, isolation_level=level, local_reads=in_place)
+            if number:
+                found[case].append(measured)
+    results: dict[str, Any] = {}
+    for topic, in_place, _ in cases[::2]:
+        pairs = list(zip(*(found[topic, in_place, level] for level in LEVELS)))
+        results[f"{topic}_{'in_place' if in_place else 'fetched'}"] = {
+            "rows_per_s": round(statistics.median(committed for committed, _ in pairs)),
+            "ratio": round(statistics.median(one / other for one, other in pairs), 3),
+        }
+    return results
+
+
+def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
+    """Open a transaction of each producer in all partitions; return their abort markers."""
+    bus.create_topic("markers", PARTITIONS)
+    for number in range(PRODUCERS):
+        producer = stack.enter_context(
+            bus.producer(transactional_id=f"open-{number}", transaction_timeout_ms=900_000)
+        )
+        producer.begin()
+        for partition in range(PARTITIONS):
+            producer.send("markers", b"v", partition=partition)
+        producer.flush()
+    wheres = [TopicPartition("markers", number) for number in range(PARTITIONS)]
+    rows = bus.admin.run(lambda cluster, end_ms: transactions.open_in_logs(cluster, wheres, end_ms))
+    assert len(rows) == PRODUCERS * PARTITIONS
+    marked = (MarkedTopic("markers", tuple(range(PARTITIONS))),)
+    return [
+        TransactionMarker(producer_id, epoch, False, marked, 0, version=1)
+        for producer_id, epoch in sorted({(row.producer_id, row.producer_epoch) for row in rows})
+    ]
+
+
+def write(markers: list[TransactionMarker], cluster: Cluster, deadline_ms: float) -> Operation[int]:
+    """Send all markers, in requests as a coordinator makes them; return the refused ones."""
+    yield from requests.refresh(cluster, ["markers"], deadline_ms)
+    leader = cluster.view.leader(TopicPartition("markers", 0))
+    assert leader is not None
+    count = PARTITIONS_PER_CALL // PARTITIONS
+    refused = 0
+    for at in range(0, len(markers), count):
+        request = WriteTxnMarkersRequest(tuple(markers[at : at + count]))
+        answer = yield Send(leader, CallExchange(request))
+        refused += sum(row.error_code != 0 for row in answer.rows)
+    return refused
+
+
+def loop(broker: LocalBroker) -> dict[str, float]:
+    """Return what the broker recorded of its loop since its start."""
+    url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
+    return {
+        "samples": float(rows["logbus_loop_delay_seconds_count"]),
+        "over_5_ms": float(rows["logbus_loop_rule_violations_total"]),
+        "delay_ms": 1000 * float(rows["logbus_loop_delay_seconds_sum"]),
+    }
+
+
+def end(bus: Bus, broker: LocalBroker) -> dict[str, Any]:
+    """Measure the requests of all markers."""
+    with contextlib.ExitStack() as stack:
+        markers = begin(bus, stack)
+        before = loop(broker)
+        began = time.perf_counter()
+        refused = bus.admin.run(lambda cluster, end_ms: write(markers, cluster, end_ms))
+        took = time.perf_counter() - began
+        after = loop(broker)
+    assert refused == 0
+    return {
+        "markers": PRODUCERS * PARTITIONS,
+        "took_ms": round(1000 * took),
+        "loop": {name: round(after[name] - before[name], 1) for name in after},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--transactions", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=15)
+    given = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        LocalCluster(1, directory=directory, config={"metrics.port": "0"}) as cluster,
+        connect(cluster.bootstrap_servers) as bus,
+    ):
+        fill(bus, given.transactions)
+        results = read(bus, given.transactions * ROWS, given.rounds)
+        results["markers"] = end(bus, cluster.brokers[0])
+    print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
