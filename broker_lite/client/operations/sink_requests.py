@@ -17,6 +17,9 @@ from broker_lite.wire.calls.sinks import (
     SinkResponse,
 )
 
+ATTEMPT_MS = 5_000
+"""Maximum ms for one answer: a coordinator that hangs is replaced long before a batch times out."""
+
 SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 
 
@@ -25,10 +28,16 @@ def ask_sink(
 ) -> Operation[SinkResponse]:
     """Send a request of a sink. Raises the coordinator's error, with its message."""
     exchange = CallExchange[SinkResponse](request)
-    answer = yield from on_coordinator(
-        cluster, known.key, exchange, _check, deadline_ms, known=known
-    )
-    return answer
+    while True:
+        attempt_ms = min(deadline_ms, cluster.now_ms() + ATTEMPT_MS)
+        try:
+            answer = yield from on_coordinator(
+                cluster, known.key, exchange, _check, attempt_ms, known=known
+            )
+            return answer
+        except LogbusError as error:
+            if not error.retriable or attempt_ms >= deadline_ms:
+                raise
 
 
 def _check(answer: SinkResponse) -> LogbusError | None:

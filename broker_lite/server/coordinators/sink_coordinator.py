@@ -46,15 +46,16 @@ from broker_lite.transactions.sink_records import (
     slot_key,
     slot_of,
 )
-from broker_lite.transactions.sinks import SinkPartition
+from broker_lite.transactions.sinks import ANSWER_MS, SinkPartition
 from broker_lite.transactions.transaction import NEVER, Now
 
 logger = logging.getLogger("logbus.transactions")
 
 FLAG_SINK = 2
 """Flag of a sink's records in the state log."""
-PARK_S = 1.0
-"""Seconds that a request waits for the sink's previous change."""
+PARK_S = 2 * ANSWER_MS / 1000
+"""Seconds that a request waits for the sink's previous change. More than ANSWER_MS, or no commit
+is answered while a marker waits for its partition."""
 HEAD_DAYS = 365
 """Days after its last use for which a sink's head is kept: a query may stop for weeks between its
 decision and its commit log."""
@@ -151,7 +152,7 @@ class SinkCoordinator:
         """Carry out a request, ``make(token)``, and return its result.
 
         Raise LogbusError if this broker does not coordinate the partition, or if the request waits
-        for more than a second.
+        for more than PARK_S.
         """
         led = self._led.get(partition)
         if led is None:

@@ -1,0 +1,356 @@
+"""Failures of the exactly-once sink: tasks, drivers and brokers that die at a chosen point.
+
+A ``Run`` does for one run of a query what Spark does: it calls ``write_attempt`` in tasks and
+``exactly_once.commit`` in the driver. tests/spark/test_exactly_once.py has Spark itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import itertools
+import pickle
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from patience import until
+from plain_connection import PlainConnection
+from spark_queries import records
+
+from broker_lite.bus import Bus, connect
+from broker_lite.client.operations.group_requests import find_coordinator
+from broker_lite.errors import (
+    InvalidProducerEpochError,
+    ProducerFencedError,
+    SinkRowsDifferError,
+)
+from broker_lite.local.broker import LocalBroker
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+from broker_lite.wire.api import encode_call
+from broker_lite.wire.calls.groups import KEY_TYPE_TRANSACTION
+from broker_lite.wire.calls.sinks import EndBatchRequest
+from pyspark_logbus import exactly_once, options
+from pyspark_logbus.exactly_once import NO_PRODUCER, Attempt, TaskIdentity
+from pyspark_logbus.partition_writer import sink_for, write_attempt
+from pyspark_logbus.schema import SinkColumns
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("sink-failures"),
+]
+
+COLUMNS = SinkColumns(value=0)
+ATTEMPTS = itertools.count(1)
+TIMEOUT_MS = 30_000
+
+EXECUTOR = """
+import base64, pickle, sys
+from pyspark_logbus.partition_writer import write_attempt
+import pyarrow as pa
+
+given, columns, identity, values = pickle.loads(base64.b64decode(sys.argv[1]))
+attempt = write_attempt([pa.record_batch({"value": values})], given, columns, identity)
+print(base64.b64encode(pickle.dumps(attempt)).decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers with a ZooKeeper of their own, which a test stops."""
+    config = {"zookeeper.session.timeout.ms": "2000"}
+    with LocalCluster(3, directory=tmp_path_factory.mktemp("sinks"), config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def bus(running: LocalCluster) -> Iterator[Bus]:
+    with connect(running.bootstrap_servers) as bus:
+        yield bus
+
+
+class Run:
+    """One run of a query that writes to a topic."""
+
+    def __init__(self, bus: Bus, topic: str, sink: str, timeout_ms: int = TIMEOUT_MS) -> None:
+        self.bus, self.topic, self.sink = bus, topic, sink
+        self.name = uuid.uuid4().hex
+        given = {
+            "topic": topic,
+            "deliveryGuarantee": "exactly_once",
+            "transaction.timeout.ms": str(timeout_ms),
+        }
+        self.options = options.write_options(options.parse(given), bus.bootstrap_servers)
+
+    def again(self) -> Run:
+        """Return the next run of the query."""
+        return Run(self.bus, self.topic, self.sink, self.options.transaction_timeout_ms)
+
+    def identity(self, batch: int, task: int) -> TaskIdentity:
+        return TaskIdentity(self.sink, self.name, batch, task, next(ATTEMPTS))
+
+    def write(self, batch: int, *values: str, task: int = 0) -> Attempt:
+        """Write one attempt of a task; each has a producer of its own, as in another executor."""
+        return self.stream(batch, [list(values)], task)
+
+    def stream(self, batch: int, chunks: Iterable[list[str]], task: int = 0) -> Attempt:
+        """As ``write``, with all rows of a chunk on the brokers before the next is asked for."""
+        identity = self.identity(batch, task)
+        given = dataclasses.replace(self.options, client_id=f"executor-{identity.attempt}")
+
+        def flushed() -> Iterator[pa.RecordBatch]:
+            for chunk in chunks:
+                yield pa.record_batch({"value": pa.array(chunk, pa.string())})
+                sink_for(given, self.sink).producer.flush()
+
+        return write_attempt(flushed(), given, COLUMNS, identity)
+
+    def commit(self, batch: int, *attempts: Attempt | None) -> None:
+        exactly_once.commit(self.options, attempts, batch)
+
+    def visible(self) -> list[str]:
+        return sorted(record.value.decode() for record in records(self.bus, self.topic))
+
+    def coordinator(self) -> str:
+        """Return host:port of the sink's coordinator."""
+
+        def find(cluster, deadline_ms):  # type: ignore[no-untyped-def]
+            return find_coordinator(cluster, self.sink, deadline_ms, KEY_TYPE_TRANSACTION)
+
+        found = self.bus.admin.run(find)
+        return f"{found.host}:{found.port}"
+
+
+@pytest.fixture
+def make(bus: Bus) -> Callable[..., Run]:
+    """A function that makes the first run of a new query."""
+
+    def make(partitions: int = 2, *, replicas: int = 3, timeout_ms: int = TIMEOUT_MS) -> Run:
+        name = f"sink-{next(ATTEMPTS)}"
+        bus.create_topic(name, partitions=partitions, replication_factor=replicas)
+        return Run(bus, name, f"query-{name}", timeout_ms)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def restarted(running: LocalCluster) -> Iterator[None]:
+    """Start the brokers that a failed test has left dead."""
+    yield
+    for each in running.brokers:
+        if not each.is_running:
+            each.start()
+
+
+def broker_at(running: LocalCluster, address: str) -> LocalBroker:
+    return next(each for each in running.brokers if each.endpoint == address)
+
+
+def leader(running: LocalCluster, run: Run) -> LocalBroker:
+    """Return the leader of the output's first partition."""
+    found = run.bus.cluster().partition(TopicPartition(run.topic, 0))
+    assert found is not None
+    return next(each for each in running.brokers if each.id == found.leader)
+
+
+# Tasks.
+
+
+def test_attempt_that_spark_does_not_count_is_voided(make: Callable[..., Run]) -> None:
+    """Speculation, and a stage that repeats."""
+    run = make()
+    run.write(0, "lost", "lost too")
+    winner = run.write(0, "a", "b")
+    run.commit(0, winner, run.write(0, "c", task=1), None)
+    assert run.visible() == ["a", "b", "c"]
+
+
+def test_zombie_task_is_refused_after_the_decision(make: Callable[..., Run]) -> None:
+    run = make()
+
+    def chunks() -> Iterator[list[str]]:
+        yield ["zombie"]
+        run.commit(0, run.write(0, "winner"))
+        yield ["zombie again"]
+
+    with pytest.raises((ProducerFencedError, InvalidProducerEpochError)):
+        run.stream(0, chunks())
+    run.commit(1, run.write(1, "next"))
+    assert run.visible() == ["next", "winner"]
+
+
+def test_rows_of_an_executor_killed_after_write_are_committed(
+    make: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = make()
+    task = (run.options, COLUMNS, run.identity(0, 0), ["a", "b", "c"])
+    command = [sys.executable, "-c", EXECUTOR, base64.b64encode(pickle.dumps(task)).decode()]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=tmp_path) as executor:
+        assert executor.stdout is not None
+        attempt = pickle.loads(base64.b64decode(executor.stdout.readline()))
+        executor.kill()
+    assert run.visible() == []
+    run.commit(0, attempt)
+    assert run.visible() == ["a", "b", "c"]
+
+
+def test_straggler_without_rows_keeps_the_batch_open(make: Callable[..., Run]) -> None:
+    """For longer than transaction.timeout.ms, while the other task is done."""
+    run = make(timeout_ms=2000)
+    done = run.write(0, "a")
+
+    def nothing() -> Iterator[list[str]]:
+        ends = time.monotonic() + 3
+        until(time.monotonic, lambda now: now > ends)
+        yield from ()
+
+    idle = run.stream(0, nothing(), task=1)
+    assert (idle.producer_id, idle.rows) == (NO_PRODUCER, 0)
+    run.commit(0, done, idle)
+    assert run.visible() == ["a"]
+
+
+# Drivers.
+
+
+def test_driver_killed_before_the_decision_leaves_nothing_visible(
+    make: Callable[..., Run],
+) -> None:
+    run = make()
+    late = run.write(0, "a", "b")
+    replay = run.again()
+    attempt = replay.write(0, "a", "b")
+    assert run.visible() == []
+    replay.commit(0, attempt)
+    with pytest.raises(ProducerFencedError, match="another run"):
+        run.commit(0, late)
+    assert run.visible() == ["a", "b"]
+
+
+def test_driver_killed_after_the_decision_repeats_nothing(make: Callable[..., Run]) -> None:
+    run = make()
+    run.commit(0, run.write(0, "a", "b"))
+    replay = run.again()
+    rest = iter([["a"], ["b"]])
+    attempt = replay.stream(0, rest)
+    assert list(rest) == [], "stateful operators commit when their rows are consumed"
+    assert (attempt.producer_id, attempt.rows) == (NO_PRODUCER, 2)
+    replay.commit(0, attempt)
+    with pytest.raises(SinkRowsDifferError, match="onReplayMismatch"):
+        replay.commit(0, replay.write(0, "other"))
+    replay.commit(1, replay.write(1, "c"))
+    assert run.visible() == ["a", "b", "c"]
+
+
+def test_second_driver_of_a_checkpoint_takes_the_sink_over(make: Callable[..., Run]) -> None:
+    first = make()
+    first.commit(0, first.write(0, "a"))
+    second = first.again()
+    # Both write batch 1. The second joins later, so the first is fenced before its decision.
+    late = first.write(1, "of the first")
+    winner = second.write(1, "of the second")
+    with pytest.raises(ProducerFencedError, match="another run"):
+        first.commit(1, late)
+    with pytest.raises(ProducerFencedError, match="another run"):
+        first.write(1, "of the first")
+    second.commit(1, winner)
+    assert first.visible() == ["a", "of the second"]
+
+
+def test_commit_whose_answer_was_lost_is_repeated(make: Callable[..., Run]) -> None:
+    run = make()
+    attempt = run.write(0, "a", "b")
+    winners = ((attempt.producer_id, attempt.epoch),)
+    request = EndBatchRequest(run.sink, run.name, 0, True, winners, attempt.rows)
+    with PlainConnection(run.coordinator()) as connection:
+        connection.send(encode_call(request, 1, "driver"))
+    until(run.visible)
+    run.commit(0, attempt)
+    assert run.visible() == ["a", "b"]
+
+
+def test_commit_after_a_silence_beyond_the_timeout_is_refused(make: Callable[..., Run]) -> None:
+    run = make(timeout_ms=1000)
+    late = run.write(0, "a")
+    # The broker aborts the batch, so the next transactions are visible.
+    with run.bus.producer() as producer:
+        producer.send(run.topic, "later", partition=0).result()
+        producer.send(run.topic, "later", partition=1).result()
+    until(run.visible, lambda found: found == ["later", "later"])
+    with pytest.raises(ProducerFencedError, match=r"transaction\.timeout\.ms"):
+        run.commit(0, late)
+    replay = run.again()
+    replay.commit(0, replay.write(0, "a"))
+    assert run.visible() == ["a", "later", "later"]
+
+
+# Brokers.
+
+
+def test_batch_survives_the_death_of_its_undecided_coordinator(
+    running: LocalCluster, make: Callable[..., Run]
+) -> None:
+    run = make()
+    first = run.write(0, "a")
+    dead = broker_at(running, run.coordinator())
+    dead.kill()
+    second = run.write(0, "b", task=1)
+    run.commit(0, first, second)
+    dead.start()
+    assert run.visible() == ["a", "b"]
+
+
+def test_next_coordinator_sends_the_markers_of_a_decided_batch(
+    running: LocalCluster, make: Callable[..., Run]
+) -> None:
+    run = make(1, replicas=1)
+    while leader(running, run) is broker_at(running, run.coordinator()):
+        run = make(1, replicas=1)
+    coordinator, output = broker_at(running, run.coordinator()), leader(running, run)
+    attempt = run.write(0, "a", "b", "c")
+    output.kill()
+    run.commit(0, attempt)  # The only replica of the output is away, so no marker is written yet.
+    coordinator.kill()
+    output.start()
+    found = until(run.visible)
+    coordinator.start()
+    assert found == ["a", "b", "c"]
+
+
+def test_batch_survives_the_death_of_an_outputs_leader(
+    running: LocalCluster, make: Callable[..., Run]
+) -> None:
+    run = make()
+    dead = leader(running, run)
+
+    def chunks() -> Iterator[list[str]]:
+        yield ["a", "b"]
+        dead.kill()
+        yield ["c", "d"]
+
+    attempt = run.stream(0, chunks())
+    run.commit(0, attempt)
+    dead.start()
+    assert run.visible() == ["a", "b", "c", "d"]
+
+
+def test_sink_goes_on_without_zookeeper(running: LocalCluster, make: Callable[..., Run]) -> None:
+    run = make()
+    run.commit(0, run.write(0, "a"))
+    server = running.zookeeper_server
+    assert server is not None
+    server.kill()
+    try:
+        for batch, value in enumerate("bcd", 1):
+            run.commit(batch, run.write(batch, value))
+        assert run.visible() == ["a", "b", "c", "d"]
+    finally:
+        server.start()
