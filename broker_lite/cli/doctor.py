@@ -340,53 +340,23 @@ def replicas() -> Finding:
     from broker_lite.cli import under_replication
     from broker_lite.client import discovery
     from broker_lite.client.administration.admin import Admin
-    from broker_lite.client.administration.health import cluster_health
-    from broker_lite.config import min_insync_of
+    from broker_lite.observing.sample import take_sample
+    from broker_lite.observing.verdict import partition_causes, partitions
 
     try:
         servers = discovery.resolve()
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
-            view = admin.cluster()
-            moves = admin.reassignments()
-            few = under_replication.find(admin, view)
-            short = {row.where.topic for row in cluster_health(view) if row.state != "ok"}
-            settings = admin.describe_configs(topics=sorted(short)) if short else {}
+            sample = take_sample(admin)
+            few = under_replication.find(admin, sample.view)
     except LogbusError:
         return Finding("replicas", "ok", "not checked: no cluster answers")
-
-    def min_insync(topic: str, count: int) -> int:
-        entry = settings.get(("topic", topic), {}).get("min.insync.replicas")
-        return 1 if entry is None else min_insync_of(entry.value, count)
-
-    found = cluster_health(view, moves=moves, min_insync=min_insync)
-    for state, weight, cure in _REPLICA_STATES:
-        rows = [row for row in found if row.state == state]
-        if rows:
-            text = (
-                f"{len(rows)} of {len(found)} partitions: {state}; {rows[0].where}: {rows[0].why}"
-            )
-            return Finding("replicas", weight, text, cure)
-    text = f"{len(found)} partitions, all replicas in sync"
+    rows = partitions(sample)
+    for cause in partition_causes(rows):
+        return Finding("replicas", cause.state, cause.found, cause.cure)
+    text = f"{len(rows)} partitions, all replicas in sync"
     if few is not None:
         return Finding("replicas", "info", f"{text}; {few.found()}", few.cure())
     return Finding("replicas", "ok", text)
-
-
-_REPLICA_STATES: tuple[tuple[str, Literal["warning", "critical"], str], ...] = (
-    (
-        "no leader",
-        "critical",
-        "start the brokers that it names, with their own data directories; where they are lost for "
-        "good: logbus topic elect NAME --unclean",
-    ),
-    ("too few in sync", "critical", "start the brokers that it names; logbus topic describe NAME"),
-    (
-        "under-replicated",
-        "warning",
-        "start the brokers that it names, or move their replicas: logbus topic reassign --off ID",
-    ),
-)
-"""States, the worst first."""
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (

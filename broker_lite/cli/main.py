@@ -38,6 +38,7 @@ COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
     "status": ("broker_lite.cli.up:status", "What runs, where, and how it does."),
+    "health": ("broker_lite.cli.health:health", "Whether a cluster works, with causes; a check."),
     "demo": (
         "broker_lite.cli.spark_programs:demo",
         "The whole thing on real log lines, with Spark.",

@@ -177,9 +177,18 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     assert "broker 2 is down, and no other replica has all records" in lost["why"]
     [finding] = [row for row in shell.rows("doctor", code=5) if row["check"] == "replicas"]
     assert finding["state"] == "critical" and "no leader" in finding["found"]
+    [verdict] = shell.rows("health", code=5)
+    assert verdict["state"] == "critical"
+    assert [cause["found"].split("; ")[0].split(": ")[1] for cause in verdict["causes"]] == [
+        "no leader",
+        "under-replicated",
+    ]
+    done = shell.run("health", "--broker", "2", "--wait", "--timeout", "0", code=124)
+    assert "not registered; brokers that run: 0, 1" in done.stdout
     done = shell.run("broker", "retire", "2", code=1)
     assert "holds replicas of" in done.stderr
     shell.cluster.brokers[2].start()
+    shell.run("health", "--broker", "2", "--wait", "--timeout", "60")
     shell.until_ok("hurt")
     shell.until_ok("alone")
     shell.rows("topic", "elect", code=None)

@@ -1,0 +1,110 @@
+"""``logbus health``: whether a cluster works, with causes and cures; also as a check."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.cli.main import EXIT_CRITICAL, EXIT_TIMED_OUT, EXIT_WARNING
+from broker_lite.client.administration.admin import Admin
+from broker_lite.errors import (
+    BrokerNotAvailableError,
+    LogbusError,
+    NetworkError,
+    NoBrokersError,
+    RequestTimedOutError,
+)
+from broker_lite.observing.sample import take_sample
+from broker_lite.observing.verdict import Cause, broker_causes, causes, state_of
+
+ANSWER_MS = 5000
+LOOK_S = 0.5
+"""Seconds between two looks of --wait."""
+_UNANSWERED = (NoBrokersError, NetworkError, BrokerNotAvailableError, RequestTimedOutError)
+
+
+@click.command()
+@click.option(
+    "--broker", "broker_id", type=click.IntRange(0), help="Judge only this broker's replicas."
+)
+@click.option("--wait", is_flag=True, help="Wait until all is well.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0),
+    default=300.0,
+    show_default=True,
+    help="Seconds that --wait waits; then exit code 124.",
+)
+@cluster_options
+@output.output_option
+def health(
+    broker_id: int | None,
+    wait: bool,
+    timeout_s: float,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> int:
+    """Say whether a cluster works: controller, leaders, replicas, disks; with causes and cures.
+
+    Between two restarts of a rolling upgrade, --broker N --wait returns when the restarted broker
+    runs and its replicas are in sync.
+
+    \b
+    Exit codes: 0  healthy
+                4  a warning: it works, with less safety or space
+                5  critical: something cannot be read or written, or no broker answers
+    \b
+    Examples:
+      logbus health
+      logbus health -b kafka1:9092 -o json
+      logbus health --broker 1 --wait --timeout 120
+    """
+
+    until_s = time.monotonic() + timeout_s
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    told: list[Cause] = []
+    with Admin(servers, client_id="logbus-cli", timeout_ms=ANSWER_MS) as admin:
+        while True:
+            found = _look(admin, broker_id)
+            if not wait or not found or time.monotonic() >= until_s:
+                break
+            if found != told:
+                output.say(f"waiting: {found[0].about}: {found[0].found}")
+                told = found
+            time.sleep(LOOK_S)
+    _print(found, broker_id, form)
+    if wait and found:
+        output.say(f"not healthy after {timeout_s:g} s")
+        return EXIT_TIMED_OUT
+    return {"ok": 0, "warning": EXIT_WARNING, "critical": EXIT_CRITICAL}[state_of(found)]
+
+
+def _look(admin: Admin, broker_id: int | None) -> list[Cause]:
+    """Return the causes; a cluster that does not answer is a cause, too."""
+
+    try:
+        sample = take_sample(admin)
+    except _UNANSWERED as error:
+        cure = "start the brokers, or name others with -b; on their machine: logbus status"
+        return [Cause("critical", "cluster", _text(error), cure)]
+    return causes(sample) if broker_id is None else broker_causes(sample, broker_id)
+
+
+def _text(error: LogbusError) -> str:
+    return error.message or str(error)
+
+
+def _print(found: list[Cause], broker_id: int | None, form: str | None) -> None:
+
+    if not output.is_table(form):
+        rows = [cause._asdict() for cause in found]
+        output.show_one({"state": state_of(found), "causes": rows}, form)
+        return
+    click.echo(f"{'cluster' if broker_id is None else f'broker {broker_id}'}: {state_of(found)}")
+    for cause in found:
+        click.echo(f"\n{cause.state}: {cause.about}: {cause.found}\n  to do: {cause.cure}")

@@ -1,0 +1,43 @@
+"""One look at a cluster: brokers, partitions, moves, the settings that judge them, and disks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from broker_lite.client.administration.admin import Admin, LogDir
+from broker_lite.client.administration.health import cluster_health
+from broker_lite.client.administration.replica_requests import Reassignment
+from broker_lite.client.operations.cluster import ClusterView
+from broker_lite.config import min_insync_of
+from broker_lite.model import TopicPartition
+
+SETTING = "min.insync.replicas"
+
+
+class ClusterSample(NamedTuple):
+    """``insync_settings`` has min.insync.replicas of the topics with a replica out of sync."""
+
+    view: ClusterView
+    moves: Mapping[TopicPartition, Reassignment]
+    insync_settings: Mapping[str, str]
+    log_dirs: tuple[LogDir, ...]
+
+    def min_insync(self, topic: str, replicas: int) -> int:
+        """Return how many of a topic's replicas must be in sync for acks=all."""
+        value = self.insync_settings.get(topic)
+        return 1 if value is None else min_insync_of(value, replicas)
+
+
+def take_sample(admin: Admin) -> ClusterSample:
+    """Ask the cluster, with four requests at most and one more for each broker. Raises
+    NoBrokersError if no broker answers."""
+    view = admin.cluster()
+    short = sorted({row.where.topic for row in cluster_health(view) if row.state != "ok"})
+    settings = admin.describe_configs(topics=short) if short else {}
+    values = {
+        name: entry.value
+        for (_, name), rows in settings.items()
+        if (entry := rows.get(SETTING)) is not None and entry.value is not None
+    }
+    return ClusterSample(view, admin.reassignments(), values, tuple(admin.log_dirs()))

@@ -1,0 +1,97 @@
+"""The verdict over a cluster: each fault is a cause with its cure, the worst first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker_lite.client.administration.admin import LogDir
+from broker_lite.client.administration.replica_requests import Reassignment
+from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
+from broker_lite.errors import StorageError
+from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.observing.sample import ClusterSample
+from broker_lite.observing.verdict import broker_causes, causes, state_of
+
+BROKERS = {number: Endpoint("h", 9092 + number) for number in range(3)}
+ALL = (0, 1, 2)
+
+
+def sample(
+    *partitions: PartitionMetadata,
+    live: tuple[int, ...] = ALL,
+    controller: int = 0,
+    min_insync: str | None = None,
+    dirs: tuple[LogDir, ...] = (),
+) -> ClusterSample:
+    topic = TopicMetadata("t", partitions=partitions or (PartitionMetadata(0, 0, 1, ALL, ALL),))
+    view = ClusterView("c", controller, {n: BROKERS[n] for n in live}, {"t": topic})
+    return ClusterSample(view, {}, {"t": min_insync} if min_insync else {}, dirs)
+
+
+def disk(free: int, broker_id: int = 1, error: StorageError | None = None) -> LogDir:
+    return LogDir(broker_id, "/data", error, 100, free, {})
+
+
+def test_healthy_cluster_has_no_cause() -> None:
+    found = sample(dirs=(disk(15),))
+    assert causes(found) == broker_causes(found, 1) == []
+    assert state_of([]) == "ok"
+
+
+def test_worst_cause_comes_first() -> None:
+    found = causes(
+        sample(
+            PartitionMetadata(0, 0, 1, ALL, (0, 2)),
+            PartitionMetadata(1, -1, 1, (1,), (1,)),
+            live=(0, 2),
+        )
+    )
+    assert [(cause.state, cause.found.partition(";")[0]) for cause in found] == [
+        ("critical", "1 of 2 partitions: no leader"),
+        ("warning", "1 of 2 partitions: under-replicated"),
+    ]
+    assert "broker 1 is down" in found[0].found and "--unclean" in found[0].cure
+    assert state_of(found) == "critical" and state_of(found[1:]) == "warning"
+
+
+def test_partition_below_min_insync_is_critical() -> None:
+    short = PartitionMetadata(0, 0, 1, ALL, (0,))
+    (cause,) = causes(sample(short, min_insync="2"))
+    assert cause.state == "critical" and "acks=all needs 2" in cause.found
+    (cause,) = causes(sample(short))
+    assert cause.state == "warning"
+
+
+def test_joining_replica_of_a_move_is_no_cause() -> None:
+    found = sample(PartitionMetadata(0, 0, 1, ALL, (0, 1)))
+    move = Reassignment(ALL, adding=(2,), removing=())
+    assert causes(found._replace(moves={TopicPartition("t", 0): move})) == []
+
+
+def test_missing_controller_is_critical() -> None:
+    for controller in (-1, 7):
+        (cause,) = causes(sample(controller=controller))
+        assert (cause.state, cause.about) == ("critical", "controller")
+
+
+def test_disks_are_judged_by_free_space_and_failure() -> None:
+    for free, state in ((16, None), (14, "warning"), (4, "critical")):
+        found = causes(sample(dirs=(disk(free),)))
+        assert [cause.state for cause in found] == ([state] if state else [])
+    (cause,) = causes(sample(dirs=(disk(50, error=StorageError("it failed")),)))
+    assert (cause.state, cause.about) == ("critical", "broker 1") and "it failed" in cause.found
+    unknown = LogDir(1, "/data", None, -1, -1, {})
+    assert causes(sample(dirs=(unknown,))) == []
+
+
+def test_broker_is_done_when_it_runs_and_its_replicas_are_in_sync() -> None:
+    behind = sample(
+        PartitionMetadata(0, 0, 1, ALL, (0, 2)), PartitionMetadata(1, 0, 1, (0, 1), (0, 1))
+    )
+    (cause,) = broker_causes(behind, 1)
+    assert cause.found == "1 of 2 replicas are not in sync, such as t-0"
+    assert broker_causes(behind, 2) == []
+    (cause,) = broker_causes(sample(live=(0, 2)), 1)
+    assert (cause.state, cause.found) == ("critical", "not registered; brokers that run: 0, 2")
+    nobody = behind._replace(view=replace(behind.view, brokers={}))
+    assert "none" in broker_causes(nobody, 1)[0].found
