@@ -149,6 +149,7 @@ class Process:
                 replicas=self.replicas,
                 markers=MarkerSender(self.registry, calls, groups),
                 clock=self.clock,
+                metrics=Metrics(),
             ),
         )
         self.registry.on_change(self.replicas.apply)
