@@ -22,6 +22,7 @@ from three_brokers import (
 from worlds import SimWorld, World, until
 
 from broker_lite.errors import (
+    CoordinationUnavailableError,
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     UnsupportedVersionError,
@@ -166,11 +167,22 @@ def test_broker_with_a_full_disk_gives_up_leadership_until_it_has_space(world: W
     run(world, body)
 
 
-def test_draining_returns_without_waiting_if_zookeeper_is_down() -> None:
+def test_draining_fails_soon_if_zookeeper_is_down_or_silent() -> None:
     async def body(cluster: Cluster) -> None:
-        [one, *_] = await three(cluster)
+        [one, two, *_] = await three(cluster)
+
+        async def no_answer(_: object) -> None:
+            await asyncio.Event().wait()
+
+        two.store.write = no_answer  # type: ignore[assignment, method-assign]
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(CoordinationUnavailableError, match="did not answer within 2 s"):
+            await two.registry.drain()
+        assert asyncio.get_running_loop().time() - began_s < 3  # virtual seconds
+        del two.store.write
         cluster.world.service.stop()  # type: ignore[union-attr]
-        await asyncio.wait_for(one.registry.drain(), 5)
+        with pytest.raises(CoordinationUnavailableError):
+            await asyncio.wait_for(one.registry.drain(), 5)
         cluster.world.service.start()  # type: ignore[union-attr]
         await until(lambda: one.registry.connected)
 

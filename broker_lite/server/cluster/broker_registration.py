@@ -46,6 +46,9 @@ ELECTION_S = 1.0
 """Maximum seconds that a Metadata answer waits for elections after a broker joined or left.
 librdkafka requests metadata when a leader's connection closes, and then once a second."""
 
+DRAIN_ANSWER_S = 2.0
+"""Maximum seconds that a stopping broker waits for ZooKeeper to take its announcement."""
+
 
 class Membership:
     """The base class of ``Registry``: session, registration and snapshot. ``now_ms`` returns
@@ -121,14 +124,18 @@ class Membership:
         """Move leadership away and leave the ISRs before a controlled stop.
 
         Return once this broker leads no partition that another broker could lead, and is in no ISR
-        that it can leave. Return at once if ZooKeeper is unavailable. The caller bounds the time.
+        that it can leave. The caller bounds the time. Raise CoordinationUnavailableError if
+        ZooKeeper does not take the announcement within ``DRAIN_ANSWER_S``.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
         try:
-            await self._registrar.drain()
-        except CoordinationUnavailableError:
-            return
+            async with asyncio.timeout(DRAIN_ANSWER_S):
+                await self._registrar.drain()
+        except TimeoutError:
+            raise CoordinationUnavailableError(
+                f"ZooKeeper did not answer within {DRAIN_ANSWER_S:g} s"
+            ) from None
         while self._store.connected and not self._closed and self._can_leave():
             await self._published.wait()
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from broker_lite.config import BrokerConfig, TopicConfig, min_insync
 from broker_lite.errors import (
+    CoordinationUnavailableError,
     LogbusError,
     NotLeaderError,
     OffsetOutOfRangeError,
@@ -580,7 +581,7 @@ class ReplicaManager:
         """Drain this broker so that other brokers take over leadership, as before a controlled
         stop."""
         while True:
-            with contextlib.suppress(WriteConflictError):
+            with contextlib.suppress(WriteConflictError, CoordinationUnavailableError):
                 await self._cluster.drain()
             own = self._snapshot.brokers.get(self.local.broker_id)
             if own is not None and own.draining:
