@@ -160,3 +160,40 @@ def test_kafka_streams_counts_words_and_restores_its_store(
             eventually(lambda: counted(expected | {b"one": 3}), lambda: (counts, running.said))
     asked = "word count with topic.cleanup.policy=delete, topic.retention.ms=-1; store restored"
     note("streams", asked, "served")
+
+
+def test_kafka_streams_counts_words_exactly_once_while_it_is_killed(
+    start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
+) -> None:
+    """Each line adds one to a word's count, so a line that counts twice or never shows."""
+    for topic in ("streams-plaintext-input", "streams-wordcount-output"):
+        bus.delete_topic(topic, if_exists=True)
+        bus.create_topic(topic, partitions=1)
+    settings = {
+        "application.id": "streams-once",
+        "processing.guarantee": "exactly_once_v2",
+        "topic.cleanup.policy": "delete",
+        "topic.retention.ms": "-1",
+        "commit.interval.ms": "50",
+        "statestore.cache.max.bytes": "0",
+        "session.timeout.ms": "6000",
+    }
+    counts: list[int] = []
+
+    def seen(count: int) -> bool:
+        counts.extend(int.from_bytes(row.value or b"", "big") for row in reader.poll(0.2))
+        return len(counts) >= count
+
+    with bus.consumer("streams-wordcount-output", start="earliest") as reader:
+        # Twice, the process is killed before it has counted all lines.
+        for lines, count in ((200, 50), (400, 250), (600, 600)):
+            with bus.producer() as sender:
+                for _ in range(200):
+                    sender.send("streams-plaintext-input", b"once")
+            folder = {"state.dir": str(tmp_path / f"{lines}")}
+            with start(WORD_COUNT, settings | folder) as running:
+                eventually(lambda: seen(count), lambda: (len(counts), running.said))  # noqa: B023
+        seen(601)
+    assert counts == list(range(1, 601))
+    asked = "processing.guarantee=exactly_once_v2, killed twice: each line counted once"
+    note("streams", asked, "served")
