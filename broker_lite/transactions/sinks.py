@@ -163,6 +163,10 @@ class SinkPartition:
         """Return a slot as it was appended last; None for an unknown producer id."""
         return self._slots.get(producer_id)
 
+    def open_slots(self) -> dict[int, SinkSlot]:
+        """Return the slots of all attempts that have no outcome yet."""
+        return {row: slot for row, slot in self._slots.items() if not slot.is_free}
+
     def attempts(self, sink: str) -> dict[int, SinkSlot]:
         """Return the slots of a sink's attempts that have no outcome yet."""
         found = self._sinks.get(sink)

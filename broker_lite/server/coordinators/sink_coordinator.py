@@ -142,6 +142,11 @@ class SinkCoordinator:
         led = self._led.get(partition)
         return led is not None and led.machine.head(name) is not None
 
+    def open_slots(self, partition: int) -> dict[int, SinkSlot]:
+        """Return the slots of a led partition under which attempts write, by producer id."""
+        led = self._led.get(partition)
+        return led.machine.open_slots() if led is not None else {}
+
     def describe(self, partition: int, name: str) -> tuple[SinkHead, dict[int, SinkSlot]] | None:
         """Return a sink's head and its open attempts; None for an unknown sink."""
         led = self._led.get(partition)

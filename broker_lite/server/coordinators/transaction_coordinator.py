@@ -27,7 +27,7 @@ from broker_lite.errors import (
     TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
 )
-from broker_lite.model import TRANSACTION_STATE
+from broker_lite.model import NO_PRODUCER, TRANSACTION_STATE, PartitionKey
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.sink_coordinator import SinkCoordinator
@@ -39,6 +39,7 @@ from broker_lite.transactions import effects as fx
 from broker_lite.transactions import events as ev
 from broker_lite.transactions.records import (
     FLAG_OPEN,
+    NO_PRODUCER_EPOCH,
     TransactionRecord,
     TransactionState,
     changed_ms_of,
@@ -48,6 +49,7 @@ from broker_lite.transactions.records import (
     transactional_id_of,
 )
 from broker_lite.transactions.sink_events import AddToSlot, SinkRequest, SinkResult
+from broker_lite.transactions.sink_records import SinkSlot
 from broker_lite.transactions.transaction import NEVER, Now, Request, Transaction
 
 logger = logging.getLogger("logbus.transactions")
@@ -269,8 +271,17 @@ class TransactionCoordinator:
         return led.partition, led.epoch
 
     def describe(self, transactional_id: str) -> TransactionView:
-        """Return the state of an id. Raise TransactionalIdNotFoundError for an unknown one."""
+        """Return the state of an id, or of all open attempts of a sink.
+
+        Raise TransactionalIdNotFoundError for an unknown one.
+        """
         led = self._led_of(transactional_id)
+        if self.sinks.is_sink(led.partition, transactional_id):
+            slots = self.sinks.open_slots(led.partition).items()
+            return _sink_view(
+                transactional_id,
+                {producer: slot for producer, slot in slots if slot.sink == transactional_id},
+            )
         found = self._view(led, transactional_id)
         if found is None:
             raise TransactionalIdNotFoundError(
@@ -280,8 +291,11 @@ class TransactionCoordinator:
         return found
 
     async def views(self) -> AsyncIterator[TransactionView]:
-        """Return the ids of all partitions that this broker coordinates."""
+        """Return the ids of all partitions that this broker coordinates, and every open attempt
+        of a sink as a transaction of the sink's id."""
         for led in list(self._led.values()):
+            for producer_id, slot in self.sinks.open_slots(led.partition).items():
+                yield _sink_view(slot.sink, {producer_id: slot})
             for at, key in enumerate(list(led.values)):
                 if at % SLICE == SLICE - 1:
                     await asyncio.sleep(0)
@@ -509,3 +523,14 @@ class TransactionCoordinator:
                     self._step(held, ev.TransactionTick())
                 else:
                     self._set_alarm(held.machine.deadline_ms)
+
+
+def _sink_view(sink: str, slots: Mapping[int, SinkSlot]) -> TransactionView:
+    """Return open attempts of a sink as one transaction; the producer is that of the first."""
+    producer_id, first = next(iter(slots.items()), (NO_PRODUCER, SinkSlot(NO_PRODUCER_EPOCH)))
+    state = TransactionState.ONGOING if slots else TransactionState.EMPTY
+    partitions = frozenset[PartitionKey]().union(*(slot.partitions for slot in slots.values()))
+    record = TransactionRecord(
+        producer_id, first.epoch, first.timeout_ms, state, partitions=partitions
+    )
+    return TransactionView(sink, record, state)

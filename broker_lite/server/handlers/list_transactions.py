@@ -2,6 +2,7 @@
 
 A client asks all brokers. Filters narrow the list by state, producer id, age of the open
 transaction (KIP-994), and a regular expression that must match the whole id (KIP-1152).
+Each open attempt of a Spark sink is a row with the sink's id and the attempt's producer id.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from transaction_world import OUT_0, run
+from transaction_world import OUT_0, OUT_1, run
 from transaction_world import TransactionCluster as Cluster
 
 from broker_lite.errors import (
@@ -17,9 +17,12 @@ from broker_lite.errors import (
     TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
 )
+from broker_lite.model import PartitionKey
 from broker_lite.server.coordinators import transaction_coordinator, transaction_markers
 from broker_lite.transactions import events as ev
 from broker_lite.transactions.records import TransactionState
+from broker_lite.transactions.sink_events import EndBatch, JoinBatch
+from broker_lite.transactions.sink_records import ProducerPair
 
 
 def test_commit_sends_markers_to_every_partition_and_group() -> None:
@@ -132,6 +135,42 @@ def test_many_markers_are_sent_one_request_after_another(monkeypatch: pytest.Mon
         await cluster.becomes(TransactionState.COMPLETE_COMMIT)
         assert len(cluster.received) == 2
         assert most == 1
+
+    run(body)
+
+
+def test_open_attempts_of_a_sink_are_listed_until_their_batch_ends() -> None:
+    """Otherwise the search for hanging transactions finds no coordinator that will end them."""
+
+    async def body(cluster: Cluster) -> None:
+        coordinator = cluster.at[1]
+
+        async def join(task: int, *partitions: PartitionKey) -> ProducerPair:
+            def make(token: int) -> JoinBatch:
+                return JoinBatch(token, "s", "run", 0, task, 0, 60_000, frozenset(partitions))
+
+            found = await coordinator.ask_sink("s", make)
+            assert found.error is None
+            return ProducerPair(found.producer_id, found.epoch)
+
+        def listed() -> set[tuple[str, int, str]]:
+            return {(row.name, row.record.producer_id, row.state.label) for row in views}
+
+        await cluster.init()
+        pairs = [await join(0, OUT_0), await join(1, OUT_1)]
+        views = [view async for view in coordinator.views()]
+        assert listed() == {
+            *(("s", pair.producer_id, "Ongoing") for pair in pairs),
+            ("x", coordinator.describe("x").record.producer_id, "Empty"),
+        }
+        sink = coordinator.describe("s")
+        assert (sink.state, sink.record.partitions) == (TransactionState.ONGOING, {OUT_0, OUT_1})
+        winners = frozenset(pairs)
+        await coordinator.ask_sink("s", lambda t: EndBatch(t, "s", "run", 0, True, winners, 2))
+        await cluster.world.until(lambda: coordinator.describe("s").record.state.label == "Empty")
+        views = [view async for view in coordinator.views()]
+        assert {name for name, _, _ in listed()} == {"x"}
+        assert coordinator.describe("s").record.partitions == frozenset()
 
     run(body)
 
