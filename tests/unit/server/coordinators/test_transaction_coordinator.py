@@ -214,15 +214,15 @@ def test_init_waits_for_the_abort_of_the_former_producers_transaction() -> None:
 
 
 def test_request_that_waits_too_long_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_coordinator, "PARK_S", 0.05)
-
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
         cluster.unreachable = True
         await cluster.end(pair)
-        with pytest.raises(ConcurrentTransactionsError, match="try again"):
-            await cluster.init()
+        with monkeypatch.context() as patch:
+            patch.setattr(transaction_coordinator, "PARK_S", 0.05)
+            with pytest.raises(ConcurrentTransactionsError, match="try again"):
+                await cluster.init()
         cluster.unreachable = False
         await cluster.becomes(TransactionState.COMPLETE_COMMIT)
         # The withdrawn Init bumped no epoch.
