@@ -162,6 +162,7 @@ class Aiokafka(RowClient):
             bootstrap_servers=self.servers,
             compression_type=None if codec == "none" else codec,
             linger_ms=20,
+            acks="all",
         )
         async with producer:
             sent = [

@@ -235,7 +235,7 @@ def test_invalid_batch_is_refused_alone(place: Place, leader: PlainConnection) -
         "control": (rows_batch([b"x"], attributes=0x20), errors.InvalidRecordError),
         "transaction": (
             rows_batch([b"x"], attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0),
-            errors.InvalidTxnStateError,
+            errors.TransactionalIdAuthorizationError,
         ),
         "too large": (rows_batch([bytes(9 << 20)]), errors.MessageTooLargeError),
     }

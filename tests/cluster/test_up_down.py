@@ -88,7 +88,7 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     facts = up(logbus, "-d", "-n", "2", "--port", "0")
     assert facts == json.loads((tmp_path / "data/logbus/cluster/cluster.json").read_text())
     assert len(facts["brokers"]) == 2
-    assert set(facts["brokers"][0]) == {"id", "port", "pid"}
+    assert set(facts["brokers"][0]) == {"id", "port", "pid", "metrics_port"}
     assert facts["zookeeper"].endswith("/logbus")
     status = json.loads(logbus("status").stdout)
     assert status["running"] == 2

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.steps import CallExchange, Exchange, FetchExchange
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import ClosedError, LogbusError, NetworkError
+from broker_lite.errors import LogbusError, NetworkError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView
 from broker_lite.server.clock import Clock
@@ -266,7 +266,7 @@ class _Peer:
             self._task.cancel()
         if self._connection is not None:
             self._unwatch()
-            self._connection.close(ClosedError(f"broker {self._broker.broker_id} left"))
+            self._connection.close(NetworkError(f"broker {self._broker.broker_id} left"))
 
     # Connecting.
 

@@ -226,6 +226,22 @@ def test_call_fails_when_its_answer_is_overdue(monkeypatch: pytest.MonkeyPatch) 
     run(test)
 
 
+def test_call_in_flight_to_a_broker_that_leaves_may_be_retried() -> None:
+    """A forwarded request to a controller that hangs until its session ends: the client must get a
+    retriable error."""
+
+    async def test(here: Here, other: Other) -> None:
+        here.know(BrokerView(2, await other.start(), "D2", 77))
+        other.is_mute = True
+        asking = asyncio.ensure_future(here.peers.send(2, FindCoordinatorRequest(("g",))))
+        await until(lambda: other.connection_count == 2)
+        here.know()
+        with pytest.raises(NetworkError, match="broker 2 left"):
+            await asking
+
+    run(test)
+
+
 def test_call_to_an_unregistered_broker_fails_at_once() -> None:
     async def test(here: Here, other: Other) -> None:
         await other.start()
