@@ -210,6 +210,35 @@ def test_follower_notes_the_same_transactions_and_leads_with_them() -> None:
     run(body, brokers=2)
 
 
+def test_marker_lost_in_an_unclean_election_leaves_the_transaction_open() -> None:
+    """The former leader truncates the marker, and both replicas show the next one's outcome."""
+
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        await write(leader)
+        await leader.append([b"plain"])
+        await world.agree()
+        leader.cut_off()
+        world.config["min.insync.replicas"] = "1"
+        world.take_out(2)
+        assert (await Client(leader).mark(marker()))[7, "t", 0] == 0
+        assert await Client(leader).read() == [0, 1]
+        world.elect(2, isr=[2])
+        client = Client(await world.serves(2))
+        assert await client.read() == []
+        leader.reached = True
+        await world.agree()
+        assert leader.replica().log.last_stable_offset(BIG) == 0
+        # As `logbus transactions abort` writes it.
+        assert (await client.mark(marker(commit=False, coordinator=0)))[7, "t", 0] == 0
+        assert await client.read() == [1]
+        await world.agree()
+        world.elect(1)
+        assert await Client(await world.serves(1)).read() == [1]
+
+    run(body, brokers=2)
+
+
 def test_restarted_replica_gives_the_same_rows() -> None:
     async def body(world: World) -> None:
         await write_history(await world.serves(1))
