@@ -26,7 +26,6 @@ BEGINS = {
     "lost_answers_mean_done": 107,
     "readers_are_not_told_of_a_cut": 27,
     "readers_know_the_last_epoch_only": 27,
-    "late_verifications_count": 21,
     "strays_stay": 11,
     "versions_are_not_compared": 78,
     "who_joins_does_not_count": 86,

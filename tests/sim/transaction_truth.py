@@ -28,6 +28,14 @@ from broker_lite.transactions.records import (
     decode_transaction,
     transactional_id_of,
 )
+from broker_lite.transactions.sink_records import (
+    SinkSlot,
+    SinkState,
+    decode_head,
+    decode_slot,
+    sink_of,
+    slot_of,
+)
 
 if TYPE_CHECKING:
     from sim.cluster import SimCluster
@@ -78,6 +86,8 @@ class TransactionTruth:
         self.topics: set[str] = set()
         self.decided: dict[Pair, bool] = {}
         """Whether each ended transaction committed."""
+        self.slots: dict[int, SinkSlot] = {}
+        """The last committed slot of each producer id of a sink."""
         self.has_decided = asyncio.Event()
         """Set by each decision."""
         self._numbers: dict[Pair, int] = {}
@@ -115,9 +125,28 @@ class TransactionTruth:
             return
         for row_key, value in decode_entries(batch, header):
             name = None if row_key is None else transactional_id_of(row_key)
+            # The first byte holds the flags of the state engine.
             if name is not None and value is not None:
-                # The first byte holds the flags of the state engine.
                 self._recorded(name, decode_transaction(value[1:]))
+            elif row_key is not None and value is not None:
+                self._sink_recorded(row_key, value[1:])
+
+    def _sink_recorded(self, key: bytes, value: bytes) -> None:
+        producer_id, name = slot_of(key), sink_of(key)
+        if producer_id is not None:
+            self.slots[producer_id] = decode_slot(value)
+        if name is None:
+            return
+        head = decode_head(value)
+        if head.state is SinkState.OPEN:
+            return
+        for producer_id, slot in self.slots.items():
+            is_of_sink = slot.sink == name and not slot.is_free
+            if is_of_sink and (slot.run != head.run or slot.batch <= head.ends_batch):
+                pair = Pair(producer_id, slot.epoch)
+                is_commit = head.state is SinkState.PREPARE_COMMIT and pair in head.winners
+                if self.decided.setdefault(pair, is_commit) is not is_commit:
+                    raise Violation(f"{name}: {pair} of {slot} has both outcomes")
 
     def _recorded(self, name: str, record: TransactionRecord) -> None:
         before = self.records.get(name)
@@ -234,6 +263,9 @@ class TransactionTruth:
         for name, record in self.records.items():
             if record.is_open:
                 return f"{name} is {record.state.label}"
+        for producer_id, slot in self.slots.items():
+            if not slot.is_free:
+                return f"the attempt of producer {producer_id} is open: {slot}"
         return None
 
 

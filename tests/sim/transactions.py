@@ -14,6 +14,7 @@ from sim.checker import Violation
 from sim.cluster import SimCluster, pick
 from sim.history import ACKS_ALL, History
 from sim.scheduler import stream
+from sim.sinks import Query
 from sim.transaction_clients import (
     GROUP,
     NUMBERS,
@@ -22,16 +23,19 @@ from sim.transaction_clients import (
     CommittedReader,
     Copier,
     Producer,
+    Transactional,
 )
 from sim.transaction_truth import TransactionTruth
 from sim.workload import Client, RowProducer, create_topic
 
 from broker_lite.coordinator import keyed_state
+from broker_lite.errors import LogbusError
 from broker_lite.metadata import znodes
 from broker_lite.model import TRANSACTION_STATE, PartitionKey
 from broker_lite.server.handlers import find_coordinator
 
 STATE_PARTITIONS = 2
+IDLE_IDS = 4
 FINISH_S = 120.0
 ENDS_S = max(TIMEOUTS_MS) / 1000 * 1.2 + 10.0
 """Within the longest timeout, by the slowest clock, and ten seconds no transaction is open."""
@@ -62,6 +66,7 @@ class Transactions:
         self.rng = stream(cluster.seed, "transactions")
         self.truth = TransactionTruth(cluster)
         self.numbers = History()
+        self._processes = 0
 
     async def begin(self, admin: Client) -> list[Coroutine[Any, Any, None]]:
         """Make the topics; return what runs beside everything else."""
@@ -83,10 +88,38 @@ class Transactions:
         self.copier = Copier(
             cluster, self.truth, "copier", pick(rng, (2, 2, 1)), partitions, self.inputs
         )
+        self.query = Query(cluster, self.truth, "sink", partitions)
         self.reader = self._reader("rc")
-        clients = (*self.sources, *self.producers, self.copier)
-        self._finishing = [cluster.loop.create_task(client.run()) for client in clients]
-        return [self.reader.run(), self.copier.look_at_offsets(), self._watch_clients()]
+        clients: list[RowProducer | Producer | Query] = [
+            *self.sources,
+            *self.producers,
+            self.copier,
+        ]
+        if options.sinks:
+            clients.append(self.query)
+        self._finishing: list[asyncio.Task[None]] = [
+            cluster.loop.create_task(client.run()) for client in clients
+        ]
+        return [
+            self.reader.run(),
+            self.copier.look_at_offsets(),
+            self._begin_idle(),
+            self._watch_clients(),
+        ]
+
+    async def _begin_idle(self) -> None:
+        """Begin ids that do nothing: their records are copied, and must stay."""
+        for number in range(IDLE_IDS):
+            name = f"idle{number}"
+            self._processes += 1
+            client = Transactional(self.cluster, self.truth, name, f"{name}.{self._processes}")
+            while True:
+                try:
+                    await client.begin()
+                    break
+                except LogbusError as error:
+                    if not error.retriable:
+                        raise Violation(f"{name}: a user got {error!r}") from None
 
     def _reader(self, name: str) -> CommittedReader:
         return CommittedReader(self.truth, self.cluster, History(), name, OUT, self.out)
@@ -116,9 +149,11 @@ class Transactions:
         for source in self.sources:
             source.is_stopping = True
         await self._finish(self._finishing[: len(self.sources)])
-        for client in (*self.producers, self.copier):
+        for client in (*self.producers, self.copier, self.query):
             client.is_stopping = True
         await self._finish(self._finishing)
+        # An id that was forgotten gets another producer id now.
+        await self._begin_idle()
         for topic, keys in self.keys.items():
             if keys:
                 await settled(keys, topic)
@@ -186,6 +221,7 @@ class Transactions:
                         f"{len(attempted.values)} rows are there; answered: "
                         f"{attempted.is_committed}, decided: {decided}"
                     )
+        self.query.check(value for value in found if value.startswith(b"sink:"))
         self._compare_numbers([value for value in found if value.startswith(b"copier:")])
 
     def _compare_numbers(self, found: list[bytes]) -> None:

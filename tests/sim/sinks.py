@@ -1,0 +1,260 @@
+"""A query with Spark's exactly-once sink: drivers and task attempts that fail, race and die.
+
+A driver runs batches in order. Each task has attempts, until one has written its rows and all are
+acknowledged; some fail, some race another attempt and go on as zombies. The driver commits the
+batch with the first attempt of each task. A driver dies before or after the decision, or goes on
+beside the next one, which repeats the batch that is not in the query's commit log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import pyarrow as pa
+from sim.checker import Violation
+from sim.clients import SimShell
+from sim.cluster import SimCluster
+from sim.scheduler import stream
+from sim.transaction_clients import OUT
+from sim.transaction_truth import Pair, TransactionTruth
+
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.group_requests import KnownCoordinator
+from broker_lite.client.operations.sink_requests import SinkCall, ask_sink
+from broker_lite.client.producing.accumulator import Chunk
+from broker_lite.client.producing.batches import ProducerIdentity
+from broker_lite.client.producing.sender import Sender
+from broker_lite.client.transport.steps import spawn
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import (
+    LogbusError,
+    ProducerFencedError,
+    SinkAheadOfCheckpointError,
+    SinkRowsDifferError,
+)
+from broker_lite.model import NO_PRODUCER, Endpoint
+from broker_lite.record.arrow import Columns
+from broker_lite.wire.calls.sinks import (
+    EndBatchRequest,
+    JoinBatchRequest,
+    KeepBatchRequest,
+    SinkResponse,
+)
+
+TASKS = 2
+TIMEOUT_MS = 6_000
+FAILS, RACES, DRIVER_DIES, DRIVER_STAYS = 0.08, 0.2, 0.15, 0.08
+
+
+class TaskFailedError(Exception):
+    """An attempt ended without its rows."""
+
+
+class Worker:
+    """One process of the query: a driver, or an attempt of a task."""
+
+    def __init__(self, cluster: SimCluster, sink: str, label: str) -> None:
+        self.cluster = cluster
+        self.label = label
+        shell = self.shell = SimShell(cluster, label)
+        endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
+        self.view = Cluster(endpoints, shell.now_ms, label)
+        self.known = KnownCoordinator(sink)
+        self.config = ProducerConfig(
+            transactional_id=sink, request_timeout_ms=4_000, delivery_timeout_ms=20_000
+        )
+
+    async def ask(self, request: SinkCall, timeout_ms: float = TIMEOUT_MS) -> SinkResponse:
+        """Send a request to the sink's coordinator until it is answered; raises its error."""
+        found: asyncio.Future[Any] = self.cluster.loop.create_future()
+
+        def done(result: Any) -> None:
+            if not found.done():
+                found.set_result(result)
+
+        deadline_ms = self.shell.now_ms() + timeout_ms
+        spawn(self.shell, ask_sink(self.view, self.known, request, deadline_ms), done)
+        result = await found
+        self.cluster.trace(self.label, type(request).__name__, type(result).__name__)
+        if isinstance(result, LogbusError):
+            raise result
+        answer: SinkResponse = result
+        return answer
+
+    async def write(self, identity: ProducerIdentity, partition: int, values: list[bytes]) -> None:
+        """Send rows and wait for their acknowledgement; raises the first failure."""
+        finished = asyncio.Event()
+        sender = Sender(
+            self.shell,
+            self.view,
+            self.config,
+            on_released=lambda size: None,
+            on_finished=lambda outcome: finished.set(),
+        )
+        sender.delivery.added = None
+        sender.delivery.set_identity(identity)
+        chunk = Chunk(
+            OUT,
+            threading.Condition(),
+            lambda outcome: finished.set(),
+            columns=Columns(len(values), None, pa.array(values, pa.binary()), None, None),
+            wanted=partition,
+            size_bytes=sum(map(len, values)),
+            timestamp_ms=int(1_735_689_600_000 + self.cluster.loop.now * 1000),
+        )
+        chunk.add_done_callback(lambda _: finished.set(), chunk)
+        sender.inbox.append(chunk)
+        sender.kick()
+        while not finished.is_set():
+            await asyncio.wait_for(finished.wait(), None)
+        if chunk.error is not None:
+            raise chunk.error
+        if sender.delivery.failure is not None:
+            raise sender.delivery.failure
+
+
+class Query:
+    """One sink; ``committed`` is the last batch in the query's own commit log."""
+
+    def __init__(
+        self, cluster: SimCluster, truth: TransactionTruth, name: str, partitions: int
+    ) -> None:
+        self.cluster = cluster
+        self.truth = truth
+        self.name = name
+        self.partitions = partitions
+        self.rng = stream(cluster.seed, name)
+        self.committed = -1
+        self.is_stopping = False
+        self._runs = 0
+        self._attempts = 0
+        self._loose: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> None:
+        """Until told to stop: one driver after the other."""
+        while not self.is_stopping:
+            self._runs += 1
+            run = f"run{self._runs}"
+            try:
+                await self._drive(run)
+            except (TaskFailedError, LogbusError) as error:
+                self.cluster.trace(self.name, run, type(error).__name__)
+                if isinstance(error, SinkAheadOfCheckpointError | SinkRowsDifferError):
+                    raise Violation(f"{self.name} {run}: {error}") from None
+            await asyncio.sleep(self.rng.choice((0.1, 1.0, 9.0)) * self.rng.random())
+        for task in self._loose:
+            task.cancel()
+
+    async def _drive(self, run: str) -> None:
+        rng, driver = self.rng, Worker(self.cluster, self.name, f"{self.name} {run}")
+        while not self.is_stopping:
+            batch = self.committed + 1
+            results = await asyncio.gather(*(self._task(run, batch, task) for task in range(TASKS)))
+            winners = tuple(pair for pair in results if pair is not None)
+            request = EndBatchRequest(
+                self.name, run, batch, True, winners, sum(_rows(batch, n) for n in range(TASKS))
+            )
+            if rng.random() < DRIVER_STAYS:
+                # Another driver begins, and this one commits late.
+                self._spawn(self._commit_late(driver, request))
+                return
+            if rng.random() < DRIVER_DIES / 2:
+                return
+            await driver.ask(request, 4 * TIMEOUT_MS)
+            wrong = [pair for pair in winners if self.truth.decided.get(Pair(*pair)) is not True]
+            if wrong:
+                raise Violation(f"{self.name}: batch {batch} was answered, not committed: {wrong}")
+            if rng.random() < DRIVER_DIES / 2:
+                return
+            self.committed = batch
+            self.cluster.count("committed batches")
+            await asyncio.sleep(rng.random() * self.cluster.options.think_s)
+
+    async def _commit_late(self, driver: Worker, request: EndBatchRequest) -> None:
+        await asyncio.sleep(self.rng.random() * 3)
+        await driver.ask(request)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run what nobody waits for."""
+
+        async def quietly() -> Any:
+            try:
+                return await work
+            except (LogbusError, TaskFailedError) as error:
+                self.cluster.trace(self.name, "alone", type(error).__name__)
+                return error
+
+        task = self.cluster.loop.create_task(quietly())
+        self._loose.add(task)
+        task.add_done_callback(self._loose.discard)
+        return task
+
+    async def _task(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
+        """The first successful attempt of a task."""
+        for _ in range(4):
+            attempts = [self._spawn(self._attempt(run, batch, task))]
+            if self.rng.random() < RACES:
+                attempts.append(self._spawn(self._attempt(run, batch, task)))
+            left: Iterable[asyncio.Task[Any]] = attempts
+            while left:
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                for each in attempts:
+                    if each in done and not isinstance(each.result(), Exception):
+                        return each.result()  # type: ignore[no-any-return]
+                    if each in done and isinstance(each.result(), ProducerFencedError):
+                        raise each.result()
+        raise TaskFailedError()
+
+    async def _attempt(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
+        """Write a task's rows; None if the batch is committed already."""
+        self._attempts += 1
+        attempt, rng = self._attempts, self.rng
+        worker = Worker(self.cluster, self.name, f"{self.name} attempt {attempt}")
+        await asyncio.sleep(rng.choice((0.0, 0.2)) * rng.random())
+        join = JoinBatchRequest(self.name, run, batch, task, attempt, TIMEOUT_MS)
+        answer = await worker.ask(join)
+        if answer.producer_id == NO_PRODUCER:
+            return None
+        identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        keeper = self.cluster.loop.create_task(self._keep(worker, run, batch))
+        try:
+            if rng.random() < FAILS:
+                raise TaskFailedError()
+            values = [
+                f"sink:{batch}:{task}:{row}:{attempt}".encode() for row in range(_rows(batch, task))
+            ]
+            await asyncio.sleep(rng.choice((0.0, 0.0, 2.0)) * rng.random())
+            await worker.write(identity, rng.randrange(self.partitions), values)
+        finally:
+            keeper.cancel()
+        return answer.producer_id, answer.producer_epoch
+
+    async def _keep(self, worker: Worker, run: str, batch: int) -> None:
+        while True:
+            await asyncio.sleep(TIMEOUT_MS / 3000)
+            try:
+                await worker.ask(KeepBatchRequest(self.name, run, batch), TIMEOUT_MS / 3)
+            except LogbusError:
+                continue
+
+    def check(self, values: Iterable[bytes]) -> None:
+        """Each task of each committed batch has the rows of one attempt, once."""
+        found: dict[tuple[int, int], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for value in values:
+            batch, task, row, attempt = map(int, value.split(b":")[1:])
+            found[batch, task][attempt].add(row)
+        for place, attempts in found.items():
+            if len(attempts) != 1 or [*attempts.values()] != [set(range(_rows(*place)))]:
+                raise Violation(f"{self.name}: batch and task {place} have {dict(attempts)}")
+        batches = {batch for batch, _ in found}
+        for batch in batches | set(range(self.committed + 1)):
+            if any((batch, task) not in found for task in range(TASKS)):
+                raise Violation(f"{self.name}: batch {batch} of {self.committed} is not whole")
+
+
+def _rows(batch: int, task: int) -> int:
+    return 1 + (batch + task) % 3
