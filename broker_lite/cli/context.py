@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -33,9 +34,17 @@ def cluster_options(command: F) -> F:
             error.message = spelt(error.message, spellings_of(click.get_current_context().command))
             raise
 
+    with_file = click.option(
+        "-F",
+        "--client-config",
+        type=click.Path(exists=True, dir_okay=False),
+        expose_value=False,
+        callback=_use_client_config,
+        help="File with security.protocol, sasl.username, … Default: LOGBUS_CLIENT_CONFIG.",
+    )(cast(F, told))
     wrapped = click.option(
         "--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper."
-    )(cast(F, told))
+    )(with_file)
     return click.option(
         "-b",
         "--bootstrap-servers",
@@ -43,6 +52,12 @@ def cluster_options(command: F) -> F:
         help="Brokers to begin with. Default: LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, or the "
         "cluster that 'logbus up' last started.",
     )(wrapped)
+
+
+def _use_client_config(_: click.Context, __: click.Parameter, path: str | None) -> None:
+    """Let all connections of this process use the file's security settings."""
+    if path is not None:
+        os.environ["LOGBUS_CLIENT_CONFIG"] = path
 
 
 def settings_option(command: F) -> F:

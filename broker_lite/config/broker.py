@@ -274,6 +274,11 @@ class BrokerConfig(Config):
         "ms",
         at_least=0,
     )
+    inter_broker_client_config: str = setting(
+        "inter.broker.client.config",
+        "",
+        "file of security.protocol, sasl.username, … with which this broker logs in to others",
+    )
     metrics_host: str = setting(
         "metrics.host",
         "127.0.0.1",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError
+from broker_lite.model import ScramMechanism
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -14,7 +17,8 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 class ClientSecurity:
     """The security settings of a client: paths of PEM files, never their content.
 
-    Picklable, for Spark's executors. Each process loads the files itself.
+    Picklable with derived keys, for Spark's executors; a password refuses to be pickled. Each
+    process loads the files itself.
     """
 
     protocol: str = "PLAINTEXT"
@@ -24,6 +28,14 @@ class ClientSecurity:
     key_location: str = ""
     """The private key; empty: in the file of the certificate."""
     checks_host_name: bool = True
+    mechanism: str = ""
+    username: str = ""
+    secret: Secret | tuple[Any, ...] = ()
+    """The password, or the keys that Spark's driver derived from it (``ScramKeys``)."""
+
+    @property
+    def demands_login(self) -> bool:
+        return self.protocol.startswith("SASL_")
 
     @property
     def is_tls(self) -> bool:
@@ -42,7 +54,18 @@ _FIELDS = {
 }
 ENDPOINT_IDENTIFICATION = "ssl.endpoint.identification.algorithm"
 _TYPES = ("ssl.truststore.type", "ssl.keystore.type")
-KEYS = (*_FIELDS, ENDPOINT_IDENTIFICATION, *_TYPES)
+MECHANISM, USERNAME, PASSWORD = "sasl.mechanism", "sasl.username", "sasl.password"
+MECHANISMS = "sasl.mechanisms"
+"""librdkafka's spelling of ``sasl.mechanism``."""
+KEYS = (
+    *_FIELDS,
+    ENDPOINT_IDENTIFICATION,
+    *_TYPES,
+    MECHANISM,
+    MECHANISMS,
+    USERNAME,
+    PASSWORD,
+)
 """The client's security options, in Kafka's and librdkafka's spellings."""
 
 
@@ -84,4 +107,31 @@ def client_security(options: Mapping[str, str]) -> ClientSecurity:
         raise InvalidConfigError(
             f"{ENDPOINT_IDENTIFICATION}={algorithm[:60]!r}: give https or none"
         )
-    return ClientSecurity(**values, checks_host_name=algorithm == "https")
+    return ClientSecurity(
+        **values, checks_host_name=algorithm == "https", **_login(protocol, options)
+    )
+
+
+def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a login with SCRAM. Error messages never contain the password."""
+    given = [key for key in (MECHANISM, MECHANISMS, USERNAME, PASSWORD) if options.get(key)]
+    if not protocol.startswith("SASL_"):
+        if given:
+            raise InvalidConfigError(
+                f"{given[0]} is set, but security.protocol={protocol} has no login; set "
+                "security.protocol=SASL_SSL"
+            )
+        return {}
+    mechanism = (options.get(MECHANISM) or options.get(MECHANISMS) or "").upper()
+    if mechanism not in list(ScramMechanism):
+        raise InvalidConfigError(
+            f"{MECHANISM}={mechanism[:60]!r} with security.protocol={protocol}: give "
+            f"{' or '.join(ScramMechanism)}"
+        )
+    for key in (USERNAME, PASSWORD):
+        if not options.get(key):
+            raise InvalidConfigError(
+                f"security.protocol={protocol} needs {key}; without a login use PLAINTEXT or SSL"
+            )
+    secret = Secret(options[PASSWORD])
+    return {"mechanism": mechanism, "username": options[USERNAME], "secret": secret}

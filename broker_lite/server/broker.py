@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from broker_lite import __version__
+from broker_lite.client.client_config import security_of_file
 from broker_lite.config import BrokerConfig
+from broker_lite.config.client_security import NO_SECURITY
 from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,
@@ -184,7 +186,15 @@ class Broker:
         """Create the partitions and groups, which follow the registry's snapshots, and the
         handlers' context."""
         config, clock, metrics = self._config, self._clock, self._metrics
-        peers = Peers(self._loop, config, clock=clock, judge=registry, metrics=metrics)
+        file = config.inter_broker_client_config
+        peers = Peers(
+            self._loop,
+            config,
+            clock=clock,
+            judge=registry,
+            metrics=metrics,
+            security=security_of_file(Path(file)) if file else NO_SECURITY,
+        )
         self._stack.callback(peers.close)
         replicas = ReplicaManager(
             self._loop,

@@ -15,7 +15,9 @@ from confluent_kafka.admin import AdminClient
 from kafka.errors import KafkaError
 from plain_connection import PlainConnection
 
+from broker_lite.bus import connect
 from broker_lite.cli.main import run as logbus
+from broker_lite.errors import LogbusError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import ScramMechanism
 from broker_lite.security.scram import ScramClient
@@ -94,6 +96,76 @@ def test_clients_log_in_and_failures_look_alike(secured: LocalCluster) -> None:
         assert time.monotonic() - began >= 0.1
         connection.close()
     assert failures == [58, 58]
+
+
+def test_own_clients_log_in_with_a_file(
+    secured: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("LOGBUS_CLIENT_CONFIG", raising=False)
+    file = tmp_path / "client.properties"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    text = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config="
+    file.write_text(f'{text}{module} required username="alice" password="wonder land";\n', "utf-8")
+    servers = secured.bootstrap_servers
+    assert logbus(["user", "list", "-b", servers, "-F", str(file)]) == 1
+    assert f"chmod 600 {file}" in capfd.readouterr().err
+    file.chmod(0o600)
+    assert logbus(["user", "list", "-b", servers, "-F", str(file)]) == 0
+    assert "alice" in capfd.readouterr().out
+    with connect(servers) as bus:  # -F has set the variable for this process
+        bus.create_topic("t", partitions=1)
+        with bus.producer() as producer:
+            assert producer.send("t", value=b"hello").result(30).offset == 0
+        with bus.consumer("t", start="earliest", group="g") as consumer:
+            assert next(iter(consumer)).value == b"hello"
+    file.write_text(f'{text}{module} required username="alice" password="wrong";\n', "utf-8")
+    with pytest.raises(LogbusError, match="refused the login of user 'alice'") as refused:
+        connect(servers)
+    assert "wrong" not in str(refused.value).replace("the password is wrong", "")
+
+
+def test_brokers_log_in_to_one_another(
+    make_cluster: Callable[..., LocalCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.username=broker\nsasl.password=between brokers\n",
+        "utf-8",
+    )
+    file.chmod(0o600)
+    settings = {"sasl.enabled.mechanisms": BOTH, "inter.broker.client.config": str(file)}
+    running = make_cluster(2, config=settings)
+    add_user(running, tmp_path, "broker", "between brokers")
+    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", str(file))
+    with connect(running.bootstrap_servers) as bus:
+        bus.create_topic("t", partitions=2, replication_factor=2, **{"min.insync.replicas": "2"})
+        with bus.producer() as producer:
+            sent = [producer.send("t", value=b"hello", partition=each) for each in (0, 1)]
+            assert [each.result(60).offset for each in sent] == [0, 0]
+
+
+def test_rotated_password_works_beside_the_former_one(
+    secured: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, password = tmp_path / "client.properties", tmp_path / "new.password"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanisms=SCRAM-SHA-256\n"
+        "sasl.username=alice\nsasl.password=wonder land\n",
+        "utf-8",
+    )
+    file.chmod(0o600)
+    password.write_text("looking glass\n", "utf-8")
+    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", str(file))
+    rotate = ["user", "rotate", "alice", "-b", secured.bootstrap_servers]
+    assert logbus([*rotate, "--password-file", str(password)]) == 0
+    kept = logged_in(secured, "alice", "wonder land")
+    logged_in(secured, "alice", "looking glass").close()
+    assert kept.call(MetadataRequest(())).topics == ()
+    kept.close()
 
 
 def test_no_other_request_is_answered_before_login(secured: LocalCluster) -> None:

@@ -24,12 +24,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from broker_lite.client.client_config import security_of_environment
 from broker_lite.client.transport.connection import (
     FRAME_BYTES_MAX,
     BrokerConnection,
     open_socket,
 )
 from broker_lite.client.transport.connections import Connections
+from broker_lite.client.transport.login import login
 from broker_lite.client.transport.rooms import received_rooms
 from broker_lite.client.transport.steps import Exchange, Operation, Pause, Send, SendAll, Timer
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
@@ -71,8 +73,8 @@ class _Timer:
 class Reactor:
     """A thread that watches connections and timers and runs callbacks."""
 
-    def __init__(self, client_id: str, name: str, security: ClientSecurity = NO_SECURITY) -> None:
-        self._connections = Connections(client_id, security)
+    def __init__(self, client_id: str, name: str, security: ClientSecurity | None = None) -> None:
+        self._connections = Connections(client_id, security or security_of_environment())
         self._watched: dict[BrokerConnection, tuple[int, int]] = {}
         self._touched: set[BrokerConnection] = set()
         self._timers: list[tuple[float, int, _Timer]] = []
@@ -317,6 +319,8 @@ class PooledConnection:
                 sock.close()
                 continue
             self._transport = self._open(sock)
+            if security.demands_login:
+                self._log_in(monotonic_ms() + timeout_s * 1000)
             return
         why = getattr(reason, "strerror", None) or str(reason or "no address")
         raise NetworkError(f"cannot connect to {endpoint}: {why}")
@@ -333,6 +337,18 @@ class PooledConnection:
             sock.close()
             raise
         return transport
+
+    def _log_in(self, deadline_ms: float) -> None:
+        steps, answer = login(self.endpoint, self._security), None
+        try:
+            while True:
+                self.send(steps.send(answer), deadline_ms)
+                answer = self.receive(deadline_ms)
+        except StopIteration:
+            return
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def is_reusable(self) -> bool:
@@ -403,9 +419,9 @@ class PooledConnection:
 class Pool:
     """A pool of broker connections that threads borrow; keeps a few idle ones."""
 
-    def __init__(self, client_id: str = "logbus", security: ClientSecurity = NO_SECURITY) -> None:
+    def __init__(self, client_id: str = "logbus", security: ClientSecurity | None = None) -> None:
         self.client_id = client_id
-        self.security = security
+        self.security = security or security_of_environment()
         self._lock = threading.Lock()
         self._idle: dict[Endpoint, list[PooledConnection]] = {}
         _pools.add(self)
@@ -519,9 +535,10 @@ _reactors: weakref.WeakSet[Reactor] = weakref.WeakSet()
 _shared: dict[tuple[str, ClientSecurity], Pool] = {}
 
 
-def shared_pool(client_id: str = "logbus", security: ClientSecurity = NO_SECURITY) -> Pool:
+def shared_pool(client_id: str = "logbus", security: ClientSecurity | None = None) -> Pool:
     """Return the process-wide pool of one client id and security, which all readers share."""
-    return _shared.setdefault((client_id, security), Pool(client_id, security))
+    chosen = security or security_of_environment()
+    return _shared.setdefault((client_id, chosen), Pool(client_id, chosen))
 
 
 def _after_fork_in_child() -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from broker_lite.client.transport.login import Login, login
 from broker_lite.client.transport.steps import Exchange
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import (
@@ -73,6 +74,10 @@ class BrokerConnection:
         self._out: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Callable[[Any], None]]] = deque()
         self._pending: deque[_Pending] = deque()
+        self._login: Login | None = None
+        """The login in progress. Requests wait in ``_out`` until its end."""
+        self._login_exchange: Exchange[Any] | None = None
+        self._login_out: deque[memoryview] = deque()
         self._next_id = 0
         self._bytes_queued = 0
         self._bytes_written = 0
@@ -116,7 +121,11 @@ class BrokerConnection:
             return True
         if self._transport.is_handshaking:
             return self._transport.wants_write
-        return bool(self._out) or self._transport.wants_write
+        return bool(self._queue()) or self._transport.wants_write
+
+    def _queue(self) -> deque[memoryview]:
+        """Return the bytes to send next."""
+        return self._out if self._login is None else self._login_out
 
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
@@ -134,15 +143,16 @@ class BrokerConnection:
 
     def flush(self) -> None:
         """Write as many queued bytes as the socket accepts."""
-        if self.connecting or self.closed or not self._out:
+        out = self._queue()
+        if self.connecting or self.closed or not out:
             return
         assert self._transport is not None
-        out = self._out
         try:
             while out:
                 batch = [out[index] for index in range(min(len(out), BUFFERS_PER_SEND))]
                 written = self._transport.write(batch)
-                self._bytes_written += written
+                if self._login is None:
+                    self._bytes_written += written
                 while out and written >= len(out[0]):
                     written -= len(out.popleft())
                 if written:
@@ -198,6 +208,23 @@ class BrokerConnection:
             self._fail(error)
             return
         self.connecting = False
+        if self._security.demands_login:
+            self._login = login(self.endpoint, self._security)
+            self._continue_login(None)
+
+    def _continue_login(self, answer: Any) -> None:
+        """Send the next request of the login, or end it; its error closes the connection."""
+        assert self._login is not None
+        try:
+            exchange = self._login_exchange = self._login.send(answer)
+        except StopIteration:
+            self._login = None
+        except LogbusError as error:
+            self.close(error)
+        else:
+            frames = exchange.frame(0, self.client_id)
+            self._login_out.extend(memoryview(frame).cast("B") for frame in frames)
+        self.flush()
 
     def _fail(self, error: OSError) -> None:
         self.close(connection_failure(self.endpoint, self._security, error, self.connecting))
@@ -235,6 +262,11 @@ class BrokerConnection:
             self.close(ProtocolError(f"{self.endpoint}: {error.message}"))
 
     def _answered(self, frame: memoryview) -> None:
+        if self._login is not None and self._login_exchange is not None:
+            if correlation_id_of(frame):
+                raise ProtocolError("an answer to a request before the end of the login")
+            self._continue_login(self._login_exchange.answer(frame))
+            return
         if not self._pending:
             raise ProtocolError("an answer without a request")
         pending = self._pending[0]

@@ -12,11 +12,12 @@ import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from broker_lite.client.client_config import security_of_environment
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.steps import Operation, Send, Timer, spawn
-from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import LogbusError, NetworkError
 from broker_lite.model import Endpoint
 
@@ -26,9 +27,9 @@ T = TypeVar("T")
 class LoopShell:
     """Runs the requests of engines and operations on the running loop."""
 
-    def __init__(self, client_id: str, security: ClientSecurity = NO_SECURITY) -> None:
+    def __init__(self, client_id: str, security: ClientSecurity | None = None) -> None:
         self.loop = asyncio.get_running_loop()
-        self._connections = Connections(client_id, security)
+        self._connections = Connections(client_id, security or security_of_environment())
         self._watched: dict[BrokerConnection, tuple[int, bool]] = {}
         self._touched: set[BrokerConnection] = set()
         self._flush_handle: asyncio.Handle | None = None

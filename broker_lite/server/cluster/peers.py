@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.steps import CallExchange, Exchange, FetchExchange
 from broker_lite.config import BrokerConfig
+from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import LogbusError, NetworkError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView
@@ -84,8 +85,10 @@ class Peers:
         clock: Clock,
         judge: Judge,
         metrics: Metrics,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         self.loop = loop
+        self.security = security
         self.clock = clock
         self.judge = judge
         self.metrics = metrics
@@ -272,7 +275,9 @@ class _Peer:
 
     def _connect(self) -> None:
         self._timer = None
-        self._connection = BrokerConnection(self._broker.endpoint, self._owner.client_id)
+        self._connection = BrokerConnection(
+            self._broker.endpoint, self._owner.client_id, self._owner.security
+        )
         host, port = self._broker.endpoint
         try:
             found = socket.getaddrinfo(
