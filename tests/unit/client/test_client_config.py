@@ -76,5 +76,5 @@ def test_environment_names_a_file_that_others_may_not_read(
         security_of_environment()
     file.chmod(0o600)
     assert security_of_environment() == security_of(LOGIN)
-    with pytest.raises(InvalidConfigError, match="absent.conf"):
+    with pytest.raises(InvalidConfigError, match=r"absent\.conf"):
         security_of_file(tmp_path / "absent.conf")
