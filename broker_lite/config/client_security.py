@@ -74,7 +74,7 @@ def client_security(options: Mapping[str, str]) -> ClientSecurity:
 
     Raises InvalidConfigError for a wrong value, and for stores that are not PEM files.
     """
-    values: dict[str, str] = {}
+    values: dict[str, Any] = {}
     for key, name in _FIELDS.items():
         if options.get(key):
             values[name] = options[key]
