@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker_lite.errors import LogbusError
+from broker_lite.server.log_limits import rotate_foreign
 
 if TYPE_CHECKING:
     from broker_lite.local.broker import LocalBroker
@@ -92,6 +93,7 @@ class Keeper:
 
     def _look_at_zookeeper(self, server: EmbeddedZooKeeper) -> bool:
         now = time.monotonic()
+        rotate_foreign(server.log)
         if server.is_running:
             return False
         if self._zookeeper.due is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -87,15 +88,40 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
                 self._rotate()
 
     def _rotate(self) -> None:
-        names = [self._path, *(Path(f"{self._path}.{n + 1}") for n in range(FILES_KEPT))]
         new = Path(f"{self._path}.new")
         output = os.open(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            for older, newer in zip(names[:0:-1], names[-2::-1]):
-                if newer.exists():
-                    newer.replace(older)
+            if self._path.exists():
+                keep_rotated(self._path, self._path)
             new.replace(self._path)
             os.dup2(output, 1)
             os.dup2(output, 2)
         finally:
             os.close(output)
+
+
+def keep_rotated(path: Path, full: Path) -> None:
+    """Rename ``full`` to ``path``.1, after the rotated files of ``path`` moved up by one. The
+    oldest is replaced."""
+    for number in range(FILES_KEPT - 1, 0, -1):
+        newer = Path(f"{path}.{number}")
+        if newer.exists():
+            newer.replace(f"{path}.{number + 1}")
+    full.replace(f"{path}.1")
+
+
+def rotate_foreign(path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
+    """Rotate the output file of a process that appends to it and cannot open another, as a JVM.
+
+    The content is copied and the file truncated. Lines written between the two are lost. On a full
+    disk the file stays; the next call retries.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > bytes_max:
+            copy = Path(f"{path}.new")
+            try:
+                shutil.copyfile(path, copy)
+                keep_rotated(path, copy)
+            finally:
+                copy.unlink(missing_ok=True)
+            os.truncate(path, 0)

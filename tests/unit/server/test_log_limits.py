@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_lite.server.log_limits import LINES_MAX, RepeatLimit
+from broker_lite.server.log_limits import LINES_MAX, RepeatLimit, rotate_foreign
 
 START_S = 1_000_000.0
 
@@ -96,3 +96,20 @@ raise SystemExit("crashed")
     assert numbers == list(range(numbers[0], 100)), "no line is lost between two files"
     assert files[0].read_text().endswith("stdout\ncrashed\n")
     assert all(one.stat().st_size <= 1100 for one in files)
+
+
+def test_output_file_of_another_process_is_copied_and_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "zookeeper.log"
+    with path.open("ab", buffering=0) as output:
+        for letter in (b"a", b"b", b"c", b"d", b"e"):
+            output.write(letter * 1000)
+            rotate_foreign(path, 1000)
+            assert path.stat().st_size == 1000, "a file that is not full stays"
+            output.write(letter)
+            rotate_foreign(path, 1000)
+            assert path.stat().st_size == 0
+        output.write(b"new")
+    files = sorted(tmp_path.iterdir())
+    assert [one.name for one in files] == [path.name] + [f"{path.name}.{n}" for n in (1, 2, 3)]
+    assert [one.read_bytes()[:3] for one in files] == [b"new", b"eee", b"ddd", b"ccc"]
+    rotate_foreign(tmp_path / "missing.log")
