@@ -147,7 +147,8 @@ class Bus:
 
         ``on_assign``, ``on_revoke`` and ``on_lost`` are called as ``callback(consumer,
         partitions)`` after an assignment, before a revocation, and after a loss (``Callbacks``).
-        Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest" (default), "none"),
+        Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest" (default; ``logbus
+        consume`` begins at the earliest), "none"),
         ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000), ``on_corrupt`` ("fail" or
         "skip"), ``local_reads`` (True), ``isolation_level``, …; and those of ``MemberConfig``:
         ``session_timeout_ms`` (45,000), ``max_poll_interval_ms`` (300,000), ``group_instance_id``

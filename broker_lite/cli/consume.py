@@ -96,6 +96,8 @@ def consume(
 ) -> int:
     """Print the records of TOPICS, from the earliest on, and wait for more.
 
+    The Python client begins at the latest record unless start="earliest" is given.
+
     Without -g the command commits nothing and leaves no group behind. With -g the members of the
     group share the partitions, and printed records are committed: after a kill the last records may
     be printed again, and none is skipped. A Parquet file is committed once complete. With -p no

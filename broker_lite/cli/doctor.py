@@ -22,8 +22,9 @@ from typing import Literal, NamedTuple
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.context import cluster_options
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
-from broker_lite.errors import LogbusError
+from broker_lite.errors import LogbusError, NoClusterError
 
 JAVA_MIN = 17
 FILES_MIN = 4096
@@ -59,8 +60,9 @@ class Finding(NamedTuple):
 
 
 @click.command()
+@cluster_options
 @output.output_option
-def doctor(form: str | None) -> int:
+def doctor(bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> int:
     """Check Java, jars, versions, Spark's lookup, ports, limits, disk and cluster.
 
     \b
@@ -69,6 +71,7 @@ def doctor(form: str | None) -> int:
                 5  critical: logbus or Spark will not run as it is
     """
     findings = [check() for check in CHECKS]
+    findings += [check(bootstrap_servers, zookeeper) for check in CLUSTER_CHECKS]
     rows = [finding._asdict() for finding in findings]
     if output.is_table(form):
         # Cures are sentences; in a column they would be wider than the screen.
@@ -300,19 +303,24 @@ def disk() -> Finding:
     return Finding("disk", "ok", f"{output.size(free)} free in {folder}")
 
 
-def cluster() -> Finding:
+def cluster(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
     from broker_lite.client import discovery
     from broker_lite.client.administration.admin import Admin
 
     try:
-        servers = discovery.resolve()
-    except LogbusError:
-        return Finding("cluster", "ok", "not checked: none is named; start one with: logbus up")
+        servers = discovery.resolve(bootstrap_servers, zookeeper)
+    except NoClusterError:
+        cure = "start one with: logbus up; or name one with -b"
+        return Finding("cluster", "info", "not checked: none is named", cure)
+    except LogbusError as error:
+        return Finding("cluster", "critical", error.message, "correct --zookeeper, or start it")
     try:
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             view = admin.cluster()
     except LogbusError as error:
-        return Finding("cluster", "critical", f"{servers}: {error.message}", _cluster_cure(servers))
+        is_named = bootstrap_servers or zookeeper
+        cure = "start those brokers, or correct -b" if is_named else _cluster_cure(servers)
+        return Finding("cluster", "critical", f"{servers}: {error.message}", cure)
     unreachable = [str(e) for e in view.brokers.values() if not _is_taken(e.port, e.host)]
     if unreachable:
         found = f"advertised but not reachable: {', '.join(unreachable)}"
@@ -336,7 +344,7 @@ def _cluster_cure(servers: str) -> str:
     return f"logbus up --dir {directory}"
 
 
-def replicas() -> Finding:
+def replicas(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
     from broker_lite.cli import under_replication
     from broker_lite.client import discovery
     from broker_lite.client.administration.admin import Admin
@@ -344,12 +352,12 @@ def replicas() -> Finding:
     from broker_lite.observing.verdict import partition_causes, partitions
 
     try:
-        servers = discovery.resolve()
+        servers = discovery.resolve(bootstrap_servers, zookeeper)
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             sample = take_sample(admin)
             few = under_replication.find(admin, sample.view)
     except LogbusError:
-        return Finding("replicas", "ok", "not checked: no cluster answers")
+        return Finding("replicas", "info", "not checked: no cluster answers", "see cluster")
     rows = partitions(sample)
     for cause in partition_causes(rows):
         return Finding("replicas", cause.state, cause.found, cause.cure)
@@ -375,9 +383,9 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     ports,
     file_limit,
     disk,
-    cluster,
-    replicas,
 )
+CLUSTER_CHECKS: tuple[Callable[[str | None, str | None], Finding], ...] = (cluster, replicas)
+"""Checks of the cluster that ``-b`` or ``--zookeeper`` names."""
 
 
 def _version(

@@ -14,7 +14,7 @@ from pyspark_logbus.demo.run import Plan, run
 from pyspark_logbus.demo.screen import Screen
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

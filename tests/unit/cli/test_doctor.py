@@ -29,7 +29,7 @@ def test_doctor_reports_a_result_for_every_check(
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     code = run(["doctor", "-o", "json"])
     findings = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
-    assert len(findings) == len(doctor.CHECKS)
+    assert len(findings) == len(doctor.CHECKS) + len(doctor.CLUSTER_CHECKS)
     assert all(row["state"] == "ok" or row["cure"] for row in findings.values())
     assert code == (4 if "warning" in {row["state"] for row in findings.values()} else 0)
     for check in ("java", "zookeeper jars", "pyspark", "pyarrow", "kafka-python", "crc32c"):
@@ -201,6 +201,17 @@ def test_unreachable_cluster_advice_depends_on_address_origin(
     assert doctor.cluster().cure.startswith(f"logbus down --dir {tmp_path}/c, then logbus up")
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", nobody)
     assert "unset LOGBUS_BOOTSTRAP_SERVERS" in doctor.cluster().cure
+    assert doctor.cluster(nobody) == ("cluster", "critical", ANY, ANY)
+    assert doctor.cluster(nobody).cure == "start those brokers, or correct -b"
+
+
+def test_unchecked_cluster_is_not_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.delenv("LOGBUS_ZOOKEEPER", raising=False)
+    for finding in (doctor.cluster(), doctor.replicas()):
+        assert finding.state == "info" and finding.found.startswith("not checked")
 
 
 def test_doctor_prints_advice_below_the_table(
@@ -209,6 +220,7 @@ def test_doctor_prints_advice_below_the_table(
     """A sentence in a column would push the table past the screen's edge."""
     found = [doctor.Finding("java", "critical", "not found", "install it"), doctor.file_limit()]
     monkeypatch.setattr(doctor, "CHECKS", [lambda at=at: at for at in found])
+    monkeypatch.setattr(doctor, "CLUSTER_CHECKS", ())
     assert run(["doctor", "-o", "table"]) == 5
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["CHECK", "STATE", "FOUND"]

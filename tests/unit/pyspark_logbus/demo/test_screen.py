@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
 from pyspark_logbus.demo import screen
+from pyspark_logbus.demo.__main__ import main
 from pyspark_logbus.demo.screen import Progress
 
 
@@ -24,3 +26,7 @@ def test_progress_bar_shows_rows_read_by_the_query(progress: Progress, bar: int,
     line = screen._figures(progress)
     assert line.startswith(f"[{'#' * bar}{'.' * (28 - bar)}] ")
     assert said in line and len(line) <= 96
+
+
+def test_demo_takes_the_short_help_option() -> None:
+    assert CliRunner().invoke(main, ["-h"]).exit_code == 0
