@@ -32,6 +32,7 @@ BENCHMARKS = (
     "read_committed",
     "record",
     "storage",
+    "transactions",
     "wire",
 )
 

@@ -134,6 +134,11 @@ def assert_go_reads_what_it_wrote(steps: Steps) -> None:
     assert steps.answers("consume", "seek") == [expected, expected[-1:]]
 
 
+def go_command() -> str:
+    """Return the path of Go, which its own installer does not put on the path."""
+    return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or "go"
+
+
 def kcat_program() -> str | None:
     """Return the path of kcat, or None if it is not installed."""
     return shutil.which("kcat")

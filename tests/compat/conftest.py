@@ -23,6 +23,7 @@ from client_programs import (
     OLD_KAFKA,
     SPARK_CONNECTOR,
     Note,
+    go_command,
     kcat_program,
     names,
 )
@@ -108,15 +109,13 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """The program of go/ around a client, built once by the user's Go."""
-    # Go's own installer does not put it on the path.
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or "go"
 
     @cache
     def built(client: str) -> str:
         module, folder = GO_MODULES[client], tmp_path_factory.mktemp("go")
         for file in (GO / "program.go", *module.parent.iterdir()):
             shutil.copy(file, folder)
-        command = [go, "build", f"-modfile={module.name}", "-o", "client", "."]
+        command = [go_command(), "build", f"-modfile={module.name}", "-o", "client", "."]
         fetched(command, folder, module.parent.name)
         return str(folder / "client")
 

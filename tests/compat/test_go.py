@@ -49,7 +49,7 @@ def test_go_client_administers_groups(steps: Steps, note: OwnNote) -> None:
     note("admin: groups, their offsets and lag", "served")
 
 
-@pytest.mark.parametrize("step", ["DescribeACLs", "DescribeUserSCRAMs", "ListTransactions"])
+@pytest.mark.parametrize("step", ["DescribeACLs", "DescribeUserSCRAMs"])
 def test_go_client_is_refused_unserved_apis(steps: Steps, note: OwnNote, step: str) -> None:
     """By the client itself: the broker's list of APIs does not name them."""
     assert "broker is too old" in steps.error(step)

@@ -362,8 +362,6 @@ def test_consumer_groups_tool_lists_members_and_states(
 
 def test_tools_are_refused_unserved_apis(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=1)
-    tools(TRANSACTIONS, "list", code=1, says="does not support LIST_TRANSACTIONS")
-    note("kafka-transactions list", "refused: UnsupportedVersion")
     load = ("--topic", name, "--num-records", "5", "--record-size", "9", "--throughput", "-1")
     transactions = ("--transaction-duration-ms", "100")
     refused = "TransactionalIdAuthorizationException"

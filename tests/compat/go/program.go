@@ -4,6 +4,7 @@
 //	client steps HOST:PORT,… TOPIC GROUP [VERSION]      what it asks of a cluster, a JSON line for each answer
 //	client write HOST:PORT,… TOPIC CODEC                rows from stdin into partition 0
 //	client read HOST:PORT,… TOPIC START COUNT           rows of partition 0
+//	client transactions HOST:PORT,… TOPIC [reconnect]   three that commit and two that abort, in turns
 //	client member HOST:PORT,… TOPIC GROUP SESSION_MS    until a signal; "partition offset" for each record
 package main
 
@@ -33,6 +34,8 @@ func main() {
 		write(ctx, servers, topic, given[0], stdin())
 	case "read":
 		read(ctx, servers, topic, number(given[0]), number(given[1]))
+	case "transactions":
+		transactions(servers, topic, given)
 	case "member":
 		signalled, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
