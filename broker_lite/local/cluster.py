@@ -142,6 +142,18 @@ class LocalCluster:
             broker.wait_stopped()
         if self.zookeeper_server is not None:
             self.zookeeper_server.stop()
+        self._forget()
+
+    def kill(self) -> None:
+        """End the cluster by SIGKILL, without a clean stop of its data. Idempotent."""
+        for broker in self.brokers:
+            broker.kill()
+        if self.zookeeper_server is not None:
+            self.zookeeper_server.kill()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Release guard, lock and a temporary directory after the processes have ended."""
         if self._guard is not None:
             self._guard.close()
             self._guard = None

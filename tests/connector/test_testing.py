@@ -2,35 +2,87 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
 
-TESTS = """
-import sys
+import pytest
 
-def test_pytest_fixtures_start_a_cluster(logbus, logbus_topic, logbus_cluster):
-    with logbus.producer() as producer:
+from broker_lite.bus import connect
+
+TESTS = """
+import pytest
+
+@pytest.mark.logbus(brokers=2)
+def test_pytest_fixtures_start_a_cluster(logbus_bus, logbus, logbus_topic, logbus_cluster):
+    assert logbus is logbus_bus
+    with logbus_bus.producer() as producer:
         assert producer.send(logbus_topic, b"x").result().offset == 0
     assert logbus_topic.startswith("test_pytest_fixtures_start_a_cluster")
-    assert len(logbus_cluster.brokers) == 1
+    assert len(logbus_cluster.brokers) == 2
 
-def test_fresh_topic_fixture_gives_an_empty_topic(logbus, logbus_topic):
-    assert len(logbus.cluster().partitions_of(logbus_topic)) == 1
+def test_fresh_topic_fixture_gives_an_empty_topic(logbus_bus, logbus_topics, logbus_group):
+    one, two = logbus_topics(2, partitions=3)
+    assert len(logbus_bus.cluster().partitions_of(two)) == 3
+    assert logbus_bus.admin.lag(logbus_group) == {}
+
+def test_killed_cluster_leaves_no_process(logbus_cluster):
+    logbus_cluster.kill()
+    assert not any(broker.is_running for broker in logbus_cluster.brokers)
+    assert not logbus_cluster.zookeeper_server.is_running
+"""
+
+BOOTSTRAP = """
+def test_topics_and_groups_of_a_named_cluster(logbus_bus, logbus_topic, logbus_group):
+    from broker_lite.model import TopicPartition
+    logbus_bus.admin.commit_offsets(logbus_group, {TopicPartition(logbus_topic, 0): 0})
 """
 
 
-def test_user_stream_test_runs_with_the_fixtures(tmp_path):
-    (tmp_path / "test_mine.py").write_text(TESTS)
+def run_pytest(tmp_path, text, *words, **environment):
+    (tmp_path / "test_mine.py").write_text(text)
     # An installed package is found by pytest itself, and a plugin may not come twice.
     installed = entry_points(group="pytest11", name="logbus")
     plugin = [] if installed else ["-p", "pyspark_logbus.testing"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugin, "-p", "no:spark", "-p",
-         "no:cacheprovider", "."],
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", *plugin, "-p", "no:spark", "-p",
+         "no:cacheprovider", "--strict-markers", *words, "."],
         cwd=tmp_path, capture_output=True, text=True, timeout=100,
+        env=os.environ | environment,
     )  # fmt: skip
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_user_stream_test_runs_with_the_fixtures(tmp_path):
+    done = run_pytest(tmp_path, TESTS)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_tests_on_a_named_cluster_leave_no_topics_and_groups(tmp_path, cluster):
+    with connect(cluster.bootstrap_servers) as bus:
+        before = set(bus.cluster().topics), {row.group for row in bus.admin.list_groups()}
+        done = run_pytest(tmp_path, BOOTSTRAP, "--logbus-bootstrap", cluster.bootstrap_servers)
+        assert "1 passed" in done.stdout, done.stdout + done.stderr
+        left = {name for name in bus.cluster().topics if name.startswith("test_topics_and_groups")}
+        assert not left - before[0]
+        groups = {row.group for row in bus.admin.list_groups()} - before[1]
+        assert not {name for name in groups if name.startswith("test_topics_and_groups")}
+
+
+def test_tests_skip_without_java_and_name_the_cure(tmp_path):
+    text = "def test_needs_a_cluster(logbus_topic): pass"
+    nowhere = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}
+    done = run_pytest(tmp_path, text, **nowhere)
+    assert "1 skipped" in done.stdout and "install" in done.stdout.lower(), done.stdout
+    done = run_pytest(tmp_path, text, "--logbus-require", **nowhere)
+    assert "1 error" in done.stdout and "--logbus-require" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("mark", ["logbus(3)", "logbus(broker=3)", "logbus(brokers='3')"])
+def test_wrong_marker_names_the_right_one(tmp_path, mark):
+    text = f"import pytest\n@pytest.mark.{mark}\ndef test_x(): pass\n"
+    done = run_pytest(tmp_path, text)
+    assert done.returncode == 4 and "takes brokers=N" in done.stderr, done.stdout + done.stderr
 
 
 def test_pytest_plugin_adds_no_cost_to_other_tests():
