@@ -141,6 +141,14 @@ class BrokerView:
     features: Mapping[str, int] = field(default_factory=dict)
     draining: bool = False
     is_full: bool = False
+    listeners: Mapping[str, Endpoint] = field(default_factory=dict)
+    """The advertised address of each listener; empty: PLAINTEXT at ``endpoint``."""
+
+    def at(self, listener: str) -> Endpoint | None:
+        """Return the address for clients of a listener; None if the broker lacks the listener."""
+        if not self.listeners:
+            return self.endpoint if listener == "PLAINTEXT" else None
+        return self.listeners.get(listener)
 
     @property
     def takes_records(self) -> bool:

@@ -50,6 +50,7 @@ LAZY_IMPORTS = {
     "broker_lite/record/records.py": "pyarrow, for codecs; a broker writes its state without it",
     "broker_lite/record/transcode.py": "pyarrow.compute takes 9 MB; only readers of rows need it",
     "broker_lite/server/handlers/list_transactions.py": "only a pattern needs pyarrow's RE2",
+    "broker_lite/server/network/listener.py": "cryptography takes 30 ms; only TLS needs it",
     "broker_lite/server/partitions/ranges.py": "brokers that decode no body need no numpy",
     "broker_lite/storage/reader.py": "a broker that decodes no body needs no numpy, no pyarrow",
     "pyspark_logbus/batch_reader.py": "executors unpickle it and must not import what plans",

@@ -17,6 +17,9 @@ from broker_lite.config.setting import (
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import ScramMechanism
 
+LISTENER_PREFIX = "listener.name."
+"""The begin of the keys of one listener's settings."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig(Config):
@@ -29,7 +32,72 @@ class BrokerConfig(Config):
     listeners_insecure_allow: bool = setting(
         "listeners.insecure.allow",
         False,
-        "allow a non-loopback host although the broker has no authentication and no encryption",
+        "allow a non-loopback listener although the broker has no authorization",
+    )
+    listeners: str = setting(
+        "listeners", "", "listeners as NAME://host:port,…; empty: PLAINTEXT://host:port"
+    )
+    advertised_listeners: str = setting(
+        "advertised.listeners", "", "addresses of the listeners in metadata answers"
+    )
+    protocol_map: str = setting(
+        "listener.security.protocol.map",
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "protocol of each listener as NAME:PROTOCOL,…",
+    )
+    inter_broker_listener_name: str = setting(
+        "inter.broker.listener.name", "", "listener for other brokers; empty: the only listener"
+    )
+    listener_settings: str = setting(
+        LISTENER_PREFIX.rstrip("."),
+        "",
+        "settings of one listener: listener.name.<name>.<key>=<value>",
+    )
+    ssl_keystore: str = setting(
+        "ssl.keystore.location", "", "PEM file of the certificate chain and its private key"
+    )
+    ssl_key: str = setting(
+        "ssl.key.location", "", "PEM file of the private key; empty: ssl.keystore.location"
+    )
+    ssl_truststore: str = setting(
+        "ssl.truststore.location", "", "PEM file of the CAs that sign client certificates"
+    )
+    ssl_client_auth: str = setting(
+        "ssl.client.auth",
+        "none",
+        "whether SSL listeners ask for a client certificate",
+        choices=("none", "requested", "required"),
+    )
+    ssl_enabled_protocols: str = setting(
+        "ssl.enabled.protocols", "TLSv1.3", "TLS versions: TLSv1.3, or TLSv1.2,TLSv1.3"
+    )
+    ssl_mapping_rules: str = setting(
+        "ssl.principal.mapping.rules", "DEFAULT", "rules from certificate names to principals"
+    )
+    ssl_endpoint_identification: str = setting(
+        "ssl.endpoint.identification.algorithm",
+        "https",
+        "check of other brokers' host names: https, or empty for none",
+        choices=("https", ""),
+    )
+    connections_before_login_max: int = setting(
+        "connections.before.login.max",
+        512,
+        "maximum connections in the TLS handshake; the oldest is closed",
+        at_least=1,
+    )
+    login_timeout_ms: int = setting(
+        "login.timeout.ms",
+        10 * SECOND,
+        "maximum time of the TLS handshake",
+        "ms",
+        at_least=100,
+    )
+    connections_per_ip_max: int = setting(
+        "max.connections.per.ip",
+        1024,
+        "maximum open connections of an address (IPv6: of a /64); loopback has no limit",
+        at_least=1,
     )
     port: int = setting(
         "port", 9092, "port to listen on; 0: any free port", at_least=0, at_most=65535

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broker_lite.config.broker import BrokerConfig
+from broker_lite.config.broker import LISTENER_PREFIX, BrokerConfig
 from broker_lite.config.client import ConsumerConfig, ProducerConfig
 from broker_lite.config.setting import LONG_MAX, Key, value_text
 from broker_lite.config.topic import TopicConfig
@@ -38,12 +38,24 @@ def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) 
     names = {row.key: name for name, row in keys(kind).items()}
     types = {item.name: item.type for item in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
+    if kind is BrokerConfig:
+        settings = _gather_listeners(settings)
     for key, text in settings.items():
         name = names.get(key)
         if name is None:
             raise InvalidConfigError(f"unknown setting {key!r}{nearest(key, names)}")
         values[name] = _convert(key, str(text), str(types[name]))
     return dataclasses.replace(base, **values) if base is not None else kind(**values)
+
+
+def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Join the settings of single listeners, whose names are not known here, into one."""
+    whole = LISTENER_PREFIX.rstrip(".")
+    rows = {key: value for key, value in settings.items() if key.startswith(LISTENER_PREFIX)}
+    if not rows:
+        return settings
+    others = {key: value for key, value in settings.items() if key not in rows}
+    return {**others, whole: "\n".join(f"{key}={value}" for key, value in rows.items())}
 
 
 def text(config: Any) -> dict[str, str]:

@@ -204,6 +204,8 @@ class Registration:
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
     draining: bool = False
     is_full: bool = False
+    listeners: Mapping[str, Endpoint] = field(default_factory=dict)
+    """The address of each listener, one of them ``endpoint``; empty: PLAINTEXT at ``endpoint``."""
 
     def view(self, broker_epoch: int) -> BrokerView:
         return BrokerView(
@@ -215,6 +217,7 @@ class Registration:
             self.features,
             self.draining,
             self.is_full,
+            self.listeners,
         )
 
 
@@ -333,11 +336,12 @@ def encode_registration(value: Registration) -> bytes:
             "broker": value.broker_id,
             "listeners": [
                 {
-                    "name": "PLAINTEXT",
-                    "host": value.endpoint.host,
-                    "port": value.endpoint.port,
-                    "inter_broker": True,
+                    "name": name,
+                    "host": endpoint.host,
+                    "port": endpoint.port,
+                    "inter_broker": endpoint == value.endpoint,
                 }
+                for name, endpoint in (value.listeners or {"PLAINTEXT": value.endpoint}).items()
             ],
             "directory_id": value.directory_id,
             "start_counter": value.start_counter,
@@ -363,7 +367,14 @@ def decode_registration(path: str, data: bytes) -> Registration:
         {topic: tuple(held) for topic, held in value["partitions"].items()},
         bool(value.get("draining")),
         bool(value.get("full")),
+        _listeners(value["listeners"]),
     )
+
+
+def _listeners(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Endpoint]:
+    if [row["name"] for row in rows] == ["PLAINTEXT"]:
+        return {}
+    return {row["name"]: Endpoint(row["host"], row["port"]) for row in rows}
 
 
 def encode_disk(value: DiskZnode) -> bytes:

@@ -11,6 +11,7 @@ import ssl
 from functools import lru_cache
 
 from broker_lite.config.client_security import ClientSecurity
+from broker_lite.config.listeners import TlsSettings
 from broker_lite.errors import InvalidConfigError, LogbusError, NetworkError, TlsError
 from broker_lite.model import Endpoint
 
@@ -155,3 +156,65 @@ def _refused(
 
 def _words(reason: str) -> str:
     return reason.lower().replace("_", " ")
+
+
+def server_context(tls: TlsSettings, *, asks_clients: bool = True) -> ssl.SSLContext:
+    """Return the context of a listener. Raises InvalidConfigError, which names the setting."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    versions = [VERSIONS[version.strip()] for version in tls.versions.split(",")]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.set_ciphers(TLS12_CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    keystore, key = tls.prefix + "ssl.keystore.location", tls.prefix + "ssl.key.location"
+    load_certificate(context, tls.keystore, tls.key, keystore, key if tls.key else keystore)
+    if asks_clients and tls.client_auth != "none":
+        trust(context, tls.truststore, tls.prefix + "ssl.truststore.location")
+        required = tls.client_auth == "required"
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        # A resumed session would skip the check of the client's certificate.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+def try_handshake(tls: TlsSettings) -> None:
+    """Complete a handshake in memory with a listener's certificate. Raises InvalidConfigError."""
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.check_hostname = False
+    client_context.verify_mode = ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server)
+    server = server_context(tls, asks_clients=False).wrap_bio(
+        to_server, to_client, server_side=True
+    )
+    ends = [client, server]
+    try:
+        for _ in range(10):
+            for end in list(ends):
+                try:
+                    end.do_handshake()
+                    ends.remove(end)
+                except ssl.SSLWantReadError:
+                    pass
+    except ssl.SSLError as error:
+        raise InvalidConfigError(
+            f"{tls.prefix}ssl.keystore.location={tls.keystore}: a handshake fails: "
+            f"{_words(error.reason or '') or error}"
+        ) from None
+    assert not ends
+
+
+def handshake_refusal(error: OSError) -> str:
+    """Return why a broker's handshake with a client failed, for the broker's log."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is refused: {error.verify_message}"
+    reason = getattr(error, "reason", None) or ""
+    if reason in _PLAIN_REASONS:
+        return "the client does not speak TLS; set security.protocol=SSL in the client"
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "the client has no certificate, but the listener has ssl.client.auth=required"
+    if "ALERT" in reason:
+        return f"the client refused the broker's certificate: {_words(reason)}"
+    if isinstance(error, ssl.SSLEOFError | ConnectionResetError):
+        return "the client ended the connection during the TLS handshake"
+    return f"the TLS handshake failed: {_words(reason) or error.strerror or error}"

@@ -125,6 +125,8 @@ class TlsTransport:
         except ssl.SSLWantReadError:
             self.wants_write = False
             raise BlockingIOError from None
+        except OSError as error:
+            raise self._cause(error) from None
         self._unsent, self.wants_write = None, False
         return len(unsent)
 
@@ -155,8 +157,23 @@ class TlsTransport:
     def send_all(self, part: Buffer) -> None:
         self._check_open()
         view = memoryview(part)
-        for start in range(0, len(view), SEND_BYTES):
-            self._socket.sendall(view[start : start + SEND_BYTES])
+        try:
+            for start in range(0, len(view), SEND_BYTES):
+                self._socket.sendall(view[start : start + SEND_BYTES])
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise self._cause(error) from None
+
+    def _cause(self, error: OSError) -> OSError:
+        """Return the alert that the peer sent before it closed, or else the error of a send."""
+        try:
+            self._socket.settimeout(0)
+            self._socket.recv(1)
+        except OSError as found:
+            if "ALERT" in (getattr(found, "reason", None) or ""):
+                return found
+        return error
 
     def is_silent(self) -> bool:
         # A read also takes session tickets, which TLS 1.3 sends after the handshake.

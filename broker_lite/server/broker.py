@@ -25,7 +25,6 @@ from typing import Any
 from broker_lite import __version__
 from broker_lite.client.client_config import security_of_file
 from broker_lite.config import BrokerConfig
-from broker_lite.config.client_security import NO_SECURITY
 from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,
@@ -33,7 +32,7 @@ from broker_lite.errors import (
     NotLeaderError,
 )
 from broker_lite.metadata.zookeeper import OPERATIONS, ZooKeeperStore
-from broker_lite.model import NO_BROKER, Endpoint, PartitionView
+from broker_lite.model import NO_BROKER, PartitionView
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import Peers
@@ -149,14 +148,17 @@ class Broker:
                 rack=config.rack or None,
                 damaged=logs.doubted,
                 is_full=logs.is_full,
+                listeners=listener.endpoints,
             )
         )
         logs.adopt_cluster(cluster_id)
-        parts = self._compose(listener.endpoint, logs, disk, registry)
+        parts = self._compose(listener, logs, disk, registry)
         if config.sasl_mechanisms:
             parts = await self._with_logins(parts, registry)
         dispatcher = Dispatcher(self._loop, parts)
         listener.start(self._loop, dispatcher.begin)
+        if listener.has_tls:
+            self._loop.add_signal_handler(signal.SIGHUP, listener.reload)
         stack.push_async_callback(self._finish, listener, dispatcher, parts.replicas)
         stack.callback(parts.groups.close)
         stack.push_async_callback(self._drain, registry)
@@ -181,7 +183,7 @@ class Broker:
         }
 
     def _compose(
-        self, endpoint: Endpoint, logs: LogManager, disk: Disk, registry: Registry
+        self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry
     ) -> BrokerContext:
         """Create the partitions and groups, which follow the registry's snapshots, and the
         handlers' context."""
@@ -193,7 +195,10 @@ class Broker:
             clock=clock,
             judge=registry,
             metrics=metrics,
-            security=security_of_file(Path(file)) if file else NO_SECURITY,
+            listener=listener.inter_broker.name,
+            security=(
+                security_of_file(Path(file)) if file else listener.inter_broker.peer_security
+            ),
         )
         self._stack.callback(peers.close)
         replicas = ReplicaManager(
@@ -229,7 +234,8 @@ class Broker:
             logs=logs,
             disk=disk,
             metrics=metrics,
-            endpoint=endpoint,
+            endpoint=listener.endpoint,
+            listeners=listener.endpoints,
             groups=groups,
             transactions=transactions,
             calls=peers,

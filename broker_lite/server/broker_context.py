@@ -7,6 +7,7 @@ nor the listener.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker_lite.config import BrokerConfig
@@ -28,7 +29,8 @@ from broker_lite.storage.manager import LogManager
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The broker's parts that handlers use. ``endpoint`` is the address advertised to clients."""
+    """The broker's parts that handlers use. ``endpoint`` is the address advertised to
+    other brokers, ``listeners`` the address of each listener."""
 
     config: BrokerConfig
     clock: Clock
@@ -44,6 +46,7 @@ class BrokerContext:
     group_transactions: GroupTransactions
     verifier: TransactionVerifier
     transactions: TransactionCoordinator
+    listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     fetch_waits: Histogram = field(default_factory=Histogram)
     logins: Logins = field(default_factory=Logins)
 

@@ -44,6 +44,10 @@ METRICS: Mapping[str, Metric] = {
         Metric("loop_rule_violations", COUNTER, "Loop delays above 5 ms."),
         Metric("connections", GAUGE, "Open client connections.", ("listener",)),
         Metric("connections_refused", COUNTER, "Connections closed at once.", ("reason",)),
+        Metric("certificate_end_seconds", GAUGE, "Unix time at which a certificate expires.",
+               ("listener",)),
+        Metric("certificate_reloads_failed", COUNTER, "Changed TLS files that are unusable.",
+               ("listener",)),
         Metric("request_memory_bytes", GAUGE, "Memory of requests and unsent answers."),
         Metric("request_memory_limit_bytes", GAUGE, "Setting queued.max.bytes."),
         # Requests.

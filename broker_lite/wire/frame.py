@@ -26,6 +26,9 @@ GROWTH = 64
 """A frame's memory grows by this factor. Frames of up to 4 MiB are copied at 64 KiB, never later: a
 factor of 16, by which a frame of 1 MiB is copied twice, cost the broker 17 % of its time."""
 
+TLS_STARTS = (b"\x16\x03", b"\x15\x03")
+"""First bytes of a TLS handshake or alert. As a length they exceed 335 MB."""
+
 
 def own_memory(size: int) -> memoryview:
     """Return a new buffer, freed with its last view."""
@@ -122,6 +125,11 @@ class FrameReceiver:
         while end - position >= PREFIX_BYTES:
             size = I32.unpack_from(data, position)[0]
             if size < 0 or size > self.max_bytes:
+                if bytes(data[position : position + 2]) in TLS_STARTS:
+                    raise ProtocolError(
+                        "the peer speaks TLS, but this connection does not; set "
+                        "security.protocol to the protocol of the listener, SSL or PLAINTEXT"
+                    )
                 raise ProtocolError(f"a frame of {size} bytes; at most {self.max_bytes} are taken")
             position += PREFIX_BYTES
             if size <= end - position:

@@ -27,7 +27,7 @@ from broker_lite.config import BrokerConfig
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import LogbusError, NetworkError
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.model import BrokerView
+from broker_lite.model import BrokerView, Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.context import broker_client_id
@@ -85,9 +85,11 @@ class Peers:
         clock: Clock,
         judge: Judge,
         metrics: Metrics,
+        listener: str = "PLAINTEXT",
         security: ClientSecurity = NO_SECURITY,
     ) -> None:
         self.loop = loop
+        self._listener = listener
         self.security = security
         self.clock = clock
         self.judge = judge
@@ -101,6 +103,10 @@ class Peers:
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
         metrics.gauge("peers_connected", self._count_connected)
+
+    def address_of(self, broker: BrokerView) -> Endpoint:
+        """Return the address of a broker's listener for brokers."""
+        return broker.at(self._listener) or broker.endpoint
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
         """Connect to exactly the registered brokers."""
@@ -228,7 +234,7 @@ class _Peer:
         return (
             broker is not None
             and broker.broker_epoch == mine.broker_epoch
-            and broker.endpoint == mine.endpoint
+            and self._owner.address_of(broker) == self._owner.address_of(mine)
         )
 
     def request(
@@ -237,7 +243,7 @@ class _Peer:
         """Queue a request. Return False if there is no connection: ``answered`` gets an error."""
         connection = self._connection
         if connection is None or connection.closed:
-            error = NetworkError(f"not connected to {self._broker.endpoint}")
+            error = NetworkError(f"not connected to {self._owner.address_of(self._broker)}")
             self._owner.loop.call_soon(answered, error)
             return False
         connection.request(exchange, deadline_ms, answered)
@@ -275,10 +281,9 @@ class _Peer:
 
     def _connect(self) -> None:
         self._timer = None
-        self._connection = BrokerConnection(
-            self._broker.endpoint, self._owner.client_id, self._owner.security
-        )
-        host, port = self._broker.endpoint
+        endpoint = self._owner.address_of(self._broker)
+        self._connection = BrokerConnection(endpoint, self._owner.client_id, self._owner.security)
+        host, port = endpoint
         try:
             found = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
@@ -331,7 +336,7 @@ class _Peer:
                 logging.INFO if self.is_draining else logging.WARNING,
                 "broker %d refuses connections at %s: its process %s",
                 broker.broker_id,
-                broker.endpoint,
+                owner.address_of(broker),
                 "stopped" if self.is_draining else "seems to have died",
             )
             owner.judge.suspect(broker.broker_id, broker.broker_epoch)

@@ -92,6 +92,8 @@ class BrokerRegistration:
     damaged: frozenset[PartitionKey] = frozenset()
     is_full: bool = False
     """Whether the data directory has no space for records."""
+    listeners: Mapping[str, Endpoint] = field(default_factory=dict)
+    """The address of each listener; empty: PLAINTEXT at ``endpoint``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ class Registry(Membership):
                     registration.rack,
                     registration.features,
                     is_full=registration.is_full,
+                    listeners=registration.listeners,
                 ),
             )
         except BaseException:

@@ -34,6 +34,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         endpoint_type=ENDPOINT_BROKERS,
         cluster_id=snapshot.cluster_id,
         controller_id=controller(snapshot),
-        brokers=brokers(parts, snapshot, Response.DescribeClusterBroker, "broker_id"),
+        brokers=brokers(
+            parts, snapshot, Response.DescribeClusterBroker, "broker_id", request.session.listener
+        ),
         authorized_operations=operations.ON_CLUSTER if on_cluster else None,
     )

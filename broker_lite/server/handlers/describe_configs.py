@@ -83,7 +83,7 @@ def _settings(parts: BrokerContext, kind: int, name: str) -> Iterable[Setting]:
     if name != str(parts.broker_id):
         raise InvalidRequestError(f"this is broker {parts.broker_id}; ask broker {name} itself")
     own = parts.registry.snapshot.broker_config(parts.broker_id)
-    return broker_settings(parts.config, parts.endpoint, own)
+    return broker_settings(parts.config, parts.listeners or {"PLAINTEXT": parts.endpoint}, own)
 
 
 def _row(setting: Setting, read_only: bool, message: Any) -> Any:

@@ -20,7 +20,7 @@ from broker_lite.errors import (
     TopicExistsError,
     TransactionalIdAuthorizationError,
 )
-from broker_lite.model import NO_BROKER, TRANSACTION_STATE
+from broker_lite.model import NO_BROKER, TRANSACTION_STATE, BrokerView, Endpoint
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import NewTopic
 from broker_lite.server.coordinators.state_log import state_partition
@@ -60,7 +60,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             if message.key_type == KEY_TYPE_TRANSACTION:
                 broker_id, host, port = await _transaction_coordinator(parts, request, key)
             else:
-                broker_id, host, port = _coordinator(parts, key, message.key_type)
+                broker_id, host, port = _coordinator(parts, request, key, message.key_type)
             fields = {"node_id": broker_id, "host": host, "port": port}
         except LogbusError as error:
             fields = {"node_id": NO_BROKER, "host": "", "port": -1}
@@ -73,7 +73,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     )
 
 
-def _coordinator(parts: BrokerContext, key: str, key_type: int) -> tuple[int, str, int]:
+def _coordinator(
+    parts: BrokerContext, request: RequestContext, key: str, key_type: int
+) -> tuple[int, str, int]:
     if key_type != KEY_TYPE_GROUP:
         raise InvalidRequestError(f"coordinator type {key_type} is not served; give 0 or 1")
     if not key:
@@ -81,7 +83,18 @@ def _coordinator(parts: BrokerContext, key: str, key_type: int) -> tuple[int, st
     chosen = parts.groups.coordinator_of(key)
     if chosen is None:
         raise CoordinatorNotAvailableError("no broker is registered at present; try again")
-    return chosen.broker_id, chosen.endpoint.host, chosen.endpoint.port
+    return chosen.broker_id, *_address(chosen, request)
+
+
+def _address(broker: BrokerView, request: RequestContext) -> Endpoint:
+    """Return the broker's address on the listener that was asked."""
+    endpoint = broker.at(request.session.listener)
+    if endpoint is None:
+        raise CoordinatorNotAvailableError(
+            f"the coordinator, broker {broker.broker_id}, has no listener "
+            f"{request.session.listener}; add it to its listeners"
+        )
+    return endpoint
 
 
 async def _transaction_coordinator(
@@ -115,7 +128,7 @@ async def _transaction_coordinator(
         raise CoordinatorNotAvailableError(
             f"{TRANSACTION_STATE}-{partition.partition} has no leader at present; retry"
         )
-    return leader.broker_id, leader.endpoint.host, leader.endpoint.port
+    return leader.broker_id, *_address(leader, request)
 
 
 async def _create_state_topic(parts: BrokerContext, request: RequestContext, key: str) -> None:

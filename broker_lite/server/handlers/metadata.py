@@ -68,7 +68,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             row.authorized_operations = None if row.error_code else operations.ON_TOPIC
     on_cluster = message.include_cluster_authorized_operations
     return Response(
-        brokers=brokers(parts, snapshot, Response.MetadataResponseBroker, "node_id"),
+        brokers=brokers(
+            parts, snapshot, Response.MetadataResponseBroker, "node_id", request.session.listener
+        ),
         cluster_id=snapshot.cluster_id,
         controller_id=controller(snapshot),
         topics=topics,
@@ -77,14 +79,17 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def brokers(
-    parts: BrokerContext, snapshot: MetadataSnapshot, kind: Any, id_field: str
+    parts: BrokerContext, snapshot: MetadataSnapshot, kind: Any, id_field: str, listener: str
 ) -> list[Any]:
-    """Return the live brokers as message rows, including this broker while it registers again."""
+    """Return the live brokers that have the listener as message rows, including this broker while
+    it registers again."""
     endpoints: dict[int, tuple[Endpoint, str | None]] = {
-        parts.broker_id: (parts.endpoint, parts.config.rack or None)
+        parts.broker_id: (parts.listeners.get(listener, parts.endpoint), parts.config.rack or None)
     }
     for view in snapshot.brokers.values():
-        endpoints[view.broker_id] = (view.endpoint, view.rack)
+        endpoint = view.at(listener)
+        if endpoint is not None:
+            endpoints[view.broker_id] = (endpoint, view.rack)
     return [
         build(kind, **{id_field: broker_id}, host=endpoint.host, port=endpoint.port, rack=rack)
         for broker_id, (endpoint, rack) in sorted(endpoints.items())

@@ -14,7 +14,6 @@ from broker_lite.config import BrokerConfig, Key, TopicConfig, keys, parse, valu
 from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
 from broker_lite.model import Endpoint
 from broker_lite.replication.throttle import RATES, UNLIMITED
-from broker_lite.server.network.context import PLAINTEXT
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -100,9 +99,9 @@ def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def broker_settings(
-    config: BrokerConfig, endpoint: Endpoint, own: Mapping[str, str]
+    config: BrokerConfig, listeners: Mapping[str, Endpoint], own: Mapping[str, str]
 ) -> Iterator[Setting]:
-    """Yield every setting of a running broker, those ``own`` in ZooKeeper, and its ``endpoint`` as
+    """Yield every setting of a running broker, those ``own`` in ZooKeeper, and its ``listeners`` as
     Kafka's ``advertised.listeners``."""
     for key in sorted(RATES):
         doc = "maximum rate of throttled replication; unlimited if unset (bytes per second)"
@@ -110,12 +109,14 @@ def broker_settings(
         if key in own:
             levels.insert(0, (own[key], SOURCE_DYNAMIC_BROKER))
         yield Setting(key, tuple(levels), TYPE_LONG, doc)
-    listener = f"{PLAINTEXT}://{endpoint}"
-    doc = "where clients reach this broker: advertised.host and advertised.port"
-    yield Setting("advertised.listeners", ((listener, SOURCE_STATIC_BROKER),), TYPE_LIST, doc)
+    advertised = ",".join(f"{name}://{endpoint}" for name, endpoint in listeners.items())
+    doc = "where clients reach this broker"
+    yield Setting("advertised.listeners", ((advertised, SOURCE_STATIC_BROKER),), TYPE_LIST, doc)
     plain = BrokerConfig()
     types = {item.name: str(item.type) for item in dataclasses.fields(BrokerConfig)}
     for name, row in keys(BrokerConfig).items():
+        if row.key == "advertised.listeners":
+            continue
         default, value = value_text(getattr(plain, name)), value_text(getattr(config, name))
         levels = [(default, SOURCE_DEFAULT)]
         if value != default:

@@ -151,6 +151,7 @@ class ClientConnection:
         "_fd",
         "_first_sent",
         "_flush_due",
+        "_late_frame_bytes",
         "_loop",
         "_out",
         "_reading",
@@ -181,6 +182,7 @@ class ClientConnection:
         budget: Budget,
         clock: Clock,
         requests_max: int,
+        frame_bytes_max: int = 0,
         begin: Begin,
         ended: Callable[[ClientConnection, str], None],
     ) -> None:
@@ -190,6 +192,8 @@ class ClientConnection:
         self._receiver = receiver
         self.clock = clock
         self._requests_max = requests_max
+        self._late_frame_bytes = frame_bytes_max if session.needs_login else 0
+        """Maximum bytes of a request after the login; 0: the limit of the receiver holds."""
         self._begin = begin
         self._ended = ended
         self._replies: deque[ResponseSlot] = deque()
@@ -249,6 +253,8 @@ class ClientConnection:
             self.close(f"the client ended the connection {cut}".strip(), quiet=not cut)
             return
         self.active_ms = self.clock.monotonic_ms()
+        if self._late_frame_bytes and not self.session.needs_login:
+            self._receiver.max_bytes, self._late_frame_bytes = self._late_frame_bytes, 0
         try:
             frames = self._receiver.received(count)
         except LogbusError as error:

@@ -17,7 +17,7 @@ from broker_lite.wire.api import RequestHeader, parse_header
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated (Kafka's name for it)."""
 PLAINTEXT = "PLAINTEXT"
-"""The name of the one listener (Kafka's ``listeners``)."""
+"""The name of the listener of ``host`` and ``port``."""
 _BROKER_CLIENT = "logbus-broker-"
 
 
@@ -50,6 +50,15 @@ class Session:
     """The login in progress."""
     mechanism_chosen: str = ""
     is_challenged: bool = False
+    certificate_ends_ms: int = 0
+    """When the client's certificate ends (wall-clock ms); 0: never."""
+    opened_ms: int = 0
+    """Monotonic time at which the session began."""
+
+    @property
+    def is_before_login(self) -> bool:
+        """Whether the client must log in and never has."""
+        return self.needs_login and not self.mechanism
 
     @property
     def host(self) -> str:

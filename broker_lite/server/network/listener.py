@@ -1,4 +1,4 @@
-"""The listening socket and its connections: accepting, limits and timeouts. Loop thread only.
+"""The listening sockets and their connections: accepting, limits and timeouts. Loop thread only.
 
 Connections beyond ``max.connections`` are closed at once. A sweep closes idle connections and
 connections whose request stopped arriving, and releases unused memory. It runs only while it has
@@ -12,18 +12,25 @@ import errno
 import ipaddress
 import logging
 import socket
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
 
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import InvalidConfigError, PortInUseError
+from broker_lite.config.listeners import ListenerConfig, listener_configs
+from broker_lite.errors import InvalidConfigError, LogbusError, PortInUseError
 from broker_lite.model import Endpoint
-from broker_lite.net.transport import PlainTransport
+from broker_lite.net.transport import PlainTransport, Transport
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import Begin, ClientConnection
-from broker_lite.server.network.context import PLAINTEXT, Session
+from broker_lite.server.network.context import Session
 from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
 from broker_lite.wire.reused_memory import ReusedMemory
+
+if TYPE_CHECKING:
+    from broker_lite.server.network.tls_listener import Handshakes, ListenerTls
 
 logger = logging.getLogger("logbus.listener")
 
@@ -39,15 +46,34 @@ ACCEPT_PAUSE_S = 0.5
 """Seconds until accepting resumes after the process ran out of file descriptors."""
 
 
-_OPEN = (
-    "is reached from other machines, and there are no logins and no encryption: every client "
-    "may read, write and delete everything"
-)
+EARLY_FRAME_BYTES_MAX = 16 << 10
+"""Maximum bytes of a request before the login."""
+RELOAD_S = 10.0
+"""Seconds between checks for changed certificate files."""
+
+_OPEN = {
+    "PLAINTEXT": (
+        "is reached from other machines, and there are no logins and no encryption: every client "
+        "may read, write and delete everything"
+    ),
+    "SASL_PLAINTEXT": (
+        "is reached from other machines, and there is no encryption and no authorization: "
+        "observers of the network, and every user, may read, write and delete everything"
+    ),
+    "SSL": (
+        "is reached from other machines, and there is no authorization: every client that "
+        "completes a handshake may read, write and delete everything"
+    ),
+    "SASL_SSL": (
+        "is reached from other machines, and there is no authorization: every user may read, write "
+        "and delete everything"
+    ),
+}
 
 
 class Listener:
-    """A bound socket and its connections. The constructor raises PortInUseError or
-    InvalidConfigError, which name the option."""
+    """The bound sockets of all listeners, and their connections. The constructor raises
+    PortInUseError or InvalidConfigError, which name the option."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock, metrics: Metrics) -> None:
         self._config = config
@@ -55,59 +81,109 @@ class Listener:
         self._metrics = metrics
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[ClientConnection] = set()
+        self._of_address: Counter[str] = Counter()
+        """Open connections by address; loopback is not counted."""
         self._admitted = 0
         self._scratch = bytearray(SCRATCH_BYTES)
         self._frames = ReusedMemory(config.in_flight_bytes_max)
         self._sweep: asyncio.TimerHandle | None = None
-        shortest_ms = min(config.connection_idle_ms, config.frame_timeout_ms)
+        self._reload: asyncio.TimerHandle | None = None
+        shortest_ms = min(
+            config.connection_idle_ms, config.frame_timeout_ms, config.login_timeout_ms
+        )
         self._sweep_s = min(SWEEP_S, shortest_ms / 2000)
-        self._accepting = False
-        self._socket = _bind(config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begin: Begin | None = None
-        host, port = self._socket.getsockname()[:2]
-        self.bound = Endpoint(host, port)
+        self._handshakes: Handshakes | None = None
+        self._ports: list[_Port] = []
+        try:
+            for each in listener_configs(config):
+                self._ports.append(_Port(each, config, clock))
+        except LogbusError:
+            self.stop()
+            raise
+        self._inter_broker = next(port for port in self._ports if port.config.is_inter_broker)
+
+    @property
+    def bound(self) -> Endpoint:
+        """The bound address of the first listener."""
+        return self._ports[0].bound
 
     @property
     def endpoint(self) -> Endpoint:
-        """The address advertised to clients."""
-        config = self._config
-        return Endpoint(
-            config.advertised_host or config.host, config.advertised_port or self.bound.port
-        )
+        """The advertised address of the listener for brokers."""
+        return self._inter_broker.advertised
+
+    @property
+    def inter_broker(self) -> ListenerConfig:
+        return self._inter_broker.config
+
+    @property
+    def has_tls(self) -> bool:
+        return any(port.tls is not None for port in self._ports)
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """The advertised address of each listener."""
+        return {port.config.name: port.advertised for port in self._ports}
 
     def exposure(self) -> list[str]:
-        """Return warnings about the hosts that can reach this address; empty if only this
+        """Return warnings about the hosts that can reach the listeners; empty if only this
         machine can."""
-        address = _address(self.bound.host)
-        if address.is_loopback:
-            return []
-        warning = [f"host={self._config.host} {_OPEN}"]
-        if address.is_unspecified and not self._config.advertised_host:
-            warning.append(
-                f"advertised.host is empty, so the advertised host is {self.bound.host}, "
-                "which leads other machines to themselves: set it to a name of this machine"
-            )
-        return warning
+        return [warning for port in self._ports for warning in port.exposure()]
 
     def start(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> None:
         """Accept connections; ``begin`` receives every request."""
         for warning in self.exposure():
             logger.warning("%s", warning)
         self._loop, self._begin = loop, begin
-        self._metrics.gauge("connections", lambda: {(PLAINTEXT,): len(self._connections)})
+        self._metrics.gauge("connections", self._count)
         self._metrics.gauge("request_memory_bytes", lambda: self._budget.used_bytes)
         self._metrics.gauge("request_memory_limit_bytes", lambda: self._config.in_flight_bytes_max)
-        self._resume_accepting()
+        if self.has_tls:
+            from broker_lite.server.network.tls_listener import Handshakes
+
+            limit = self._config.connections_before_login_max
+            self._handshakes = Handshakes(
+                loop, limit=limit, clock=self._clock, metrics=self._metrics
+            )
+            self._reload = loop.call_later(RELOAD_S, self.reload)
+            self._metrics.gauge("certificate_end_seconds", self._certificate_ends)
+        for port in self._ports:
+            self._resume_accepting(port)
+
+    def _count(self) -> dict[tuple[str, ...], float]:
+        counts: dict[tuple[str, ...], float] = {(port.config.name,): 0 for port in self._ports}
+        for connection in self._connections:
+            counts[(connection.session.listener,)] += 1
+        return counts
+
+    def _certificate_ends(self) -> dict[tuple[str, ...], float]:
+        return {
+            (port.config.name,): port.tls.ends_ms / 1000
+            for port in self._ports
+            if port.tls is not None
+        }
+
+    def reload(self) -> None:
+        """Use changed certificate files for new connections; check again in ``RELOAD_S``."""
+        if self._reload is None or self._loop is None:
+            return
+        self._reload.cancel()
+        self._reload = self._loop.call_later(RELOAD_S, self.reload)
+        for port in self._ports:
+            if port.tls is not None and not port.tls.reload():
+                self._metrics.count("certificate_reloads_failed", port.config.name)
 
     def stop(self) -> None:
         """Stop accepting; existing connections continue."""
-        if self._socket.fileno() == -1:
-            return
-        if self._accepting and self._loop is not None:
-            self._loop.remove_reader(self._socket.fileno())
-            self._accepting = False
-        self._socket.close()
+        for port in self._ports:
+            if port.socket.fileno() == -1:
+                continue
+            if port.is_accepting and self._loop is not None:
+                self._loop.remove_reader(port.socket.fileno())
+                port.is_accepting = False
+            port.socket.close()
 
     def close(self) -> None:
         """Stop accepting and close every connection."""
@@ -115,6 +191,11 @@ class Listener:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
+        if self._reload is not None:
+            self._reload.cancel()
+            self._reload = None
+        if self._handshakes is not None:
+            self._handshakes.close()
         for connection in list(self._connections):
             connection.close("the broker stops", quiet=True)
 
@@ -123,68 +204,114 @@ class Listener:
         """Whether no request is in flight and no answer is unsent."""
         return all(connection.is_idle for connection in self._connections)
 
-    def _resume_accepting(self) -> None:
+    def _resume_accepting(self, port: _Port) -> None:
         assert self._loop is not None
-        if self._socket.fileno() != -1 and not self._accepting:
-            self._accepting = True
-            self._loop.add_reader(self._socket.fileno(), self._accept)
+        if port.socket.fileno() != -1 and not port.is_accepting:
+            port.is_accepting = True
+            self._loop.add_reader(port.socket.fileno(), self._accept, port)
 
-    def _accept(self) -> None:
+    def _accept(self, port: _Port) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                sock, address = self._socket.accept()
+                sock, address = port.socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._pause_accepting(error)
+                self._pause_accepting(port, error)
                 return
-            self._admit(sock, f"{address[0]}:{address[1]}")
+            self._admit(port, sock, f"{address[0]}:{address[1]}")
 
-    def _pause_accepting(self, error: OSError) -> None:
+    def _pause_accepting(self, port: _Port, error: OSError) -> None:
         assert self._loop is not None
         logger.error("cannot accept connections: %s; trying again", error.strerror or error)
-        self._loop.remove_reader(self._socket.fileno())
-        self._accepting = False
-        self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
+        self._loop.remove_reader(port.socket.fileno())
+        port.is_accepting = False
+        self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting, port)
 
-    def _admit(self, sock: socket.socket, peer: str) -> None:
-        config = self._config
-        if len(self._connections) >= config.connections_max:
+    def _admit(self, port: _Port, sock: socket.socket, peer: str) -> None:
+        refusal = self._refusal(peer)
+        if refusal:
             logger.warning(
-                "%s: closed: max.connections=%d are open",
-                peer,
-                config.connections_max,
-                extra={"about": peer.rpartition(":")[0]},
+                "%s: closed: %s are open", peer, refusal, extra={"about": peer.rpartition(":")[0]}
             )
-            self._metrics.count("connections_refused", "max_connections")
+            self._metrics.count("connections_refused", refusal.partition("=")[0].replace(".", "_"))
             sock.close()
             return
-        assert self._loop is not None and self._begin is not None
-        self._admitted += 1
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if port.tls is None:
+            self._open(port, PlainTransport(sock), peer)
+            return
+        assert self._handshakes is not None
+        self._handshakes.begin(sock, peer, port.tls, partial(self._open, port))
+        self._sweep_later()
+
+    def _refusal(self, peer: str) -> str:
+        """Return the limit that refuses a further connection of this peer, or an empty text."""
+        config = self._config
+        handshakes = len(self._handshakes) if self._handshakes is not None else 0
+        if len(self._connections) + handshakes >= config.connections_max:
+            return f"max.connections={config.connections_max}"
+        if self._of_address[_limited(peer)] >= config.connections_per_ip_max:
+            return f"max.connections.per.ip={config.connections_per_ip_max}"
+        return ""
+
+    def _open(self, port: _Port, transport: Transport, peer: str) -> None:
+        """Serve a connection whose handshake, if any, is complete."""
+        assert self._loop is not None and self._begin is not None
+        session = Session(
+            self._admitted + 1,
+            peer,
+            port.config.name,
+            is_encrypted=port.tls is not None,
+            needs_login=port.config.has_logins,
+            opened_ms=self._clock.monotonic_ms(),
+        )
+        if port.tls is not None and transport.subject and not session.needs_login:
+            try:
+                found = port.tls.identify(transport.subject)
+                session.principal, session.certificate_ends_ms = found
+            except LogbusError as error:
+                logger.warning("%s: closed: %s", peer, error.message)
+                self._metrics.count("connections_refused", "certificate")
+                transport.close()
+                return
+        self._admitted += 1
+        address = _limited(peer)
+        if address:
+            self._of_address[address] += 1
         connection = ClientConnection(
             self._loop,
-            PlainTransport(sock),
-            Session(self._admitted, peer, needs_login=bool(config.sasl_mechanisms)),
+            transport,
+            session,
             receiver=FrameReceiver(
-                config.frame_bytes_max,
+                EARLY_FRAME_BYTES_MAX if session.needs_login else self._config.frame_bytes_max,
                 scratch=self._scratch,
                 allocate=self._frames.take,
                 grows=True,
             ),
             budget=self._budget,
             clock=self._clock,
-            requests_max=config.connection_requests_max,
+            requests_max=self._config.connection_requests_max,
+            frame_bytes_max=self._config.frame_bytes_max,
             begin=self._begin,
             ended=self._ended,
         )
         self._connections.add(connection)
+        self._sweep_later()
+
+    def _sweep_later(self) -> None:
         if self._sweep is None:
+            assert self._loop is not None
             self._sweep = self._loop.call_later(self._sweep_s, self._end_silent)
 
     def _ended(self, connection: ClientConnection, reason: str) -> None:
         self._connections.discard(connection)
+        address = _limited(connection.session.peer)
+        if address:
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
 
     def _end_silent(self) -> None:
         """Close idle and stalled connections, and schedule the next sweep while any connection
@@ -194,6 +321,10 @@ class Listener:
         idle_before = now_ms - self._config.connection_idle_ms
         began_before = now_ms - self._config.frame_timeout_ms
         silent_before = now_ms - STALLED_MS if self._budget.is_waited_for else 0
+        wall_ms = self._clock.now_ms()
+        login_before = now_ms - self._config.login_timeout_ms
+        if self._handshakes is not None:
+            self._handshakes.expire(self._config.login_timeout_ms)
         for connection in list(self._connections):
             if connection.frame_began_ms and connection.frame_began_ms < began_before:
                 limit = self._config.frame_timeout_ms
@@ -207,28 +338,88 @@ class Listener:
                 connection.close("its client does not read the answers")
             elif connection.active_ms < idle_before and connection.is_idle:
                 connection.close("idle", quiet=True)
+            elif 0 < connection.session.certificate_ends_ms < wall_ms:
+                connection.close("the client's certificate has expired")
+            elif connection.session.opened_ms < login_before and connection.session.is_before_login:
+                limit = self._config.login_timeout_ms
+                connection.close(f"no login within login.timeout.ms={limit}")
         self._frames.sweep()
         self._sweep = None
-        if self._connections or self._frames.kept_bytes:
-            self._sweep = self._loop.call_later(self._sweep_s, self._end_silent)
+        if self._connections or self._handshakes or self._frames.kept_bytes:
+            self._sweep_later()
+
+
+class _Port:
+    """One listener: its bound socket, and its TLS."""
+
+    def __init__(self, listener: ListenerConfig, config: BrokerConfig, clock: Clock) -> None:
+        self.config = listener
+        self.tls: ListenerTls | None = None
+        self.is_accepting = False
+        self.socket = _bind(listener, config)
+        host, port = self.socket.getsockname()[:2]
+        self.bound = Endpoint(host, port)
+        advertised = listener.advertised or Endpoint(listener.bind.host, port)
+        self.advertised = Endpoint(advertised.host, advertised.port or port)
+        if listener.tls is not None:
+            from broker_lite.server.network.tls_listener import ListenerTls
+
+            host = self.advertised.host
+            is_any = host in ("0.0.0.0", "::")
+            try:
+                self.tls = ListenerTls(listener, "" if is_any else host, clock=clock)
+            except LogbusError:
+                self.socket.close()
+                raise
+
+    def exposure(self) -> list[str]:
+        address = _address(self.bound.host)
+        if address.is_loopback:
+            return []
+        warning = [f"{self.config.setting} {_OPEN[self.config.protocol]}"]
+        if address.is_unspecified and self.config.advertised is None:
+            warning.append(
+                f"{_advertising(self.config)} is empty, so the advertised host is "
+                f"{self.bound.host}, which leads other machines to themselves: set it to a name of "
+                "this machine"
+            )
+        return warning
+
+
+def _advertising(listener: ListenerConfig) -> str:
+    is_short = listener.setting.startswith("host=")
+    return "advertised.host" if is_short else "advertised.listeners"
+
+
+def _limited(peer: str) -> str:
+    """Return the address whose connections ``max.connections.per.ip`` counts; empty for loopback.
+
+    An IPv6 /64 counts as one address: one host usually has all of it.
+    """
+    address = _address(peer.rpartition(":")[0])
+    if address.is_loopback:
+        return ""
+    if address.version == 6:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(host.partition("%")[0])
 
 
-def _bind(config: BrokerConfig) -> socket.socket:
+def _bind(listener: ListenerConfig, config: BrokerConfig) -> socket.socket:
+    host, port = listener.bind
+    is_short = listener.setting.startswith("host=")
     try:
-        found = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise InvalidConfigError(f"host={config.host!r}: {error.strerror or error}") from None
+        raise InvalidConfigError(f"{listener.setting}: {error.strerror or error}") from None
     family, kind, protocol, _, address = found[0]
     if not config.listeners_insecure_allow and not _address(str(address[0])).is_loopback:
         raise InvalidConfigError(
-            f"host={config.host} {_OPEN}. Listen on 127.0.0.1, or, on a private network, "
-            "set listeners.insecure.allow=true (logbus up --insecure)"
+            f"{listener.setting} {_OPEN[listener.protocol]}. Listen on 127.0.0.1, or, on a private "
+            "network, set listeners.insecure.allow=true (logbus up --insecure)"
         )
     sock = socket.socket(family, kind, protocol)
     try:
@@ -238,12 +429,12 @@ def _bind(config: BrokerConfig) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
+        at = f"port={port} on host={host}" if is_short else listener.setting
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
-                f"port={config.port} on host={config.host} is in use; stop the process that "
-                f"listens there, or set port to another number (0 takes a free one)"
+                f"{at} is in use; stop the process that listens there, or set "
+                f"{'port' if is_short else 'listeners'} to another number (0 takes a free one)"
             ) from None
-        raise InvalidConfigError(
-            f"cannot listen on host={config.host} port={config.port}: {error.strerror or error}"
-        ) from None
+        at = f"host={host} port={port}" if is_short else listener.setting
+        raise InvalidConfigError(f"cannot listen on {at}: {error.strerror or error}") from None
     return sock

@@ -16,6 +16,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network import listener as listener_module
 from broker_lite.server.network.connection import Begin, ResponseSlot
+from broker_lite.server.network.context import Session
 from broker_lite.server.network.listener import Listener
 
 
@@ -131,3 +132,34 @@ async def connect(one: Listener) -> socket.socket:
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, tuple(one.bound))
     return sock
+
+
+def test_request_before_login_is_limited_to_16_kib_and_the_login_timeout() -> None:
+    sessions: list[Session] = []
+
+    def begin(frame: memoryview, reply: ResponseSlot) -> None:
+        sessions.append(reply.session)
+        reply.answer([b"ok"])
+
+    async def attack(one: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        early, late, silent = await connect(one), await connect(one), await connect(one)
+        await loop.sock_sendall(early, struct.pack(">i", (16 << 10) + 1))
+        assert await loop.sock_recv(early, 1) == b""
+        await loop.sock_sendall(late, struct.pack(">i", 1) + b"x")
+        assert await loop.sock_recv(late, 2) == b"ok"
+        sessions[0].needs_login, sessions[0].mechanism = False, "SCRAM-SHA-256"
+        await loop.sock_sendall(late, struct.pack(">i", 17 << 10) + bytes(17 << 10))
+        assert await loop.sock_recv(late, 2) == b"ok"
+        assert await loop.sock_recv(silent, 1) == b""
+        for sock in (early, late, silent):
+            sock.close()
+
+    serve(begin, attack, sasl_enabled_mechanisms="SCRAM-SHA-256", login_timeout_ms=300)
+
+
+def test_max_connections_per_ip_counts_no_loopback_and_a_64_as_one_address() -> None:
+    assert listener_module._limited("127.0.0.1:1") == listener_module._limited("::1:1") == ""
+    assert listener_module._limited("192.0.2.1:5") == "192.0.2.1"
+    one, two = "2001:db8:0:1::1:5", "2001:db8:0:1:ffff::2:6"
+    assert listener_module._limited(one) == listener_module._limited(two) != ""

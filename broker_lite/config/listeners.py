@@ -1,0 +1,259 @@
+"""The listeners of a broker, out of its settings: Kafka's ``listeners`` and what belongs to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from broker_lite.config.broker import LISTENER_PREFIX, BrokerConfig
+from broker_lite.config.client_security import PROTOCOLS, ClientSecurity
+from broker_lite.errors import InvalidConfigError
+from broker_lite.model import Endpoint
+
+_LISTENER = re.compile(r"([A-Za-z0-9_-]+)://(?:\[([^\]]*)\]|([^:/\[\]]*)):(\d+)")
+VERSIONS = ("TLSv1.2", "TLSv1.3")
+CLIENT_AUTH = ("none", "requested", "required")
+_TLS_FIELDS = {
+    "ssl.keystore.location": "keystore",
+    "ssl.key.location": "key",
+    "ssl.truststore.location": "truststore",
+    "ssl.client.auth": "client_auth",
+    "ssl.enabled.protocols": "versions",
+    "ssl.principal.mapping.rules": "mapping_rules",
+    "ssl.endpoint.identification.algorithm": "endpoint_identification",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The ``ssl.*`` settings of one listener; ``prefix`` begins their keys in messages."""
+
+    prefix: str
+    keystore: str
+    key: str
+    truststore: str
+    client_auth: str
+    versions: str
+    mapping_rules: str
+    endpoint_identification: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files whose changes the broker loads."""
+        return tuple(filter(None, (self.keystore, self.key, self.truststore)))
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerConfig:
+    """One listener. ``tls`` is None without encryption."""
+
+    name: str
+    protocol: str
+    bind: Endpoint
+    advertised: Endpoint | None
+    """The address for clients; None: the bound address."""
+    setting: str
+    """The settings that name the address, for messages."""
+    is_inter_broker: bool
+    tls: TlsSettings | None = None
+
+    @property
+    def has_logins(self) -> bool:
+        return self.protocol.startswith("SASL")
+
+    @property
+    def requires_certificate(self) -> bool:
+        return self.tls is not None and self.tls.client_auth == "required"
+
+    @property
+    def peer_security(self) -> ClientSecurity:
+        """How this broker connects to the same listener of other brokers."""
+        if self.tls is None:
+            return ClientSecurity(self.protocol)
+        return ClientSecurity(
+            self.protocol,
+            ca_location=self.tls.truststore,
+            certificate_location=self.tls.keystore,
+            key_location=self.tls.key,
+            checks_host_name=self.tls.endpoint_identification == "https",
+        )
+
+
+def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
+    """Return the listeners that a broker's settings ask for.
+
+    Raises InvalidConfigError, which names the setting to change.
+    """
+    if not config.listeners:
+        if config.advertised_listeners:
+            raise InvalidConfigError(
+                "advertised.listeners is set without listeners; set listeners, or use "
+                "advertised.host and advertised.port"
+            )
+        return (_short_form(config),)
+    bound = _addresses("listeners", config.listeners)
+    advertised = _addresses("advertised.listeners", config.advertised_listeners)
+    for name in advertised:
+        if name not in bound:
+            raise InvalidConfigError(
+                f"advertised.listeners names {name}, which listeners does not have; add it there"
+            )
+    protocols = _protocols(config, bound)
+    inter_broker = config.inter_broker_listener_name or next(iter(bound))
+    if inter_broker not in bound:
+        raise InvalidConfigError(
+            f"inter.broker.listener.name={inter_broker}: listeners has no such name; give one of "
+            f"{', '.join(bound)}"
+        )
+    if len(bound) > 1 and not config.inter_broker_listener_name:
+        raise InvalidConfigError(
+            "listeners has several names; set inter.broker.listener.name to the one for brokers"
+        )
+    own = _own_settings(config, bound)
+    found = tuple(
+        ListenerConfig(
+            name,
+            protocols[name],
+            address,
+            advertised.get(name),
+            f"listeners={name}://{address}",
+            name == inter_broker,
+            _tls(config, name, own.get(name, {})) if protocols[name].endswith("SSL") else None,
+        )
+        for name, address in bound.items()
+    )
+    _check_inter_broker(found, config.inter_broker_client_config)
+    return found
+
+
+def _short_form(config: BrokerConfig) -> ListenerConfig:
+    if config.listener_settings:
+        raise InvalidConfigError(f"{LISTENER_PREFIX}… is set without listeners; set listeners")
+    advertised = None
+    if config.advertised_host or config.advertised_port:
+        host = config.advertised_host or config.host
+        advertised = Endpoint(host, config.advertised_port)
+    bind = Endpoint(config.host, config.port)
+    protocol = "SASL_PLAINTEXT" if config.sasl_mechanisms else "PLAINTEXT"
+    return ListenerConfig("PLAINTEXT", protocol, bind, advertised, f"host={config.host}", True)
+
+
+def _addresses(key: str, text: str) -> dict[str, Endpoint]:
+    found: dict[str, Endpoint] = {}
+    for row in filter(None, (part.strip() for part in text.split(","))):
+        match = _LISTENER.fullmatch(row)
+        if match is None or int(match[4]) > 65535:
+            raise InvalidConfigError(
+                f"{key}: {row[:80]!r} is not NAME://host:port; write an IPv6 address in brackets"
+            )
+        name = match[1].upper()
+        if name in found:
+            raise InvalidConfigError(f"{key} has {name} twice; give each listener its own name")
+        host = match[2] or match[3]
+        if not host and key == "advertised.listeners":
+            raise InvalidConfigError(f"{key}: {row[:80]!r} has no host; give one that clients know")
+        found[name] = Endpoint(host or "0.0.0.0", int(match[4]))
+    return found
+
+
+def _protocols(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, str]:
+    mapped: dict[str, str] = {}
+    for row in filter(None, (part.strip() for part in config.protocol_map.split(","))):
+        name, colon, protocol = row.partition(":")
+        if not colon or protocol.upper() not in PROTOCOLS:
+            raise InvalidConfigError(
+                f"listener.security.protocol.map: {row[:80]!r} is not NAME:PROTOCOL; the protocols "
+                f"are {', '.join(PROTOCOLS)}"
+            )
+        mapped[name.upper()] = protocol.upper()
+    for name in names:
+        if name not in mapped:
+            raise InvalidConfigError(
+                f"listener {name} has no protocol; add {name}:SSL to listener.security.protocol.map"
+            )
+        if mapped[name].startswith("SASL") and not config.sasl_mechanisms:
+            raise InvalidConfigError(
+                f"listener {name} has protocol {mapped[name]}, but sasl.enabled.mechanisms is "
+                "empty; set it to SCRAM-SHA-256 or SCRAM-SHA-512"
+            )
+    return mapped
+
+
+def _own_settings(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, dict[str, str]]:
+    """Return the settings of single listeners, by listener."""
+    own: dict[str, dict[str, str]] = {}
+    for line in config.listener_settings.splitlines():
+        key, _, value = line.partition("=")
+        name, _, setting = key.removeprefix(LISTENER_PREFIX).partition(".")
+        if name.upper() not in names:
+            raise InvalidConfigError(f"{key}: listeners has no listener {name.upper()}; correct it")
+        if setting not in _TLS_FIELDS:
+            raise InvalidConfigError(
+                f"{key}: a listener has no setting {setting!r} of its own; the settings are "
+                f"{', '.join(_TLS_FIELDS)}"
+            )
+        own.setdefault(name.upper(), {})[setting] = value
+    return own
+
+
+def _tls(config: BrokerConfig, name: str, own: dict[str, str]) -> TlsSettings:
+    values = {
+        "ssl.keystore.location": config.ssl_keystore,
+        "ssl.key.location": config.ssl_key,
+        "ssl.truststore.location": config.ssl_truststore,
+        "ssl.client.auth": config.ssl_client_auth,
+        "ssl.enabled.protocols": config.ssl_enabled_protocols,
+        "ssl.principal.mapping.rules": config.ssl_mapping_rules,
+        "ssl.endpoint.identification.algorithm": config.ssl_endpoint_identification,
+    } | own
+    prefix = f"{LISTENER_PREFIX}{name.lower()}." if own else ""
+    tls = TlsSettings(prefix, **{_TLS_FIELDS[key]: value for key, value in values.items()})
+    if not tls.keystore:
+        raise InvalidConfigError(
+            f"listener {name} has no certificate; set {prefix}ssl.keystore.location to a PEM file "
+            "with the certificate chain and its private key"
+        )
+    if tls.client_auth not in CLIENT_AUTH:
+        raise InvalidConfigError(
+            f"{prefix}ssl.client.auth={tls.client_auth[:60]!r}: give one of "
+            f"{', '.join(CLIENT_AUTH)}"
+        )
+    if tls.client_auth != "none" and not tls.truststore:
+        raise InvalidConfigError(
+            f"{prefix}ssl.client.auth={tls.client_auth}, but {prefix}ssl.truststore.location is "
+            "empty; name a PEM file of the CAs that sign client certificates"
+        )
+    versions = [version.strip() for version in tls.versions.split(",")]
+    if not all(version in VERSIONS for version in versions):
+        raise InvalidConfigError(
+            f"{prefix}ssl.enabled.protocols={tls.versions[:60]!r}: give TLSv1.3, or TLSv1.2,TLSv1.3"
+        )
+    return tls
+
+
+def _check_inter_broker(found: tuple[ListenerConfig, ...], client_config: str) -> None:
+    """Require client certificates between brokers, of a CA that no client listener trusts."""
+    brokers = next(each for each in found if each.is_inter_broker)
+    if brokers.has_logins and not client_config:
+        raise InvalidConfigError(
+            f"inter.broker.listener.name={brokers.name} has protocol {brokers.protocol}, but "
+            "brokers do not log in to each other without inter.broker.client.config; set it, or "
+            "name a listener with SSL"
+        )
+    if brokers.tls is None or len(found) == 1:
+        return
+    prefix = f"{LISTENER_PREFIX}{brokers.name.lower()}."
+    if not brokers.requires_certificate:
+        raise InvalidConfigError(
+            f"listener {brokers.name} connects brokers without client certificates; set "
+            f"{prefix}ssl.client.auth=required"
+        )
+    for other in found:
+        if other.tls is None or other is brokers:
+            continue
+        if other.tls.truststore == brokers.tls.truststore:
+            raise InvalidConfigError(
+                f"{prefix}ssl.truststore.location and the ssl.truststore.location of listener "
+                f"{other.name} are one file, so every client could pose as a broker; give the "
+                "brokers a CA of their own"
+            )

@@ -1,0 +1,272 @@
+"""TLS listeners: which certificates they take, what their clients are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trustme
+
+from broker_lite.client.transport.blocking import Pool
+from broker_lite.client.transport.steps import CallExchange, Send
+from broker_lite.config import BrokerConfig, parse
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.errors import (
+    InvalidConfigError,
+    LogbusError,
+    NetworkError,
+    ProtocolError,
+    TlsError,
+)
+from broker_lite.model import Endpoint
+from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.connection import ResponseSlot
+from broker_lite.server.network.listener import Listener
+from broker_lite.wire.calls.groups import FindCoordinatorRequest
+from tests.certificates import PemFiles, write_pem
+
+ASK = CallExchange(FindCoordinatorRequest("g"))
+
+
+def listener(pem: PemFiles | None, **settings: str) -> Listener:
+    tls = {"listeners": "SSL://127.0.0.1:0"}
+    if pem is not None:
+        tls["ssl.keystore.location"] = pem.certificate
+    keys = {key.replace("_", "."): value for key, value in settings.items()}
+    return Listener(parse(BrokerConfig, tls | keys), clock=Clock(), metrics=Metrics())
+
+
+def serve(one: Listener, attack: Callable[[Endpoint], Awaitable[None]]) -> list[ResponseSlot]:
+    """Run ``attack`` against the listener, which answers every request with a wrong frame."""
+    begun: list[ResponseSlot] = []
+
+    def begin(frame: memoryview, reply: ResponseSlot) -> None:
+        begun.append(reply)
+        reply.answer([b"\0\0\0\4" + frame[4:8]])
+
+    async def main() -> None:
+        one.start(asyncio.get_running_loop(), begin)
+        try:
+            await asyncio.wait_for(attack(one.bound), 20)
+        finally:
+            one.close()
+
+    asyncio.run(main())
+    return begun
+
+
+def ask(one: Listener, security: ClientSecurity) -> tuple[LogbusError | None, list[ResponseSlot]]:
+    """Send a request; return the client's error, if any, and the requests that arrived."""
+    errors: list[LogbusError] = []
+
+    async def attack(endpoint: Endpoint) -> None:
+        pool = Pool("test", security)
+        try:
+            await asyncio.to_thread(pool.ask, Send(endpoint, ASK))
+        except LogbusError as error:
+            errors.append(error)
+
+    begun = serve(one, attack)
+    return (errors[0] if errors else None), begun
+
+
+def trusting(pem: PemFiles, **settings: object) -> ClientSecurity:
+    return ClientSecurity("SSL", ca_location=pem.ca, **settings)  # type: ignore[arg-type]
+
+
+def test_client_certificate_gives_the_principal(tmp_path: Path) -> None:
+    server = write_pem(tmp_path / "server")
+    client = write_pem(tmp_path / "client", "host", common_name="alice")
+    rules = "RULE:.*CN=([a-z]+).*/$1/"
+    one = listener(
+        server,
+        ssl_client_auth="required",
+        ssl_truststore_location=client.ca,
+        ssl_principal_mapping_rules=rules,
+    )
+    _, [request] = ask(one, trusting(server, certificate_location=client.certificate))
+    assert request.session.principal == "User:alice"
+    assert (
+        request.session.listener == "SSL" and request.session.certificate_ends_ms > Clock().now_ms()
+    )
+
+
+def test_client_without_certificate_is_anonymous_where_none_is_required(tmp_path: Path) -> None:
+    server = write_pem(tmp_path)
+    _, [request] = ask(listener(server), trusting(server))
+    assert request.session.principal == "User:ANONYMOUS"
+
+
+def test_missing_client_certificate_is_named(tmp_path: Path) -> None:
+    server = write_pem(tmp_path)
+    one = listener(server, ssl_client_auth="required", ssl_truststore_location=server.ca)
+    error, begun = ask(one, trusting(server))
+    assert not begun and isinstance(error, TlsError)
+    assert "refused the client certificate (none is set)" in error.message
+    assert "ssl.certificate.location" in error.message
+
+
+def test_foreign_client_certificate_is_named(tmp_path: Path) -> None:
+    server = write_pem(tmp_path / "server")
+    client = write_pem(tmp_path / "client", ca=trustme.CA())
+    one = listener(server, ssl_client_auth="required", ssl_truststore_location=server.ca)
+    error, begun = ask(one, trusting(server, certificate_location=client.certificate))
+    assert not begun and isinstance(error, TlsError)
+    assert f"refused the client certificate {client.certificate}" in error.message
+
+
+def test_certificate_of_an_unknown_ca_is_refused_by_the_client(tmp_path: Path) -> None:
+    server = write_pem(tmp_path / "server")
+    other = write_pem(tmp_path / "other", ca=trustme.CA())
+    error, begun = ask(listener(server), trusting(other))
+    assert not begun and isinstance(error, TlsError)
+    assert f"{other.ca} did not sign the broker's certificate" in error.message
+    assert "set ssl.ca.location" in error.message
+
+
+def test_certificate_for_another_host_is_refused_by_the_client(tmp_path: Path) -> None:
+    server = write_pem(tmp_path, "other.example")
+    advertised = "SSL://other.example:0"
+    error, begun = ask(listener(server, advertised_listeners=advertised), trusting(server))
+    assert not begun and isinstance(error, TlsError)
+    assert "the broker's certificate is not for 127.0.0.1" in error.message
+    one = listener(server, advertised_listeners=advertised)
+    _, begun = ask(one, trusting(server, checks_host_name=False))
+    assert begun
+
+
+def test_tls_client_of_a_plaintext_listener_names_the_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = listener(None, listeners="PLAINTEXT://127.0.0.1:0")
+    with caplog.at_level(logging.DEBUG):
+        error, begun = ask(one, trusting(write_pem(tmp_path)))
+    assert not begun and isinstance(error, NetworkError)
+    assert "if its listener is PLAINTEXT, set security.protocol=PLAINTEXT" in error.message
+    assert "the peer speaks TLS, but this connection does not" in caplog.text
+
+
+def test_plaintext_client_of_a_tls_listener_names_the_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    error, begun = ask(listener(write_pem(tmp_path)), ClientSecurity())
+    assert not begun and isinstance(error, ProtocolError | NetworkError)
+    assert "the client does not speak TLS; set security.protocol=SSL" in caplog.text
+
+
+def test_tls_alert_is_no_frame_length() -> None:
+    """A client that read the alert as a length would allocate 352,518,912 bytes (KIP-498)."""
+    alert = b"\x15\x03\x03\x00\x02\x02\x46"
+
+    async def main() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(4)
+            writer.write(alert)
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            endpoint = Endpoint(*server.sockets[0].getsockname()[:2])
+            with pytest.raises(ProtocolError, match=r"speaks TLS.*security\.protocol"):
+                await asyncio.to_thread(Pool("test").ask, Send(endpoint, ASK))
+
+    asyncio.run(main())
+
+
+def test_oldest_handshake_makes_way_and_late_ones_end(tmp_path: Path) -> None:
+    one = listener(write_pem(tmp_path), connections_before_login_max="2", login_timeout_ms="200")
+
+    async def attack(endpoint: Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        socks = [socket.socket() for _ in range(3)]
+        for sock in socks:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, tuple(endpoint))
+            await loop.sock_sendall(sock, b"\x16\x03\x01")
+        for sock in socks:
+            assert await loop.sock_recv(sock, 1) == b""
+            sock.close()
+
+    assert not serve(one, attack)
+
+
+def test_tls_1_2_client_needs_the_setting(tmp_path: Path) -> None:
+    server = write_pem(tmp_path)
+
+    def versions(one: Listener) -> list[str | None]:
+        found: list[str | None] = []
+
+        def connect(endpoint: Endpoint) -> None:
+            context = ssl.create_default_context(cafile=server.ca)
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            try:
+                with (
+                    socket.create_connection(endpoint) as sock,
+                    context.wrap_socket(sock, server_hostname="127.0.0.1") as wrapped,
+                ):
+                    found.append(wrapped.version())
+            except ssl.SSLError:
+                found.append(None)
+
+        async def attack(endpoint: Endpoint) -> None:
+            await asyncio.to_thread(connect, endpoint)
+
+        serve(one, attack)
+        return found
+
+    assert versions(listener(server)) == [None]
+    assert versions(listener(server, ssl_enabled_protocols="TLSv1.2,TLSv1.3")) == ["TLSv1.2"]
+
+
+def test_unusable_files_stop_the_start(tmp_path: Path) -> None:
+    one, two = write_pem(tmp_path / "1"), write_pem(tmp_path / "2")
+    expired = write_pem(tmp_path / "3", expired=True)
+    nothing = tmp_path / "nothing.pem"
+    nothing.write_text("")
+    for pem, settings, message in (
+        (expired, {}, rf"{expired.certificate}: the certificate expired on 2020-01-02"),
+        (PemFiles("", str(nothing)), {}, "no PEM certificate"),
+        (PemFiles("", "/absent.pem"), {}, "No such file"),
+        (one, {"ssl_key_location": two.certificate}, "not the key of the certificate"),
+        (one, {"advertised_listeners": "SSL://b.example:1"}, "not for the advertised host b.exa"),
+        (
+            one,
+            {"ssl_client_auth": "required", "ssl_truststore_location": str(nothing)},
+            "ssl.truststore.location=.*has no PEM certificate",
+        ),
+    ):
+        with pytest.raises(InvalidConfigError, match=message):
+            listener(pem, **settings)
+
+
+def test_changed_files_serve_new_connections_unless_they_are_unusable(tmp_path: Path) -> None:
+    served = write_pem(tmp_path)
+    one = listener(served)
+    seen: list[bytes] = []
+
+    def connect(endpoint: Endpoint) -> None:
+        context = ssl.create_default_context(cafile=served.ca)
+        with (
+            socket.create_connection(endpoint) as sock,
+            context.wrap_socket(sock, server_hostname="127.0.0.1") as wrapped,
+        ):
+            seen.append(wrapped.getpeercert(binary_form=True) or b"")
+
+    async def attack(endpoint: Endpoint) -> None:
+        await asyncio.to_thread(connect, endpoint)
+        os.replace(write_pem(tmp_path / "new").certificate, served.certificate)
+        one.reload()
+        await asyncio.to_thread(connect, endpoint)
+        expired = write_pem(tmp_path / "old", expired=True)
+        os.replace(expired.certificate, served.certificate)
+        one.reload()
+        await asyncio.to_thread(connect, endpoint)
+
+    serve(one, attack)
+    first, second, third = seen
+    assert first != second == third
