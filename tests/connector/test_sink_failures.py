@@ -24,6 +24,7 @@ from plain_connection import PlainConnection
 from spark_queries import records
 
 from broker_lite.bus import Bus, connect
+from broker_lite.client.administration import transactions
 from broker_lite.client.operations.group_requests import find_coordinator
 from broker_lite.errors import (
     InvalidProducerEpochError,
@@ -290,6 +291,33 @@ def test_commit_after_a_silence_beyond_the_timeout_is_refused(make: Callable[...
     replay = run.again()
     replay.commit(0, replay.write(0, "a"))
     assert run.visible() == ["a", "later", "later"]
+
+
+# Administrators.
+
+
+def test_open_attempts_are_transactions_of_their_sink(make: Callable[..., Run]) -> None:
+    """An administrator who looks for the holder of a last stable offset finds the sink."""
+    run = make()
+    attempts = [run.write(0, "a", "b", task=task) for task in (0, 1)]
+    wheres = [TopicPartition(run.topic, partition) for partition in (0, 1)]
+    admin = run.bus.admin
+    rows = admin.run(lambda cluster, ms: transactions.open_in_logs(cluster, wheres, ms))
+    known = admin.run(lambda cluster, ms: transactions.owners(cluster, rows, ms))
+    assert set(known) == {attempt.producer_id for attempt in attempts}
+    assert {row.transactional_id for row in known.values()} == {run.sink}
+    assert [row for row in rows if transactions.is_hanging(row, known)] == []
+
+    def describe() -> transactions.TransactionDescription:
+        return admin.run(
+            lambda cluster, ms: transactions.describe_transaction(cluster, run.sink, ms)
+        )
+
+    found = describe()
+    assert (found.state, found.timeout_ms) == ("Ongoing", TIMEOUT_MS)
+    assert set(found.partitions) == {row.where for row in rows}
+    run.commit(0, *attempts)
+    assert describe().state == "Empty"
 
 
 # Brokers.

@@ -147,12 +147,6 @@ class SinkCoordinator:
         led = self._led.get(partition)
         return led.machine.open_slots() if led is not None else {}
 
-    def describe(self, partition: int, name: str) -> tuple[SinkHead, dict[int, SinkSlot]] | None:
-        """Return a sink's head and its open attempts; None for an unknown sink."""
-        led = self._led.get(partition)
-        head = led.machine.head(name) if led is not None else None
-        return None if led is None or head is None else (head, led.machine.attempts(name))
-
     async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
         """Carry out a request, ``make(token)``, and return its result.
 
