@@ -88,6 +88,8 @@ class SinkPartition:
         self._slots = dict(slots)
         """As appended; ``_opening`` names those whose first record is under way."""
         self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
+        self._added = {number: slot.partitions for number, slot in slots.items()}
+        """Partitions of each slot in its committed record: only those may be written to."""
         self._opening: dict[int, list[int]] = {}
         """Tokens of the joins that wait for a slot's record, by producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
@@ -264,6 +266,8 @@ class SinkPartition:
                 sink.attempts.discard(producer_id)
                 self._slots[producer_id] = free
                 self._free.append(producer_id)
+            elif error is None:
+                self._added[producer_id] = slot.partitions
             result = ev.SinkResult(error, producer_id, slot.epoch)
             for token in self._opening.pop(producer_id):
                 self._effects.append(ev.SinkReply(token, result))
@@ -366,7 +370,7 @@ class SinkPartition:
         if sink.writing is not None:
             # A decision is under way; its outcome tells whether the attempt is still open.
             raise ConcurrentTransactionsError(f"sink {event.sink!r} is ending a batch; retry")
-        missing = event.partitions - slot.partitions
+        missing = event.partitions - self._added[event.producer_id]
         if missing and event.verify_only:
             raise TransactionAbortableError(
                 f"the attempt of sink {event.sink!r} does not contain this partition"
@@ -377,6 +381,8 @@ class SinkPartition:
         grown = replace(slot, partitions=slot.partitions | missing)
 
         def settled(error: LogbusError | None) -> None:
+            if error is None and event.producer_id in sink.attempts:
+                self._added[event.producer_id] = grown.partitions
             self._effects.append(ev.SinkReply(event.token, ev.SinkResult(error)))
 
         self._write_slot(event.producer_id, grown, settled)
@@ -490,6 +496,7 @@ class SinkPartition:
         """Free a slot after its markers, without waiting for the record."""
         sink = self._sinks[name]
         freed: SinkSlot | None = self._slots.pop(producer_id).freed()
+        self._added.pop(producer_id, None)
         sink.attempts.discard(producer_id)
         if freed is not None and freed.epoch <= EPOCH_LAST:
             self._slots[producer_id] = freed
