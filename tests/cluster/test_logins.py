@@ -108,7 +108,7 @@ def test_own_clients_log_in_with_a_file(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.delenv("LOGBUS_CLIENT_CONFIG", raising=False)
+    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", "")  # restored, though -F sets it
     file = tmp_path / "client.properties"
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     text = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config="

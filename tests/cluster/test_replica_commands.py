@@ -179,10 +179,9 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     assert finding["state"] == "critical" and "no leader" in finding["found"]
     [verdict] = shell.rows("health", code=5)
     assert verdict["state"] == "critical"
-    assert [cause["found"].split("; ")[0].split(": ")[1] for cause in verdict["causes"]] == [
-        "no leader",
-        "under-replicated",
-    ]
+    found = [cause["found"].split("; ")[0].split(": ")[1] for cause in verdict["causes"]]
+    # Topics of other tests may have too few replicas in sync as well.
+    assert found[0] == "no leader" and "under-replicated" in found
     done = shell.run("health", "--broker", "2", "--wait", "--timeout", "0", code=124)
     assert "not registered; brokers that run: 0, 1" in done.stdout
     done = shell.run("broker", "retire", "2", code=1)
