@@ -82,9 +82,9 @@ class MarkerSender:
 
     def send(self, job: MarkerJob) -> None:
         """Begin to send all markers of a job."""
-        for key in job.markers.partitions:
+        for key in sorted(job.markers.partitions):
             self._begin(_Marker(job, key))
-        for group in job.markers.groups:
+        for group in sorted(job.markers.groups):
             self._begin(_Marker(job, group))
 
     def close(self) -> None:
