@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +71,9 @@ class _SinkTask:
             return write_attempt(iterator, self._options, self._columns, self._identity())
         return RowsWritten(write_batches(iterator, self._options, self._columns))
 
+    @abstractmethod
     def _identity(self) -> TaskIdentity:
         """Return the identity of the task that this runs in."""
-        raise NotImplementedError
 
 
 class LogbusWriter(_SinkTask, DataSourceArrowWriter):

@@ -23,7 +23,7 @@ IDLE_S = 900
 
 @click.group(cls=Noun)
 def transactions() -> None:
-    """Transactions: who has one open, and which ones hang."""
+    """List open and hanging transactions; describe and abort one."""
 
 
 @transactions.command("list")

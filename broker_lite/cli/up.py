@@ -52,7 +52,7 @@ LOOK_SECONDS = 0.5
     "Default: the first free ones from 9092 on. 0: any.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--insecure", is_flag=True, help="Let other machines in: there are no logins yet.")
+@click.option("--insecure", is_flag=True, help="Let other machines in: nothing is authorized yet.")
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT/CHROOT",

@@ -120,13 +120,7 @@ def encode_transaction(record: TransactionRecord) -> bytes:
         record.version,
         record.start_ms,
     )
-    topics = groupby(sorted(record.partitions), key=lambda row: row.topic_id)
-
-    def put_topic(topic: tuple[str, Iterable[PartitionKey]]) -> None:
-        writer.uuid(topic[0])
-        writer.array((row.partition for row in topic[1]), writer.i32)
-
-    writer.array([(topic_id, list(rows)) for topic_id, rows in topics], put_topic)
+    put_partitions(writer, record.partitions)
     writer.array(sorted(record.groups), writer.string)
     writer.tag_end()
     return bytes(writer.buffer)
@@ -153,9 +147,7 @@ def decode_transaction(value: bytes) -> TransactionRecord:
         transaction_version,
         start_ms,
     ) = reader.unpack(_FIELDS)
-    partitions: set[PartitionKey] = set()
-    for topic_id, numbers in reader.array(lambda it: (it.uuid(), it.array(Reader.i32))):
-        partitions.update(PartitionKey(topic_id, partition) for partition in numbers)
+    partitions = take_partitions(reader)
     groups = frozenset(reader.array(Reader.string))
     reader.skip_tags()
     if state not in TransactionState.__members__.values():
@@ -170,8 +162,25 @@ def decode_transaction(value: bytes) -> TransactionRecord:
         next_id,
         number,
         transaction_version,
-        frozenset(partitions),
+        partitions,
         groups,
         start_ms,
         changed_ms,
     )
+
+
+def put_partitions(writer: Writer, partitions: frozenset[PartitionKey]) -> None:
+    """Write partitions by topic id, sorted."""
+    topics = groupby(sorted(partitions), key=lambda row: row.topic_id)
+
+    def put_topic(topic: tuple[str, Iterable[PartitionKey]]) -> None:
+        writer.uuid(topic[0])
+        writer.array((row.partition for row in topic[1]), writer.i32)
+
+    writer.array([(topic_id, list(rows)) for topic_id, rows in topics], put_topic)
+
+
+def take_partitions(reader: Reader) -> frozenset[PartitionKey]:
+    """Read what ``put_partitions`` wrote."""
+    topics = reader.array(lambda it: (it.uuid(), it.array(Reader.i32)))
+    return frozenset(PartitionKey(topic_id, row) for topic_id, rows in topics for row in rows)

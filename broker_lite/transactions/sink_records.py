@@ -8,14 +8,13 @@ decision. A *slot* is a producer id of the partition's pool, under which one tas
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import groupby
 from typing import NamedTuple
 
 from broker_lite.errors import ProtocolError
 from broker_lite.model import PartitionKey
+from broker_lite.transactions.records import put_partitions, take_partitions
 from broker_lite.wire.primitives import Reader, Writer
 
 NO_BATCH = -1
@@ -139,13 +138,7 @@ def encode_slot(slot: SinkSlot) -> bytes:
     writer.pack(_SLOT, slot.epoch, slot.batch, slot.task, slot.attempt, slot.timeout_ms)
     writer.string(slot.sink)
     writer.string(slot.run)
-    topics = groupby(sorted(slot.partitions), key=lambda row: row.topic_id)
-
-    def put_topic(topic: tuple[str, Iterable[PartitionKey]]) -> None:
-        writer.uuid(topic[0])
-        writer.array((row.partition for row in topic[1]), writer.i32)
-
-    writer.array([(topic_id, list(rows)) for topic_id, rows in topics], put_topic)
+    put_partitions(writer, slot.partitions)
     writer.tag_end()
     return bytes(writer.buffer)
 
@@ -155,11 +148,9 @@ def decode_slot(value: bytes) -> SinkSlot:
     reader = _reader(value)
     epoch, batch, task, attempt, timeout_ms = reader.unpack(_SLOT)
     sink, run = reader.string(), reader.string()
-    partitions: set[PartitionKey] = set()
-    for topic_id, numbers in reader.array(lambda it: (it.uuid(), it.array(Reader.i32))):
-        partitions.update(PartitionKey(topic_id, partition) for partition in numbers)
+    partitions = take_partitions(reader)
     reader.skip_tags()
-    return SinkSlot(epoch, sink, run, batch, task, attempt, timeout_ms, frozenset(partitions))
+    return SinkSlot(epoch, sink, run, batch, task, attempt, timeout_ms, partitions)
 
 
 def _reader(value: bytes) -> Reader:

@@ -161,10 +161,6 @@ class SinkPartition:
         """Return the committed head of every sink."""
         return {name: sink.head for name, sink in self._sinks.items() if sink.head is not None}
 
-    def slot(self, producer_id: int) -> SinkSlot | None:
-        """Return a slot as it was appended last; None for an unknown producer id."""
-        return self._slots.get(producer_id)
-
     def open_slots(self) -> dict[int, SinkSlot]:
         """Return the slots of all attempts that have no outcome yet."""
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}

@@ -360,7 +360,7 @@ class Copier(Producer):
         await reader.start()
         while True:
             try:
-                # The id is taken before the offsets are read: who is fenced writes none later.
+                # The id comes before the offsets, so that a fenced producer writes none later.
                 self.attempted.append(await client.begin())
                 if not await self._position(client, reader):
                     await client.end(is_commit=False)

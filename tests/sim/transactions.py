@@ -138,7 +138,7 @@ class Transactions:
         return {OUT: self.out, NUMBERS: self.inputs, TRANSACTION_STATE: state}
 
     async def check(self, settled: Callable[[list[PartitionKey], str], Awaitable[None]]) -> None:
-        """Once everything is healed: let all clients finish, and compare what is there."""
+        """After all faults are healed, let all clients finish and compare their records."""
         cluster, checker = self.cluster, self.cluster.checker
         everything = self.keys
         if any(checker.is_lost(key) for keys in everything.values() for key in keys):

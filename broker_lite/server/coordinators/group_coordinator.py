@@ -20,7 +20,7 @@ from hashlib import blake2b
 from broker_lite.config import MINUTE, BrokerConfig
 from broker_lite.coordinator import effects as fx
 from broker_lite.coordinator import events as ev
-from broker_lite.coordinator.group import NEVER, Group
+from broker_lite.coordinator.group import Group
 from broker_lite.errors import (
     CoordinationUnavailableError,
     CoordinatorLoadInProgressError,
@@ -39,6 +39,7 @@ from broker_lite.metadata.group_offsets import GroupAge
 from broker_lite.model import MIRROR_PREFIX, BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.coordinators.alarm import Alarm
 from broker_lite.server.metrics import Labels, Metrics
 
 logger = logging.getLogger("logbus.groups")
@@ -91,8 +92,7 @@ class GroupCoordinator:
         self._bytes_max = config.in_flight_bytes_max // GROUPS_PART
         self._bytes_kept = 0
         self._token = 0
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ms = NEVER
+        self._alarm = Alarm(clock, self._tick)
         self._rebalances = metrics.counter("group_rebalances")
         metrics.gauge("coordinated_groups", self._groups_by_state)
         metrics.gauge(
@@ -365,8 +365,7 @@ class GroupCoordinator:
             self._drop(held, NotCoordinatorError("this broker stops; another one coordinates"))
         for task in (*self._loading.values(), *self._checking):
             task.cancel()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.close()
 
     # Taking groups over.
 
@@ -443,7 +442,7 @@ class GroupCoordinator:
         former = ev.Former(value.members, until_ms)
         held = HeldGroup(Group(group, self._limits, value.generation, former), claim)
         self._held[group] = held
-        self._set_alarm(held.group.deadline_ms)
+        self._alarm.set(held.group.deadline_ms)
         self._look_after(held)
         logger.info("group %r: this broker coordinates it in epoch %d", group, claim.value.epoch)
         return held
@@ -502,7 +501,7 @@ class GroupCoordinator:
             future = held.waiting.pop(effect.token, None)
             if future is not None:
                 self._answer(held, future, effect.result)
-        self._set_alarm(held.group.deadline_ms)
+        self._alarm.set(held.group.deadline_ms)
         is_kept = self._held.get(held.group.name) is held
         if held.group.is_idle and is_kept:
             # ZooKeeper holds the complete state of an empty group; the claim stays.
@@ -556,23 +555,13 @@ class GroupCoordinator:
             ", without members" if effect.is_empty else "",
         )
 
-    def _set_alarm(self, at_ms: int) -> None:
-        if at_ms >= self._alarm_ms:
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        wait_s = max(at_ms - self._clock.monotonic_ms(), 0) / 1000
-        self._alarm_ms = at_ms
-        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
-
     def _tick(self) -> None:
-        self._alarm, self._alarm_ms = None, NEVER
         now_ms = self._clock.monotonic_ms()
         for held in list(self._held.values()):
             if held.group.deadline_ms <= now_ms:
                 self._step(held, ev.GroupTick())
             else:
-                self._set_alarm(held.group.deadline_ms)
+                self._alarm.set(held.group.deadline_ms)
 
 
 def _weight(view: BrokerView, group: bytes) -> bytes:

@@ -21,6 +21,7 @@ from broker_lite.errors import (
     ProtocolError,
 )
 from broker_lite.server.clock import Clock
+from broker_lite.server.coordinators.alarm import Alarm
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
 from broker_lite.transactions import sink_events as ev
 from broker_lite.transactions.effects import SendMarkers
@@ -47,7 +48,7 @@ from broker_lite.transactions.sink_records import (
     slot_of,
 )
 from broker_lite.transactions.sinks import ANSWER_MS, SinkPartition
-from broker_lite.transactions.transaction import NEVER, Now
+from broker_lite.transactions.transaction import Now
 
 logger = logging.getLogger("logbus.transactions")
 
@@ -100,8 +101,7 @@ class SinkCoordinator:
         self._led: dict[int, _LedSinks] = {}
         self._tokens = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ms = NEVER
+        self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
 
     # Leadership.
@@ -188,8 +188,7 @@ class SinkCoordinator:
     def close(self) -> None:
         """Stop the timer; the broker stops."""
         self._is_closed = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.close()
         for task in self._tasks:
             task.cancel()
 
@@ -214,7 +213,7 @@ class SinkCoordinator:
                     future = led.waiting.pop(effect.token, None)
                     if future is not None and not future.done():
                         future.set_result(effect.result)
-        self._set_alarm(led.machine.deadline_ms)
+        self._alarm.set(led.machine.deadline_ms)
 
     def _append(self, led: _LedSinks, number: int, key: bytes, value: bytes | None) -> None:
         if led.is_lost:
@@ -271,19 +270,9 @@ class SinkCoordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _set_alarm(self, at_ms: int) -> None:
-        if at_ms >= self._alarm_ms or self._is_closed:
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        wait_s = max(at_ms - self._clock.monotonic_ms(), 0) / 1000
-        self._alarm_ms = at_ms
-        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
-
     def _tick(self) -> None:
-        self._alarm, self._alarm_ms = None, NEVER
         for led in list(self._led.values()):
             if led.machine.deadline_ms <= self._clock.monotonic_ms():
                 self._step(led, TransactionTick())
             else:
-                self._set_alarm(led.machine.deadline_ms)
+                self._alarm.set(led.machine.deadline_ms)

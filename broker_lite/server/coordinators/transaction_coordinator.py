@@ -30,6 +30,7 @@ from broker_lite.errors import (
 from broker_lite.model import NO_PRODUCER, TRANSACTION_STATE, PartitionKey
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.coordinators.alarm import Alarm
 from broker_lite.server.coordinators.sink_coordinator import SinkCoordinator
 from broker_lite.server.coordinators.state_log import StateLog
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
@@ -50,7 +51,7 @@ from broker_lite.transactions.records import (
 )
 from broker_lite.transactions.sink_events import AddToSlot, SinkRequest, SinkResult
 from broker_lite.transactions.sink_records import SinkSlot
-from broker_lite.transactions.transaction import NEVER, Now, Request, Transaction
+from broker_lite.transactions.transaction import Now, Request, Transaction
 
 logger = logging.getLogger("logbus.transactions")
 
@@ -125,8 +126,7 @@ class TransactionCoordinator:
         self._led: dict[int, LedState] = {}
         self._tokens = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ms = NEVER
+        self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
         self.sinks = SinkCoordinator(
             self, markers=markers, clock=clock, timeout_max_ms=config.transaction_max_timeout_ms
@@ -330,8 +330,7 @@ class TransactionCoordinator:
         self._is_closed = True
         self._markers.close()
         self.sinks.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.close()
         for task in self._tasks:
             task.cancel()
 
@@ -406,7 +405,7 @@ class TransactionCoordinator:
                     future = held.waiting.pop(effect.token, None)
                     if future is not None and not future.done():
                         future.set_result(effect.result)
-        self._set_alarm(held.machine.deadline_ms)
+        self._alarm.set(held.machine.deadline_ms)
 
     def _tidy(self, held: HeldTransaction) -> None:
         """Drop the machine of an idle id; its committed record is the complete state."""
@@ -501,17 +500,7 @@ class TransactionCoordinator:
 
     # Time-outs.
 
-    def _set_alarm(self, at_ms: int) -> None:
-        if at_ms >= self._alarm_ms or self._is_closed:
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        wait_s = max(at_ms - self._clock.monotonic_ms(), 0) / 1000
-        self._alarm_ms = at_ms
-        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
-
     def _tick(self) -> None:
-        self._alarm, self._alarm_ms = None, NEVER
         now_ms = self._clock.monotonic_ms()
         for led in list(self._led.values()):
             for held in list(led.held.values()):
@@ -522,7 +511,7 @@ class TransactionCoordinator:
                     )
                     self._step(held, ev.TransactionTick())
                 else:
-                    self._set_alarm(held.machine.deadline_ms)
+                    self._alarm.set(held.machine.deadline_ms)
 
 
 def _sink_view(sink: str, slots: Mapping[int, SinkSlot]) -> TransactionView:

@@ -88,7 +88,7 @@ class MarkerSender:
             self._begin(_Marker(job, group))
 
     def close(self) -> None:
-        """Stop; the next coordinator sends what is left."""
+        """Stop. The next coordinator sends the remaining markers."""
         for task in self._tasks:
             task.cancel()
         for timer in self._timers:

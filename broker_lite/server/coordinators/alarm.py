@@ -1,0 +1,42 @@
+"""One timer for the earliest of many deadlines. Loop thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker_lite.server.clock import Clock
+
+NEVER = 1 << 62
+"""A deadline that is never reached, in monotonic ms."""
+
+
+class Alarm:
+    """Calls ``ring`` once at the earliest time that was set. ``ring`` sets the next one."""
+
+    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+        self._clock = clock
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._at_ms = NEVER
+        self._is_closed = False
+
+    def set(self, at_ms: int) -> None:
+        """Ring at ``at_ms`` (monotonic), unless an earlier time is set."""
+        if at_ms >= self._at_ms or self._is_closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = max(at_ms - self._clock.monotonic_ms(), 0) / 1000
+        self._at_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._due)
+
+    def close(self) -> None:
+        """Cancel the timer; later calls of ``set`` do nothing."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self._timer, self._at_ms = None, NEVER
+        self._ring()
