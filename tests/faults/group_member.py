@@ -14,7 +14,7 @@ from faults.history import WAIT_S
 from faults.replicated import POLL_S, Replicated
 from plain_connection import PlainConnection
 
-from broker_lite.errors import MemberIdRequiredError
+from broker_lite.errors import MemberIdRequiredError, error_for
 from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 30_000
@@ -33,6 +33,7 @@ class GroupMember:
     def __init__(self, cluster: Replicated, topic: str) -> None:
         self.member_id, self.generation, self.coordinator = "", -1, -1
         self._cluster, self._topic = cluster, topic
+        self._left = -1
         self._connection: PlainConnection | None = None
 
     def close(self) -> None:
@@ -40,16 +41,19 @@ class GroupMember:
             self._connection.close()
 
     def move_from(self, broker_id: int) -> None:
-        """Ask the other brokers until they name another coordinator."""
+        """Ask the other brokers until they name another coordinator; ask this one no more."""
+        self._left = broker_id
         deadline = time.monotonic() + WAIT_S
-        while self._find(broker_id) == broker_id:
+        while self._find() == broker_id:
             assert time.monotonic() < deadline, f"broker {broker_id} coordinates still"
             time.sleep(POLL_S)
 
     def join(self, member_id: str = "") -> int:
-        """Join the group, receive all partitions and return the error of the last call."""
+        """Join the group, receive all partitions and return the error of the last call.
+
+        An error that may pass is retried; with a member id any other error is the result."""
         if self._connection is None:
-            self._find(-1)
+            self._find()
         self.member_id = member_id
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -62,14 +66,16 @@ class GroupMember:
             )  # fmt: skip
             if answer.error_code == MemberIdRequiredError.code:
                 self.member_id = answer.member_id
-            elif answer.error_code == 0 or member_id:
+            elif answer.error_code == 0 or (
+                member_id and not error_for(answer.error_code).retriable
+            ):
                 break
             else:
                 assert time.monotonic() < deadline, answer
                 time.sleep(POLL_S)
                 # The member id may belong to a former coordinator.
-                self.member_id = ""
-                self._find(-1)
+                self.member_id = member_id
+                self._find()
         if answer.error_code == 0:
             self.member_id, self.generation = answer.member_id, answer.generation_id
             row = consumer.SyncGroupRequest.SyncGroupRequestAssignment(
@@ -120,17 +126,16 @@ class GroupMember:
         )
         return self._connected.call_library(request, getattr(consumer, f"{api}Response"))
 
-    def _find(self, but: int) -> int:
-        """Find the coordinator through a broker other than ``but``; connect unless ``but`` is
-        named."""
-        asked = next(broker for broker in self._cluster.brokers.values() if broker.id != but)
+    def _find(self) -> int:
+        """Find the coordinator and connect to it, unless it is the broker that was left."""
+        asked = next(broker for broker in self._cluster.brokers.values() if broker.id != self._left)
         with PlainConnection(asked.endpoint) as connection:
             answer = connection.call_library(
                 metadata.FindCoordinatorRequest(version=2, key=self._topic, key_type=0),
                 metadata.FindCoordinatorResponse,
             )
         self.coordinator = answer.node_id
-        if answer.error_code == 0 and answer.node_id != but:
+        if answer.error_code == 0 and answer.node_id != self._left:
             self.close()
             self._connection = PlainConnection(f"{answer.host}:{answer.port}")
         return int(answer.node_id)

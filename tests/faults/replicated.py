@@ -142,7 +142,7 @@ class Replicated:
         return [row.partition for row in rows if row.leader == broker.id]
 
     def start_all(self) -> None:
-        """Start what is down, let go on what was paused, and wait until all of it serves."""
+        """Start what is down, resume what is paused, and wait until every broker is live."""
         self.zookeeper.start()
         for broker in self.brokers.values():
             broker.resume()
@@ -151,6 +151,8 @@ class Replicated:
             broker.start(wait=False)
         for broker in down:
             broker.wait_ready()
+        # A resumed broker whose session has expired registers again.
+        self.wait(lambda view: len(view.brokers) == len(self.brokers))
 
     def cut_power(self, brokers: Sequence[LocalBroker], random: Random) -> None:
         """The machines of these brokers lose power at one moment; their disks come back."""
