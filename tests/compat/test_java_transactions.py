@@ -152,6 +152,6 @@ def test_transactions_tool_lists_describes_and_aborts(
     assert committed(bus, name, 0) == []
     said = transactions(java, servers, "describe-producers", *where)
     assert re.search(r"^\d+\s+0\s+\d+\s+0\s+\d{13}\s+None", said, re.M), said
-    transactions(java, servers, "forceTerminateTransaction", "--transactional-id", name)
+    transactions(java, servers, "forceTerminateTransaction", "--transactionalId", name)
     assert "Ongoing" not in transactions(java, servers, "describe", "--transactional-id", name)
     note("kafka-transactions: list, describe, find-hanging, abort, forceTerminate", "served")

@@ -228,7 +228,7 @@ public final class Clients {
             admin.listOffsets(Map.of(first, OffsetSpec.latestTiered())).all());
     }
 
-    private void transactionsNotServed() throws Exception {
+    private void transactions() throws Exception {
         asked("listTransactions", () -> admin.listTransactions().all());
         asked("describeTransactions", () -> admin.describeTransactions(List.of("t")).all());
         asked("describeProducers", () -> admin.describeProducers(List.of(first)).all());
@@ -274,7 +274,7 @@ public final class Clients {
         clients.served();
         clients.settingsNotServed();
         clients.clusterNotServed();
-        clients.transactionsNotServed();
+        clients.transactions();
         clients.groupsNotServed();
         clients.admin.close();
     }
