@@ -137,6 +137,8 @@ def _counting(sent: _Sending, topic: str) -> Iterator[None]:
         if sent.records:
             sent.end(wait=isinstance(error, LogbusError))
             output.say(f"{_records(sent.records, sent.written())} are known to be in {topic}")
+        else:
+            output.say(f"no records were sent to {topic}")
         raise
 
 

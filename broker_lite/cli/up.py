@@ -158,7 +158,8 @@ def status(directory: Path | None, form: str | None) -> int:
     if output.is_table(form):
         output.show_one(shown, "table")
         click.echo()
-        output.show(brokers, "table")
+        memory = [{"memory": output.size(broker.pop("memory_bytes"))} for broker in brokers]
+        output.show([row | cell for row, cell in zip(brokers, memory, strict=True)], "table")
     else:
         output.show_one(shown | {"brokers": brokers}, form)
     if shown["running"] < len(brokers):
@@ -180,7 +181,7 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
         pid = broker["pid"] or 0
         runs = process.is_running(pid, marks.get(str(pid), ""))
         memory = process.memory_bytes(pid) if runs else None
-        brokers.append(broker | {"running": runs, "memory": output.size(memory)})
+        brokers.append(broker | {"running": runs, "memory_bytes": memory})
     shown: dict[str, Any] = {
         "bootstrap_servers": facts["bootstrap_servers"],
         "zookeeper": facts["zookeeper"],

@@ -116,7 +116,7 @@ def check_text(option: str, value: str) -> str:
 
 def _checked(option: str, name: str, value: Any, default: Any) -> Any:
     if name == "acks":
-        value = _ACKS.get(value, value)
+        value = _ACKS.get(value, str(value) if isinstance(value, int) else value)
     if name == "compression" and value is None:
         return "none"
     if isinstance(default, bool):

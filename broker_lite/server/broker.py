@@ -295,11 +295,12 @@ class Broker:
         self._stack.push_async_callback(run, None, lambda: self._close_logs(logs))
         opened = await run(None, lambda: logs.open_all(clock.now_ms()))
         self._recovery_s = (clock.monotonic_ms() - began_ms) / 1000
+        stop = "a clean stop" if logs.was_clean else "an unclean stop"
         logger.info(
-            "%s: %d logs opened after %s stop in %d ms",
+            "%s: %d logs opened%s in %d ms",
             config.log_dir,
             len(opened),
-            "a clean" if logs.was_clean else "an unclean",
+            f" after {stop}" if opened else "",
             clock.monotonic_ms() - began_ms,
         )
         _say_what_was_found(logs)

@@ -93,6 +93,7 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     status = json.loads(logbus("status").stdout)
     assert status["running"] == 2
     assert all(broker["running"] for broker in status["brokers"])
+    assert all(isinstance(broker["memory_bytes"], int) for broker in status["brokers"])
     # Every other command finds the cluster by itself.
     logbus("topic", "create", "t", "-p", "2")
     again = logbus("up", "-d", "-n", "2", "--port", "0")

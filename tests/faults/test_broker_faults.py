@@ -115,6 +115,7 @@ def test_sigkill_while_producing_loses_no_acknowledged_record(make_cluster: Make
 def test_graceful_shutdown_is_clean_and_quick(make_cluster: Make) -> None:
     running = make_cluster(1)
     broker = running.brokers[0]
+    assert "unclean" not in Path(broker.log).read_text()
     place = make_topic(running, "clean")
     with PlainConnection(place.address) as waiting, PlainConnection(place.address) as leader:
         assert send_batch(leader, place, rows_batch([b"x"]), acks=1).error_code == 0

@@ -49,6 +49,8 @@ from broker_lite.wire.reused_memory import ReusedMemory
 
 REQUEST_BYTES_MAX = 16 << 20
 """Bytes at which a request is closed, well below a broker's frame limit (64 MiB)."""
+REPORTED_FAILURE = 6
+"""Failures in a row after which a partition's error is reported; 3 s with the default backoff."""
 
 
 class Delivery:
@@ -82,6 +84,8 @@ class Delivery:
         self.problem: LogbusError | None = None
         """The last error of a metadata or InitProducerId request, or None."""
         self.done: list[ProducerBatch] = []
+        self.failing: dict[TopicPartition, LogbusError] = {}
+        """Partitions with ``REPORTED_FAILURE`` failures in a row. The caller reports and clears."""
         self.stale: set[str] = set()
         self.limits_bytes: dict[str, int] = {}
         """Batch limit per topic: half the size of a batch that was refused as too large."""
@@ -229,6 +233,15 @@ class Delivery:
             if part.retry_at_ms > now_ms and part.leader_epoch >= view.leader_epoch(where)
         }
 
+    def unreported(self) -> dict[TopicPartition, LogbusError]:
+        """Return the last error of each failing partition that has not been in ``failing``."""
+        parts = [(where, self._partitions[where]) for where in self._busy]
+        return {
+            where: part.error
+            for where, part in parts
+            if part.error is not None and part.failures < REPORTED_FAILURE
+        }
+
     def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
         """Assign the sequence and encode the batch; return False while it must wait."""
         identity, sequence = batch.identity, batch.sequence
@@ -326,6 +339,8 @@ class Delivery:
             # Batches that were in flight together share one backoff.
             part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
             part.failures += 1
+            if part.failures == REPORTED_FAILURE:
+                self.failing[batch.where] = error
         part.again(batch)
         part.error = error
 

@@ -8,9 +8,10 @@ timers and requests.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker_lite.client.operations import requests
@@ -28,6 +29,7 @@ from broker_lite.errors import (
     NetworkError,
     UnknownTopicOrPartitionError,
 )
+from broker_lite.model import TopicPartition
 from broker_lite.wire.produce import (
     CLIENT_VERSION,
     PartitionRecords,
@@ -35,11 +37,15 @@ from broker_lite.wire.produce import (
     TopicRecords,
 )
 
+logger = logging.getLogger("logbus.producer")
+
 LANE = "produce"
 LOOK_MS = 25
 """Initial milliseconds between metadata requests for a partition without a leader."""
 LOOKS = 12
 """Number of requests after which that pause doubles, up to a second."""
+LOOKS_UNREPORTED = 18
+"""Number of requests after which a warning is logged; about 2 s after the failure."""
 SWEEP_MS = 5_000
 """Milliseconds between sweeps; a sweep frees buffers that no batch used since the last one."""
 LATE_MS = 500
@@ -200,6 +206,9 @@ class Sender:
                 break
         if delivery.done:
             self._report()
+        if delivery.failing:
+            self._warn(delivery.failing)
+            delivery.failing.clear()
         self.on_pumped()
         if delivery.stale and not self._is_renewing:
             self._renew()
@@ -257,6 +266,15 @@ class Sender:
                 self._on_finished(outcome)
         self._on_released(released)
 
+    def _warn(self, failing: Mapping[TopicPartition, LogbusError]) -> None:
+        for where, error in failing.items():
+            logger.warning(
+                "%s: records are not acknowledged yet; retrying for delivery.timeout.ms=%d: %s",
+                where,
+                self._config.delivery_timeout_ms,
+                error,
+            )
+
     def _look_for_late(self) -> None:
         """Ask other brokers for the leaders of overdue requests: a hung leader does not answer."""
         self._late_timer = None
@@ -307,6 +325,8 @@ class Sender:
         # Thousands of partitions refresh less often, to limit the brokers' load.
         pause_ms = max(pause_ms, 3 * (self._shell.now_ms() - began_ms))
         self._renewals += 1
+        if self._renewals == LOOKS_UNREPORTED:
+            self._warn(self.delivery.unreported())
 
         def go_on() -> None:
             self._is_renewing = False

@@ -63,6 +63,11 @@ def test_wrong_values(options: dict[str, Any]) -> None:
         build(ProducerConfig, options, {})
 
 
+def test_acks_names_its_choices() -> None:
+    with pytest.raises(InvalidConfigError, match="acks='3': give one of 0, 1, all"):
+        build(ProducerConfig, {"acks": 3}, {})
+
+
 @pytest.mark.parametrize(("given", "kept"), [(-1, "all"), ("all", "all"), (1, "1"), (0, "0")])
 def test_acks(given: Any, kept: str) -> None:
     config = build(ProducerConfig, {"acks": given}, {})

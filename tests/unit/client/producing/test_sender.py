@@ -23,6 +23,7 @@ from broker_lite.errors import (
     LogbusError,
     NetworkError,
     NoBrokersError,
+    NotEnoughReplicasError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.record import arrow
@@ -118,6 +119,19 @@ class Bench:
             row.partition: arrow.decode(row.records, read_header(row.records))
             for row in topic.partitions
         }
+
+
+def test_repeated_refusals_of_a_partition_are_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    bench.rows((None, b"v"), partition=0)
+    for _ in range(12):
+        bench.world.the(ApiKey.PRODUCE).produced(p0=(NotEnoughReplicasError.code, -1))
+        bench.world.run(1000)
+    [warning] = caplog.messages
+    assert warning.startswith("t-0: records are not acknowledged yet")
+    assert "NOT_ENOUGH_REPLICAS" in warning
 
 
 def test_keys_go_to_their_partitions_in_order_and_futures_find_their_offsets() -> None:
