@@ -91,6 +91,10 @@ class Transaction:
         self._begun_ms = 0
         """Monotonic time at which the transaction began, or was loaded."""
         self._retry_ms = 0
+        self._end_number = 0
+        """Number of the Persist whose record ends the last transaction; 0 once the log holds that
+        record, or a later one."""
+        self._is_end_refused = False
         self._connection: int | None = None
         """Connection on which the transaction began; None if it began before the load."""
         self._spare_id: int | None = None
@@ -141,8 +145,10 @@ class Transaction:
 
     @property
     def deadline_ms(self) -> int:
-        """Monotonic time at which the open transaction times out."""
+        """Monotonic time at which the open transaction times out, or its end is written again."""
         record = self.record
+        if self._is_end_refused and not self._is_busy:
+            return self._retry_ms
         if self._is_busy or record is None or record.state is not TransactionState.ONGOING:
             return NEVER
         return max(self._begun_ms + record.timeout_ms, self._retry_ms)
@@ -152,7 +158,7 @@ class Transaction:
         """Whether the committed record is the complete state, so that the machine can be
         dropped."""
         is_open = self.record is not None and self.record.is_open
-        return not (self._is_busy or self._parked or is_open)
+        return not (self._is_busy or self._parked or is_open or self._is_end_refused)
 
     @property
     def unfinished(self) -> frozenset[ev.Participating]:
@@ -483,6 +489,8 @@ class Transaction:
 
     def _persisted(self, number: int) -> None:
         pending = self._pending
+        if number >= self._end_number:
+            self._end_number, self._is_end_refused = 0, False
         if pending is None or pending.number != number:
             return
         self._pending = None
@@ -506,6 +514,9 @@ class Transaction:
 
     def _refused(self, event: ev.RecordRefused) -> None:
         pending = self._pending
+        if event.number == self._end_number:
+            self._is_end_refused = True
+            self._retry_ms = self._now.monotonic_ms + RETRY_MS
         if pending is None or pending.number != event.number:
             return
         self._pending = None
@@ -565,8 +576,14 @@ class Transaction:
             )
         self.record = done
         self._connection = None
+        self._persist_end()
+
+    def _persist_end(self) -> None:
+        """Write the record that ends the transaction. A request need not wait for it: the record
+        of the next change follows it in the log, or takes its place."""
         self._numbers += 1
-        self._effects.append(fx.Persist(self._numbers, done))
+        self._end_number, self._is_end_refused = self._numbers, False
+        self._effects.append(fx.Persist(self._numbers, self.record))
 
     # Load, time, loss.
 
@@ -576,7 +593,11 @@ class Transaction:
             self._send_markers()
 
     def _tick(self) -> None:
-        if self.deadline_ms <= self._now.monotonic_ms:
+        if self.deadline_ms > self._now.monotonic_ms:
+            return
+        if self._is_end_refused:
+            self._persist_end()
+        else:
             self._prepare(TransactionState.PREPARE_ABORT, None)
 
     def _expire(self, before_ms: int) -> None:

@@ -6,7 +6,8 @@
 - ``add who=a as=5:3 parts=T-0,T-1 groups=g`` with ``v1`` and ``on=connection``, ``broker``, or
   ``verify`` (a broker's, too).
 - ``commit who=a as=5:3`` and ``abort``, with ``v1`` and ``on=``.
-- ``persisted`` and ``refused`` settle the oldest record that has no outcome.
+- ``persisted`` and ``refused`` settle the oldest record that has no outcome; ``persisted end`` and
+  ``refused end`` the last record that ends a transaction.
 - ``done T-0 g`` reports participants; ``pid 9`` brings a producer id, ``pid`` fails to.
 """
 
@@ -51,6 +52,7 @@ class TransactionMachine:
         self.machine = Transaction("x", record)
         self._labels: dict[int, str] = {}
         self._written: deque[int] = deque()
+        self._end = 0
         self._number = 0
 
     def do(self, verb: str, words: Words) -> list[str]:
@@ -88,10 +90,10 @@ class TransactionMachine:
                     connection=_on(words),
                 )
             case "persisted":
-                return ev.Persisted(self._written.popleft())
+                return ev.Persisted(self._end if others else self._written.popleft())
             case "refused":
                 error = CoordinatorNotAvailableError("the state log refused the record")
-                return ev.RecordRefused(self._written.popleft(), error)
+                return ev.RecordRefused(self._end if others else self._written.popleft(), error)
             case "done":
                 number = int(words.get("number", self._number))
                 return [
@@ -127,6 +129,8 @@ class TransactionMachine:
                     TransactionState.COMPLETE_ABORT,
                 ):
                     self._written.append(effect.number)
+                else:
+                    self._end = effect.number
                 return f"write {_show(effect.record)}"
             case fx.SendMarkers():
                 self._number = effect.transaction

@@ -57,8 +57,6 @@ logger = logging.getLogger("logbus.transactions")
 
 PARK_S = 1.0
 """Seconds that a client's request waits for the id's previous change."""
-RETRY_S = 1.0
-"""Seconds before the record of a completed transaction is appended again after a refusal."""
 ID_BYTES_MAX = 1024
 """Maximum bytes of a transactional id."""
 IDS_MAX = 200_000
@@ -439,17 +437,7 @@ class TransactionCoordinator:
                     f"the record of transactional id {held.machine.name!r} was refused; try again: "
                     f"{error.message}"
                 )
-            if record is not None and held.machine.record is record:
-                # The transaction is complete, though not in the log.
-                held.appends += 1
-                asyncio.get_running_loop().call_later(RETRY_S, again)
-                return
             self._step(held, ev.RecordRefused(effect.number, reason))
-
-        def again() -> None:
-            held.appends -= 1
-            if held.machine.record is record and not self._is_closed:
-                self._append(held, effect)
 
         self._log.append(led.partition, key, value, flags).add_done_callback(settled)
 
