@@ -13,7 +13,7 @@ from functools import partial
 
 from broker_lite.client.consuming.assignment import Release
 from broker_lite.client.consuming.changes import MemberIdentity, Standing
-from broker_lite.client.consuming.deleted_topics import GoneTopics
+from broker_lite.client.consuming.deleted_topics import DeletedTopics
 from broker_lite.client.consuming.reader_core import ReaderCore
 from broker_lite.client.consuming.starting import Begun
 from broker_lite.client.consuming.waits import Await, Request, RunOperation, Task
@@ -49,7 +49,7 @@ class NativeMembership:
         """The thread that last asked for records."""
         self._is_halting = False
         self._halted = threading.Event()
-        reader.assignment.gone = GoneTopics(reader.intake, reader.engine, GONE_MS)
+        reader.assignment.gone = DeletedTopics(reader.collector, reader.engine, GONE_MS)
         session.add(reader)
 
     @property

@@ -38,7 +38,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import Peers
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
-from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
+from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, CoordinatorFencing
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
 from broker_lite.server.coordinators.transaction_coordinator import (
@@ -402,7 +402,7 @@ class Broker:
     def _start_housekeeping(self, parts: BrokerContext) -> None:
         config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
         replicas, groups = parts.replicas, parts.groups
-        opinion = SecondOpinion(config.broker_id, parts.registry, groups, parts.calls.send)
+        opinion = CoordinatorFencing(config.broker_id, parts.registry, groups, parts.calls.send)
 
         async def keep(work: Callable[[int], Any]) -> None:
             if logs.failed:

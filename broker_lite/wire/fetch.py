@@ -44,7 +44,7 @@ FLAG_CHECKS_CRC = 1
 FLAG_ENDS_ONLY = 2
 """Flag: wait as usual, but answer without records; the sender wants only end offsets."""
 
-FLAG_DOUBTS = 4
+FLAG_REPAIR = 4
 """Flag: the sender received a corrupt batch; check the CRC before sending, even for a verified
 range."""
 

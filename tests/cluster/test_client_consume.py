@@ -9,7 +9,7 @@ from patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.client import EndOffsetsWatch, read_range
-from broker_lite.client.consuming.intake import JOINED_BYTES
+from broker_lite.client.consuming.fetch_collector import JOINED_BYTES
 from broker_lite.client.received import records
 from broker_lite.errors import (
     InvalidConfigError,
@@ -82,7 +82,7 @@ def test_rows_that_failed_to_join_are_redelivered(
         where = TopicPartition(topic, 0)
         for module, read in (
             ("reader_core.arrow_rows", consumer.poll_arrow),
-            ("intake.records", consumer.poll),
+            ("collector.records", consumer.poll),
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(f"broker_lite.client.consuming.{module}", full)

@@ -1,9 +1,9 @@
 """The production consumer on the simulator's clock and network.
 
-``FetchEngine`` (leaders, epochs, failover, what is fetched when) and ``Intake`` (positions, checks)
-run as they are over ``SimShell``; a fetch is its real bytes, answered by the broker's real handler.
-Every batch that comes out is compared with what is committed, and begins where the one before
-ended: nothing is read too early, skipped or read twice.
+``FetchEngine`` (leaders, epochs, failover, what is fetched when) and ``FetchCollector`` (positions,
+checks) run as they are over ``SimShell``; a fetch is its real bytes, answered by the broker's real
+handler. Every batch that comes out is compared with what is committed, and begins where the one
+before ended: nothing is read too early, skipped or read twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sim.cluster import SimCluster, pick
 from sim.history import Commit, History
 from sim.workload import Client
 
-from broker_lite.client.consuming.intake import ConcatenatedSlices, Intake
+from broker_lite.client.consuming.fetch_collector import ConcatenatedSlices, FetchCollector
 from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
@@ -68,9 +68,9 @@ class Consumer(Client):
             retry_backoff_ms=200,
         )
         self._engine = FetchEngine(
-            shell, self._view, config, on_arrival=self._news.set, on_view=lambda view: None
+            shell, self._view, config, on_fetched=self._news.set, on_view=lambda view: None
         )
-        self._intake = Intake(self._engine, skips_corrupt=False)
+        self._collector = FetchCollector(self._engine, skips_corrupt=False)
 
     async def start(self, offsets: Mapping[PartitionKey, int] | None = None) -> None:
         """Find the topic, and begin to fetch, where no offset is given at 0."""
@@ -97,7 +97,7 @@ class Consumer(Client):
 
     def _seek(self, offsets: dict[TopicPartition, int]) -> None:
         self.positions.update(offsets)
-        self._intake.begin(offsets)
+        self._collector.begin(offsets)
 
     async def run(self) -> None:
         """Read, rewind now and then, and commit how far it came."""
@@ -149,13 +149,13 @@ class Consumer(Client):
 
     def _take(self) -> None:
         """Whatever has arrived."""
-        intake = self._intake
-        intake.settle()
+        collector = self._collector
+        collector.settle()
         before = dict(self.positions)
         try:
-            while intake.advance(self._out_of_range):
+            while collector.advance(self._out_of_range):
                 parts = ConcatenatedSlices()
-                intake.take_rows(parts, None)
+                collector.take_rows(parts, None)
                 for where, rows in parts.slices:
                     self._check(where, rows)
         except CorruptMessageError as error:

@@ -37,7 +37,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition, topic_id_text
 from broker_lite.server.cluster.registry import BrokerRegistration, NewTopic, Registry
-from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
+from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, CoordinatorFencing
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.handlers import delete_groups
 from broker_lite.server.metrics import Metrics
@@ -113,7 +113,7 @@ class BrokerProcess:
 
     async def ask_others(self) -> None:
         """What a broker does beside the requests of members."""
-        opinion = SecondOpinion(self.broker_id, self.registry, self.groups, self.ask)
+        opinion = CoordinatorFencing(self.broker_id, self.registry, self.groups, self.ask)
         while True:
             await asyncio.sleep(LOOK_MS / 1000)
             await opinion.look()

@@ -120,7 +120,7 @@ class LossyReader(Consumer):
         for lost in [at for at in rows if at >= offset]:
             del rows[lost]
         self.positions[where] = offset
-        self._intake.go_on(where, goes_on_at)
+        self._collector.go_on(where, goes_on_at)
 
     async def read_to(self, key: PartitionKey, mark: bytes) -> None:
         """Until this value was read."""

@@ -125,11 +125,11 @@ class StreamReader:
     # The reader's thread.
 
     async def run(self) -> None:
-        chance, consumer, intake = self.world.chance, self.consumer, self.core.intake
+        chance, consumer, collector = self.world.chance, self.consumer, self.core.collector
         while consumer.alive and consumer.refused is None:
             self.is_at_work = False
             if consumer.commits == ITSELF and chance.random() < 0.3:
-                self.commit(intake.settled())
+                self.commit(collector.settled())
             with suppress(LogbusError):
                 await self.reader.run(self.core.take_changes())
             if not consumer.alive:
@@ -137,10 +137,10 @@ class StreamReader:
             self.hand_out()
             self.is_at_work = True
             if consumer.commits == BEFORE_WORK:
-                self.commit(intake.commitable())
+                self.commit(collector.commitable())
             await self.work()
             if consumer.commits == AFTER_WORK and chance.random() < 0.3:
-                self.commit(intake.commitable())
+                self.commit(collector.commitable())
 
     async def work(self) -> None:
         chance = self.world.chance
@@ -254,7 +254,7 @@ class Reader:
         self.alive = False
         for stream in self.streams:
             if self.commits == ITSELF and not stream.is_at_work:
-                rows = stream.core.intake.settled()
+                rows = stream.core.collector.settled()
                 await self.commit(rows, stream.core.assignment.grants(rows))
         await self.member.close()
 

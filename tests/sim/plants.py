@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.errors import LogbusError
 from broker_lite.metadata import registration, znodes
@@ -519,8 +519,8 @@ def consumers_keep_their_leader(patch: Patch) -> None:
 def answers_of_old_seeks_count(patch: Patch) -> None:
     """What was fetched before a consumer sought is handed out after it."""
 
-    def arrival(self: Intake) -> Any:
-        arrivals = self._engine.arrivals
-        return arrivals.popleft() if arrivals else None
+    def fetched(self: FetchCollector) -> Any:
+        fetched = self._engine.fetched
+        return fetched.popleft() if fetched else None
 
-    patch.setattr(Intake, "_next_arrival", arrival)
+    patch.setattr(FetchCollector, "_next_fetched", fetched)

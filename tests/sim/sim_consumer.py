@@ -50,4 +50,4 @@ class SimConsumer(AsyncConsumer):
 
     def move(self, where: TopicPartition, count: int) -> None:
         """Move a position forward, as handing out records does."""
-        self.core.intake.begin({where: self.position(where) + count})
+        self.core.collector.begin({where: self.position(where) + count})

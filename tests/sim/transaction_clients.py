@@ -22,7 +22,7 @@ from sim.history import History
 from sim.scheduler import stream
 from sim.transaction_truth import Pair, TransactionTruth
 
-from broker_lite.client.consuming.intake import ConcatenatedSlices
+from broker_lite.client.consuming.fetch_collector import ConcatenatedSlices
 from broker_lite.client.operations import group_requests
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.transaction_requests import OffsetsToCommit
@@ -470,12 +470,12 @@ class CommittedReader(Consumer):
     def _take(self) -> None:
         self._returned = {where: set() for where in self.positions}
         before = dict(self.positions)
-        intake = self._intake
-        intake.settle()
+        collector = self._collector
+        collector.settle()
         try:
-            while intake.advance(self._out_of_range):
+            while collector.advance(self._out_of_range):
                 parts = ConcatenatedSlices()
-                intake.take_rows(parts, None)
+                collector.take_rows(parts, None)
                 for where, rows in parts.slices:
                     self._check(where, rows)
         except CorruptMessageError as error:
@@ -485,7 +485,7 @@ class CommittedReader(Consumer):
         except LogbusError as error:
             raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
         for where, start in before.items():
-            end = max(self.positions[where], intake.position(where) or 0)
+            end = max(self.positions[where], collector.position(where) or 0)
             if end > start:
                 self.truth.read(self.keys[where], start, end, self._returned[where])
                 self.positions[where] = end

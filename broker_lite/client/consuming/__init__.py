@@ -5,7 +5,7 @@
   their base
 - ``membership``: the port to a group, which gives, takes and loses partitions (``changes``,
   ``assignment``); ``no_membership`` reads alone
-- ``intake``: decoding and positions, on the reader's thread
+- ``fetch_collector``: decoding and positions, on the reader's thread
 - ``starting``: starting offsets
 - ``partition_discovery``, ``deleted_topics``: partitions that are created or deleted
 """

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker_lite.client.consuming.changes import Change, Give, Lose, Standing, Take
-from broker_lite.client.consuming.deleted_topics import GoneTopics
-from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.consuming.deleted_topics import DeletedTopics
+from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.consuming.starting import Starts
 from broker_lite.model import TopicPartition
 
@@ -29,13 +29,13 @@ class Release(NamedTuple):
 class AssignmentQueue:
     """The reader's queue of changes. ``pending`` partitions are given and not started."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
         """Changes, and starting offsets of partitions that the reader discovered."""
         self.pending: dict[TopicPartition, Standing | None] = {}
-        self.gone: GoneTopics | None = None
+        self.gone: DeletedTopics | None = None
         """Delayed errors of deleted topics; None: raise them at once."""
-        self._intake = intake
+        self._collector = collector
         self._grants: dict[TopicPartition, int] = {}
 
     def __bool__(self) -> bool:
@@ -61,7 +61,7 @@ class AssignmentQueue:
             change = self.queue.popleft()
             match change:
                 case Starts():
-                    self._intake.begin(*change)
+                    self._collector.begin(*change)
                 case Give(grants, standings):
                     self.pending |= {where: standings.get(where) for where in grants}
                     self._grants |= grants
@@ -80,11 +80,11 @@ class AssignmentQueue:
         """Start pending partitions at these offsets."""
         for where in starts.offsets:
             self.pending.pop(where, None)
-        self._intake.begin(*starts)
+        self._collector.begin(*starts)
 
     def end(self, wheres: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""
         for where in wheres:
             self.pending.pop(where, None)
             self._grants.pop(where, None)
-            self._intake.end(where)
+            self._collector.end(where)

@@ -8,44 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker_lite.client.consuming.intake import Intake
-from broker_lite.client.fetch.fetch_engine import Arrival, FetchEngine
+from broker_lite.client.consuming.fetch_collector import FetchCollector
+from broker_lite.client.fetch.fetch_engine import FetchedBatches, FetchEngine
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.model import TopicPartition
 
 
-class GoneTopics:
-    """Delayed deleted-topic errors of an ``Intake``. ``on_told`` is called for each of them."""
+class DeletedTopics:
+    """Delayed deleted-topic errors of a ``FetchCollector``. ``on_delayed`` is called for each of
+    them."""
 
     def __init__(
         self,
-        intake: Intake,
+        collector: FetchCollector,
         engine: FetchEngine,
         patience_ms: float,
-        on_told: Callable[[], None] = lambda: None,
+        on_delayed: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._patience_ms = patience_ms
-        self._on_told = on_told
-        self._put_off: list[tuple[float, Arrival]] = []
-        self._told: set[tuple[TopicPartition, int]] = set()
-        intake.puts_off = self._puts_off
+        self._on_delayed = on_delayed
+        self._delayed: list[tuple[float, FetchedBatches]] = []
+        self._reported: set[tuple[TopicPartition, int]] = set()
+        collector.delays_error = self.delays_error
 
     @property
     def is_due(self) -> bool:
         """Whether an error has been delayed for long enough."""
-        return bool(self._put_off) and self._put_off[0][0] <= monotonic_ms()
+        return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
-    def _puts_off(self, arrival: Arrival) -> bool:
-        key = arrival.where, arrival.generation
-        if key in self._told:
+    def delays_error(self, fetched: FetchedBatches) -> bool:
+        """Delay a first deleted-topic error of a partition; return False for its second."""
+        key = fetched.where, fetched.generation
+        if key in self._reported:
             return False
-        self._told.add(key)
-        self._put_off.append((monotonic_ms() + self._patience_ms, arrival))
-        self._on_told()
+        self._reported.add(key)
+        self._delayed.append((monotonic_ms() + self._patience_ms, fetched))
+        self._on_delayed()
         return True
 
     def release(self) -> None:
         """Return overdue errors to the reader's queue; errors of revoked partitions are void."""
         while self.is_due:
-            self._engine.arrivals.append(self._put_off.pop(0)[1])
+            self._engine.fetched.append(self._delayed.pop(0)[1])

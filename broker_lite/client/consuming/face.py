@@ -51,7 +51,7 @@ class ConsumerFace:
         Raises InvalidGroupIdError without a group, NotOwnerError for a partition that the member
         lost, and InvalidConfigError for a native group.
         """
-        group, offsets = self.core.group_id(), self.core.intake.commitable()
+        group, offsets = self.core.group_id(), self.core.collector.commitable()
         grants = self.core.assignment.grants(offsets)
         identity = self.core.membership.identity({where: grants.get(where) for where in offsets})
         return MemberOffsets(group, identity, offsets)
@@ -60,13 +60,13 @@ class ConsumerFace:
 
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions that the consumer reads."""
-        return self.core.intake.assignment()
+        return self.core.collector.assignment()
 
     def position(self, topic: str | TopicPartition, partition: int | None = None) -> int:
         """Return the offset of the partition's next record. Raises UnknownTopicOrPartitionError
         for a partition that is not read."""
         where = self._where(topic, partition)
-        found = self.core.intake.position(where)
+        found = self.core.collector.position(where)
         assert found is not None
         return found
 
@@ -76,7 +76,7 @@ class ConsumerFace:
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the positions without records in flight, as an automatic commit uses them."""
-        return self.core.intake.settled()
+        return self.core.collector.settled()
 
     def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:
         """Move a position: ``seek(topic, partition, offset)`` or ``seek(TopicPartition(…),
@@ -90,25 +90,25 @@ class ConsumerFace:
             where = self._where(topic, partition)
         if not isinstance(offset, int) or not 0 <= offset <= INT64_MAX:
             raise InvalidConfigError(f"seek to offset {offset!r}: give a number from 0 to 2^63-1")
-        self.core.intake.begin({where: offset})
+        self.core.collector.begin({where: offset})
 
     def pause(self, *wheres: TopicPartition) -> None:
         """Stop returning records of these partitions, or of all."""
-        self.core.intake.pause(wheres or self.assignment(), True)
+        self.core.collector.pause(wheres or self.assignment(), True)
 
     def resume(self, *wheres: TopicPartition) -> None:
         """Resume these partitions, or all."""
-        self.core.intake.pause(wheres or self.assignment(), False)
+        self.core.collector.pause(wheres or self.assignment(), False)
         self.core.notify()
 
     def paused(self) -> list[TopicPartition]:
         """Return the paused partitions."""
-        return self.core.intake.paused()
+        return self.core.collector.paused()
 
     @property
     def skipped(self) -> list[tuple[TopicPartition, int, int]]:
         """Ranges that ``on_corrupt="skip"`` skipped: (partition, first offset, next offset)."""
-        return self.core.intake.skipped
+        return self.core.collector.skipped
 
     @property
     def resets(self) -> list[Reset]:
@@ -121,7 +121,7 @@ class ConsumerFace:
             if partition is None:
                 raise InvalidConfigError(f"which partition of {topic!r}? give its number")
             where = TopicPartition(str(topic), partition)
-        if self.core.intake.position(where) is None:
+        if self.core.collector.position(where) is None:
             raise UnknownTopicOrPartitionError(f"{where} is not read by this consumer")
         return where
 

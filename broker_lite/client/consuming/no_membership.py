@@ -54,7 +54,7 @@ class NoMembership:
         starts: Starts = yield RunOperation(
             starting_offsets(reader.cluster, reader.group, wheres, reader.config, deadline_ms)
         )
-        reader.intake.begin(*starts)
+        reader.collector.begin(*starts)
 
     def asked(self) -> None:
         """Do nothing: no group expects calls."""

@@ -1,8 +1,8 @@
 """``ReaderCore``: the reader of every consumer, as tasks that yield what they wait for.
 
 The fetch engine prefetches on the shell's thread. The reader's thread decodes, tracks positions
-(``intake``), applies changes of the assignment and commits. A driver runs the tasks: ``Consumer``
-blocks, ``AsyncConsumer`` awaits. A membership (``membership``) gives the partitions.
+(``fetch_collector``), applies changes of the assignment and commits. A driver runs the tasks:
+``Consumer`` blocks, ``AsyncConsumer`` awaits. A membership (``membership``) gives the partitions.
 
 A call for records has three parts: ``ask``, ``fill`` unless the reader ``is_ready``, and a ``take``
 method, which waits for nothing. A cancelled call therefore loses no rows.
@@ -19,7 +19,12 @@ import pyarrow as pa
 
 from broker_lite.client.callbacks import Callback, Callbacks, call_back
 from broker_lite.client.consuming.assignment import AssignmentQueue, Release
-from broker_lite.client.consuming.intake import JOINED_ROWS, ConcatenatedSlices, Intake, arrow_rows
+from broker_lite.client.consuming.fetch_collector import (
+    JOINED_ROWS,
+    ConcatenatedSlices,
+    FetchCollector,
+    arrow_rows,
+)
 from broker_lite.client.consuming.membership import ConsumerMembership
 from broker_lite.client.consuming.partition_discovery import PartitionDiscovery
 from broker_lite.client.consuming.starting import Starts, reset_offsets
@@ -85,12 +90,12 @@ class ReaderCore:
             shell,
             cluster,
             config,
-            on_arrival=notify,
+            on_fetched=notify,
             on_view=self._look_for_partitions,
             in_place=in_place,
         )
-        self.intake = Intake(self.engine, skips_corrupt=config.on_corrupt == "skip")
-        self.assignment = AssignmentQueue(self.intake)
+        self.collector = FetchCollector(self.engine, skips_corrupt=config.on_corrupt == "skip")
+        self.assignment = AssignmentQueue(self.collector)
         self._callbacks = callbacks
         self._is_committing = False
         self._is_closed = False
@@ -98,7 +103,7 @@ class ReaderCore:
         self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
         """Positions that are not in the log, each with the error of its fetch."""
         self.membership = joining(self)
-        self.intake.is_held_back = self.membership.is_held_back
+        self.collector.is_held_back = self.membership.is_held_back
         self.discovery = PartitionDiscovery(
             shell,
             cluster,
@@ -124,14 +129,14 @@ class ReaderCore:
 
     def ask(self) -> None:
         """Begin a call for records: the records of earlier calls are processed."""
-        self.intake.settle()
+        self.collector.settle()
         self.membership.asked()
 
     def is_ready(self) -> bool:
         """Open the next rows. Return False if none have arrived, or if ``fill`` must act first."""
         if self.end is not None or self.commit_due or self._outside or self.has_changes:
             return False
-        return self.intake.advance(self._note_outside)
+        return self.collector.advance(self._note_outside)
 
     def fill(self, timeout_s: float | None) -> Task[bool]:
         """Commit, apply changes and wait for rows; return False on time-out."""
@@ -147,7 +152,7 @@ class ReaderCore:
                     yield from self.take_changes()
                 while self._outside:
                     yield from self._reset()
-                if self.intake.advance(self._note_outside):
+                if self.collector.advance(self._note_outside):
                     return True
                 if self.shell.now_ms() >= deadline_ms:
                     return False
@@ -161,7 +166,7 @@ class ReaderCore:
         if self.end is not None:
             raise self.end
         try:
-            return self.intake.advance(self._note_outside)
+            return self.collector.advance(self._note_outside)
         except LogbusError:
             return False
 
@@ -171,49 +176,49 @@ class ReaderCore:
             or self.commit_due
             or bool(self._outside)
             or self.has_changes
-            or self.intake.has_arrivals()
+            or self.collector.has_fetched()
         )
 
     def take_records(self, max_records: int) -> list[Record]:
         """Return the open and the received rows as records, at most ``max_records``."""
-        intake = self.intake
+        collector = self.collector
         try:
-            found = intake.take_records(max_records)
-            while len(found) < max_records and not intake.is_drained and self._is_more():
-                found += intake.take_records(max_records - len(found))
+            found = collector.take_records(max_records)
+            while len(found) < max_records and not collector.is_drained and self._is_more():
+                found += collector.take_records(max_records - len(found))
             return found
         except BaseException:
-            intake.give_back()
+            collector.give_back()
             raise
 
     def take_rows(self, *, headers: bool, max_rows: int | None) -> pa.RecordBatch:
         """Return the open and the received rows as Arrow, at most ``max_rows``."""
-        intake = self.intake
+        collector = self.collector
         parts = ConcatenatedSlices()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
         try:
             left = max_rows
-            while intake.take_rows(parts, left) and parts.row_count < limit and self._is_more():
+            while collector.take_rows(parts, left) and parts.row_count < limit and self._is_more():
                 left = None if max_rows is None else max_rows - parts.row_count
             return arrow_rows(parts.slices, headers=headers)
         except BaseException:
-            intake.give_back()
+            collector.give_back()
             raise
 
     def each_record(self, fill: Callable[[], object]) -> Iterator[Record]:
         """Yield records. Call ``fill`` where the reader is not ready; end if it returns False."""
-        intake, queue = self.intake, self.assignment.queue
-        is_held_back = intake.is_held_back
+        collector, queue = self.collector, self.assignment.queue
+        is_held_back = collector.is_held_back
         while True:
             self.ask()
             if not self.is_ready() and not fill():
                 return
-            at = intake.at
-            for record in intake.peek_records(RECORDS_AHEAD):
+            at = collector.at
+            for record in collector.peek_records(RECORDS_AHEAD):
                 at += 1
-                intake.at = at
+                collector.at = at
                 yield record
-                if self.commit_due or intake.at != at or not intake.is_single:
+                if self.commit_due or collector.at != at or not collector.is_single:
                     break  # a commit is due, or the caller sought, paused or polled
                 if queue or (is_held_back is not None and is_held_back()):
                     break
@@ -243,7 +248,7 @@ class ReaderCore:
 
     def _release(self, release: Release) -> Task[None]:
         membership, is_committed = self.membership, self.config.auto_commit
-        reads = [where for where in self.intake.assignment() if where in release.grants]
+        reads = [where for where in self.collector.assignment() if where in release.grants]
         lost = [
             where
             for where in reads
@@ -253,11 +258,11 @@ class ReaderCore:
         try:
             yield from self._call_back(self._callbacks.lost, lost)
             if revoked and is_committed and not membership.reports_positions:
-                settled = self.intake.settled()
+                settled = self.collector.settled()
                 yield from self._try_commit({where: settled[where] for where in revoked})
             yield from self._call_back(self._callbacks.on_revoke, revoked)
         finally:
-            positions = self.intake.settled() if membership.reports_positions else {}
+            positions = self.collector.settled() if membership.reports_positions else {}
             self.assignment.end(release.grants)
             membership.released(release, positions if is_committed else {})
 
@@ -276,7 +281,7 @@ class ReaderCore:
     # The shell's thread.
 
     def _look_for_partitions(self, view: ClusterView) -> None:
-        self.discovery.look(view, self.intake.assignment())
+        self.discovery.look(view, self.collector.assignment())
 
     def _discovered(self, starts: Starts) -> None:
         self.assignment.queue.append(starts)
@@ -286,7 +291,7 @@ class ReaderCore:
 
     def seek_to_timestamp(self, timestamp_ms: int, wheres: Sequence[TopicPartition]) -> Task[None]:
         """Seek to the first record at or after a timestamp (-2 earliest, -1 latest)."""
-        self.intake.begin((yield from self.list_offsets(timestamp_ms, wheres)))
+        self.collector.begin((yield from self.list_offsets(timestamp_ms, wheres)))
 
     def list_offsets(
         self, timestamp_ms: int, wheres: Sequence[TopicPartition]
@@ -300,24 +305,24 @@ class ReaderCore:
 
     def _note_outside(self, where: TopicPartition, error: LogbusError) -> None:
         """Resume a truncated log; leave another position outside the log to ``fill``."""
-        position = self.intake.position(where) or 0
+        position = self.collector.position(where) or 0
         goes_on_at = self.discovery.truncated_at(error)
         if goes_on_at is None:
             self._outside.append((where, position, error))
             return
-        self.intake.go_on(where, goes_on_at)
+        self.collector.go_on(where, goes_on_at)
         self.discovery.note_truncation(where, position, goes_on_at.offset)
 
     def _reset(self) -> Task[None]:
         """Reset a position outside the log, or raise its error, according to ``start``."""
         where, before, error = self._outside[0]
-        if self.intake.position(where) == before:  # else the caller sought or released it
+        if self.collector.position(where) == before:  # else the caller sought or released it
             timestamp = self.discovery.reset_timestamp(where, before)
             if timestamp is None:
                 first = yield from self.list_offsets(EARLIEST_TIMESTAMP, (where,))
                 raise type(error)(f"{error.message}; the log begins at {first[where]}")
             yield from self.seek_to_timestamp(timestamp, (where,))
-            self.discovery.note_reset(where, before, self.intake.position(where) or 0)
+            self.discovery.note_reset(where, before, self.collector.position(where) or 0)
         self._outside.popleft()
 
     # -- commits
@@ -331,7 +336,7 @@ class ReaderCore:
     def committed(self) -> Task[dict[TopicPartition, CommittedOffset]]:
         """Return the group's committed offsets of the assigned partitions."""
         operation = group_requests.committed(
-            self.cluster, self.group_id(), self.intake.assignment(), self.deadline_ms()
+            self.cluster, self.group_id(), self.collector.assignment(), self.deadline_ms()
         )
         return requests.raise_first((yield RunOperation(operation)))
 
@@ -340,7 +345,7 @@ class ReaderCore:
     ) -> Task[None]:
         """Commit these offsets, or all positions."""
         self.group_id()
-        rows = self.intake.commitable() if offsets is None else self.intake.stamped(offsets)
+        rows = self.collector.commitable() if offsets is None else self.collector.stamped(offsets)
         yield from self._commit(rows, OPERATION_TIMEOUT_MS)
 
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
@@ -394,7 +399,7 @@ class ReaderCore:
     def _auto_commit(self) -> None:
         """Send an automatic commit of the processed records, without waiting for the answer."""
         self.commit_due = False
-        rows = self.intake.settled()
+        rows = self.collector.settled()
         if self._is_committing or not rows:
             return
         self._is_committing = True
@@ -435,15 +440,15 @@ class ReaderCore:
         if self.end is not None:
             return
         if self.group is not None and self.config.auto_commit:
-            rows = self.intake.commitable() if is_done else self.intake.settled()
+            rows = self.collector.commitable() if is_done else self.collector.settled()
             with contextlib.suppress(NotOwnerError):
                 yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
-        yield from self._call_back(self._callbacks.on_revoke, self.intake.assignment())
+        yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
         """Call ``on_lost`` for all partitions: another thread still works on their records."""
         if self.end is None:
-            yield from self._call_back(self._callbacks.lost, self.intake.assignment())
+            yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 
     def close(self, *, is_done: bool) -> Task[None]:
         """Finish, and leave the group."""

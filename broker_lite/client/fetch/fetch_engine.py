@@ -5,9 +5,9 @@ and is answered at once. The ``tail`` connection is a long poll for partitions a
 watermark. An idle partition therefore never delays a busy one. A third connection serves partitions
 whose records must be sent although others are read from local files.
 
-The engine queues batches as ``Arrival``s, at most ``buffer_bytes`` a partition. The reader verifies
-and decodes them. Every seek starts a new generation; arrivals of older generations are void. Other
-threads call ``post`` and read ``arrivals``.
+The engine queues batches as ``FetchedBatches``, at most ``buffer_bytes`` a partition. The reader
+verifies and decodes them. Every seek starts a new generation; batches of older generations are
+void. Other threads call ``post`` and read ``fetched``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ GONE_AFTER = 3
 """Consecutive metadata refreshes without a topic after which the topic counts as deleted."""
 
 
-class Arrival(NamedTuple):
+class FetchedBatches(NamedTuple):
     """Batches of one partition, or the error that stopped it; void if its generation is old."""
 
     where: TopicPartition
@@ -102,7 +102,7 @@ class _FetchedSource:
 class FetchEngine:
     """Fetches for one consumer.
 
-    The engine calls ``on_arrival`` after each append to ``arrivals`` and ``on_view`` after each
+    The engine calls ``on_fetched`` after each append to ``fetched`` and ``on_view`` after each
     metadata refresh. ``in_place`` reads segment files of brokers on this machine, which blocks the
     shell's thread during disk I/O. None disables local reads.
     """
@@ -113,16 +113,16 @@ class FetchEngine:
         cluster: Cluster,
         config: ConsumerConfig,
         *,
-        on_arrival: Callable[[], None],
+        on_fetched: Callable[[], None],
         on_view: Callable[[ClusterView], None],
         in_place: InPlace | None = None,
     ) -> None:
-        self.arrivals: deque[Arrival] = deque()
+        self.fetched: deque[FetchedBatches] = deque()
         self._shell = shell
         self._cluster = cluster
         self._config = config
         self._isolation_level = requests.isolation_code(config.isolation_level)
-        self._on_arrival = on_arrival
+        self._on_fetched = on_fetched
         self._on_view = on_view
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
@@ -158,7 +158,7 @@ class FetchEngine:
         topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
-    def doubt(self, where: TopicPartition, offset: int, generation: int) -> None:
+    def refetch_corrupt(self, where: TopicPartition, offset: int, generation: int) -> None:
         """Fetch a corrupt batch again: the leader verifies and repairs it. Retry at the next
         leader until the repair time-out."""
         self._in_place.refuse(where)
@@ -215,14 +215,14 @@ class FetchEngine:
                     self._in_place.close(where)
         self.pump()
 
-    def taken(self, arrival: Arrival) -> None:
-        """Record that the reader has taken an arrival. Any thread may call this.
+    def taken(self, fetched: FetchedBatches) -> None:
+        """Record that the reader has taken batches. Any thread may call this.
 
         The shell's thread is woken only if a full buffer holds back a partition: a wake-up takes
         the interpreter lock from the reader. No wake-up is lost: this method appends to ``_takes``
         before it reads ``_is_held``; ``pump`` sets ``_is_held`` before it reads ``_takes``.
         """
-        self._takes.append((arrival.where, arrival.generation, arrival.size_bytes))
+        self._takes.append((fetched.where, fetched.generation, fetched.size_bytes))
         if self._is_held:
             self.post(self.pump)
 
@@ -296,14 +296,14 @@ class FetchEngine:
         config, view = self._config, self._cluster.view
         rows: list[tuple[str, FetchPartition]] = []
         asked: dict[TopicPartition, int] = {}
-        has_doubts = False
+        is_repair = False
         for where in wheres:
             source = self._sources[where]
             source.lane = lane
             asked[where] = source.generation
             epoch = view.leader_epoch(where)
             rows.append(source.position.request(epoch, config.partition_fetch_bytes))
-            has_doubts = has_doubts or source.position.repair_until_ms > 0
+            is_repair = is_repair or source.position.repair_until_ms > 0
         self._polls[leader, lane] = asked
         is_tail = lane == "tail"
         wait_ms = config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0
@@ -311,7 +311,7 @@ class FetchEngine:
         if self._late_timer is None:
             self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
         may_read_files = (
-            not (is_tail or has_doubts) and config.partition_fetch_bytes >= LOCAL_BYTES_MIN
+            not (is_tail or is_repair) and config.partition_fetch_bytes >= LOCAL_BYTES_MIN
         )
         request = fetch_request(
             rows,
@@ -319,7 +319,7 @@ class FetchEngine:
             self._isolation_level,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
-            has_doubts=has_doubts,
+            is_repair=is_repair,
             files=self._in_place.asks(leader, lane, wheres) if may_read_files else (b"", 0),
         )
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
@@ -386,18 +386,18 @@ class FetchEngine:
         size_bytes = sum(batch.header.size_bytes for batch in found.batches)
         source.buffered_bytes += size_bytes
         self._total_bytes += size_bytes
-        self._arrive(Arrival(where, source.generation, found.batches, size_bytes, None))
+        self._queue(FetchedBatches(where, source.generation, found.batches, size_bytes, None))
 
-    def _arrive(self, arrival: Arrival) -> None:
-        self.arrivals.append(arrival)
-        self._on_arrival()
+    def _queue(self, fetched: FetchedBatches) -> None:
+        self.fetched.append(fetched)
+        self._on_fetched()
 
     def _stop(self, where: TopicPartition, error: LogbusError) -> None:
         """Report an error to the reader and stop the partition until the reader seeks."""
         source = self._sources[where]
         source.is_stopped = True
         self._in_place.close(where)
-        self._arrive(Arrival(where, source.generation, [], 0, error))
+        self._queue(FetchedBatches(where, source.generation, [], 0, error))
 
     def _retry(self, source: _FetchedSource, attempt: int) -> None:
         """Fetch again after a pause, by then with newer metadata."""
@@ -407,7 +407,7 @@ class FetchEngine:
             self._cluster.ask_another()
         self._renew()
 
-    def may_be_whole(self, where: TopicPartition) -> bool:
+    def may_be_intact(self, where: TopicPartition) -> bool:
         """Return whether another fetch may return a valid batch: the corrupt one was read from a
         local file, or other replicas exist. Any thread may call this."""
         return self._in_place.was_read(where) or self._cluster.view.has_copies(where)
@@ -437,7 +437,7 @@ class FetchEngine:
             else:
                 position.skip_to(result[0])
                 skipped = (offset, result[0])
-                self._arrive(Arrival(where, generation, [], 0, None, skipped))
+                self._queue(FetchedBatches(where, generation, [], 0, None, skipped))
             self.pump()
 
         deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms

@@ -14,8 +14,8 @@ from broker_lite.record.format import BODY_VERSION
 from broker_lite.wire.fetch import (
     BYTES_UNLIMITED,
     FLAG_CHECKS_CRC,
-    FLAG_DOUBTS,
     FLAG_ENDS_ONLY,
+    FLAG_REPAIR,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -31,17 +31,17 @@ def fetch_request(
     *,
     min_bytes: int = 1,
     max_bytes: int = BYTES_UNLIMITED,
-    has_doubts: bool = False,
+    is_repair: bool = False,
     ends_only: bool = False,
     files: tuple[bytes, int] = (b"", 0),
 ) -> FetchRequest:
     """Return the fetch of these partitions, each with its topic id.
 
-    ``has_doubts``: a batch was corrupt; the leader checks CRCs before it answers. ``ends_only``:
+    ``is_repair``: a batch was corrupt; the leader checks CRCs before it answers. ``ends_only``:
     the leader answers without records. ``files`` is this machine's id and the bytes of a partition
     that may be read from files of a leader on it.
     """
-    flags = FLAG_DOUBTS if has_doubts else FLAG_CHECKS_CRC
+    flags = FLAG_REPAIR if is_repair else FLAG_CHECKS_CRC
     if ends_only:
         flags |= FLAG_ENDS_ONLY
     machine, file_bytes = files

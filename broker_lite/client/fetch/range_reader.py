@@ -147,7 +147,7 @@ def _rows(
                     continue
                 first = max(start, item.first_offset)
                 if item.damage is not None:
-                    if session.may_be_whole_elsewhere(first):
+                    if session.may_be_intact_elsewhere(first):
                         corrupt_at = first
                         break
                     if not session.skips_corrupt:
@@ -289,7 +289,7 @@ class _RangeSession:
         """Offset of the corrupt batch that this session fetches again."""
         self._interrupted = False
 
-    def may_be_whole_elsewhere(self, offset: int) -> bool:
+    def may_be_intact_elsewhere(self, offset: int) -> bool:
         """Return whether to fetch a corrupt batch once more: once per batch, if it was read from
         a local file or other replicas hold it."""
         if self._retried_at == offset:
@@ -360,14 +360,14 @@ class _RangeSession:
 
     def _request(self, leader: Endpoint) -> FetchRequest:
         position, options = self.position, self._options
-        has_doubts = position.repair_until_ms > 0
+        is_repair = position.repair_until_ms > 0
         return fetch_request(
             [position.request(self._leader_epoch, options.fetch_bytes)],
             WAIT_MS,
             options.isolation_level,
             max_bytes=options.fetch_bytes,
-            has_doubts=has_doubts,
-            files=(b"", 0) if has_doubts else self._in_place.asks(leader, "", [self.tp]),
+            is_repair=is_repair,
+            files=(b"", 0) if is_repair else self._in_place.asks(leader, "", [self.tp]),
         )
 
     def _is_here(self, endpoint: Endpoint, lane: str) -> bool:

@@ -2,6 +2,6 @@
 
 ``partitions`` tracks which partitions are read locally. ``local_files`` reads a stored range
 through the page cache, or with direct I/O through ``disk_parts`` into the buffers of
-``disk_rooms``. If a file is unreadable or holds other data, the consumer fetches the range from the
-broker.
+``disk_buffers``. If a file is unreadable or holds other data, the consumer fetches the range from
+the broker.
 """

@@ -13,8 +13,8 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from broker_lite.client.in_place.disk_rooms import disk_rooms
-from broker_lite.client.transport.rooms import received_rooms
+from broker_lite.client.in_place.disk_buffers import disk_buffers
+from broker_lite.client.transport.received_buffers import received_buffers
 
 FIRST_BYTES = 2 << 20
 """Bytes of the first part, small because the reader waits for it."""
@@ -48,14 +48,14 @@ def is_in_memory(fd: int, position: int) -> bool:
 
 
 class _Part(NamedTuple):
-    """A read of ``size`` bytes from file position ``at`` into ``room[begin:]``.
+    """A read of ``size`` bytes from file position ``at`` into ``buffer[begin:]``.
 
     ``probed``: ``is_in_memory`` may have brought the part's first page into the cache.
     """
 
     at: int
     size: int
-    room: memoryview
+    buffer: memoryview
     begin: int
     done: Future[int]
     probed: bool
@@ -110,11 +110,11 @@ class DiskParts:
         self._before = 0
         self._ask()
         if len(rest) <= first:
-            part.room[first - len(rest) : first] = rest
-            return part.room[first - len(rest) : stop]
-        whole = received_rooms.take(len(rest) + stop - first)
+            part.buffer[first - len(rest) : first] = rest
+            return part.buffer[first - len(rest) : stop]
+        whole = received_buffers.take(len(rest) + stop - first)
         whole[: len(rest)] = rest
-        whole[len(rest) :] = part.room[first:stop]
+        whole[len(rest) :] = part.buffer[first:stop]
         return whole
 
     def _ask(self) -> None:
@@ -128,10 +128,10 @@ class DiskParts:
     def _begin(self, size: int, *, probed: bool) -> None:
         size = min(size, self._end - self._next)
         size += -size % ALIGNED_BYTES
-        room, begin = disk_rooms.take(FRONT_BYTES, size)
-        target = room[begin : begin + size]
+        buffer, begin = disk_buffers.take(FRONT_BYTES, size)
+        target = buffer[begin : begin + size]
         done = _threads().submit(os.preadv, self._fd, [target], self._next)
-        self._parts.append(_Part(self._next, size, room, begin, done, probed))
+        self._parts.append(_Part(self._next, size, buffer, begin, done, probed))
         self._next += size
 
     def _drop(self) -> None:

@@ -15,7 +15,7 @@ import stat
 
 from broker_lite.client.in_place.disk_parts import DIRECT, NOWAIT, DiskParts, is_in_memory
 from broker_lite.client.received import Walked, walk
-from broker_lite.client.transport.rooms import received_rooms
+from broker_lite.client.transport.received_buffers import received_buffers
 from broker_lite.model import TopicPartition
 from broker_lite.record.format import HEADER_BYTES
 from broker_lite.record.walker import BatchWalker
@@ -167,7 +167,7 @@ class LocalRange:
 
     def _pread(self, size: int) -> memoryview:
         size = min(size, self._end - self._position)
-        buffer = received_rooms.take(size)
+        buffer = received_buffers.take(size)
         done = 0
         while done < size:
             count = self._read_into(buffer[done:], self._position + done)

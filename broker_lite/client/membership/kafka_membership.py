@@ -12,7 +12,7 @@ from functools import partial
 from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.consuming.assignment import Release
 from broker_lite.client.consuming.changes import NO_MEMBER, MemberIdentity, Standing
-from broker_lite.client.consuming.deleted_topics import GoneTopics
+from broker_lite.client.consuming.deleted_topics import DeletedTopics
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.starting import Begun
 from broker_lite.client.consuming.waits import RunOperation, Task, Wait
@@ -79,8 +79,8 @@ class KafkaMembership:
             on_news=reader.notify,
         )
         patience_ms = config.metadata_max_age_ms + GONE_SLACK_MS
-        reader.assignment.gone = GoneTopics(
-            reader.intake, reader.engine, patience_ms, self.member.look
+        reader.assignment.gone = DeletedTopics(
+            reader.collector, reader.engine, patience_ms, self.member.look
         )
 
     @property
@@ -125,7 +125,7 @@ class KafkaMembership:
     def _is_alive(self) -> bool:
         """Return whether the reader waits for records, or asked since the last check. Runs on the
         shell's thread."""
-        before, self._seen = self._seen, (self._calls, self._reader.intake.at)
+        before, self._seen = self._seen, (self._calls, self._reader.collector.at)
         return self._reader.is_asking or self._seen != before
 
     def is_due(self) -> bool:

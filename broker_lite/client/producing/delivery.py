@@ -44,8 +44,8 @@ from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Compression
 from broker_lite.record.format import ATTRIBUTE_TRANSACTIONAL
+from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
-from broker_lite.wire.reused_memory import ReusedMemory
 
 REQUEST_BYTES_MAX = 16 << 20
 """Bytes at which a request is closed, well below a broker's frame limit (64 MiB)."""
@@ -78,7 +78,7 @@ class Delivery:
         """The partitions that the transaction holds; None: the brokers add them."""
         self.unadded: set[TopicPartition] = set()
         """Partitions to add before their first batch can be sent."""
-        self.memory = ReusedMemory(memory_bytes)
+        self.memory = BufferPool(memory_bytes)
         """Buffer pool of encoded batches; keeps at most ``memory_bytes``."""
         self.identity: ProducerIdentity | None = None
         self.problem: LogbusError | None = None

@@ -32,7 +32,7 @@ from broker_lite.client.transport.connection import (
 )
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.login import login
-from broker_lite.client.transport.rooms import received_rooms
+from broker_lite.client.transport.received_buffers import received_buffers
 from broker_lite.client.transport.steps import Exchange, Operation, Pause, Send, SendAll, Timer
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import (
@@ -304,7 +304,7 @@ class PooledConnection:
         self.endpoint = endpoint
         self.client_id = client_id
         self._security = security
-        self._receiver = FrameReceiver(FRAME_BYTES_MAX, allocate=received_rooms.take)
+        self._receiver = FrameReceiver(FRAME_BYTES_MAX, allocate=received_buffers.take)
         self._frames: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Exchange[Any]]] = deque()
         self._next_id = 0

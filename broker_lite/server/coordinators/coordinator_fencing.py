@@ -34,7 +34,7 @@ PEERS_PER_LOOK = 3
 Ask = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
 
 
-class SecondOpinion:
+class CoordinatorFencing:
     """A periodic check with the peers. ``ask`` sends a request to a broker by its id; it raises
     LogbusError on failure."""
 

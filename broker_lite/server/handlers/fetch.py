@@ -122,7 +122,7 @@ class _ConsumerFetch:
         self._is_committed = message.isolation_level == wire.READ_COMMITTED
         self._ends_only = bool(message.flags & wire.FLAG_ENDS_ONLY)
         self._checks_crc = bool(message.flags & wire.FLAG_CHECKS_CRC)
-        self._doubts = bool(message.flags & wire.FLAG_DOUBTS)
+        self._doubts = bool(message.flags & wire.FLAG_REPAIR)
         self._file_bytes = _file_bytes(parts, message) if self._knows_columns else 0
         limit = max(message.max_bytes, self._file_bytes)
         self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)

@@ -26,8 +26,8 @@ from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import Begin, ClientConnection
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.memory_budget import Budget
+from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
-from broker_lite.wire.reused_memory import ReusedMemory
 
 if TYPE_CHECKING:
     from broker_lite.server.network.tls_listener import Handshakes, ListenerTls
@@ -85,7 +85,7 @@ class Listener:
         """Open connections by address; loopback is not counted."""
         self._admitted = 0
         self._scratch = bytearray(SCRATCH_BYTES)
-        self._frames = ReusedMemory(config.in_flight_bytes_max)
+        self._frames = BufferPool(config.in_flight_bytes_max)
         self._sweep: asyncio.TimerHandle | None = None
         self._reload: asyncio.TimerHandle | None = None
         shortest_ms = min(

@@ -304,7 +304,7 @@ class _FollowerFetch:
         now_ms = owner.clock.monotonic_ms()
         rows = [row for row in self._rows if row.has_records]
         wanted: list[ranges.WantedRange] = []
-        check = bool(self._message.flags & wire.FLAG_DOUBTS)
+        check = bool(self._message.flags & wire.FLAG_REPAIR)
         is_quick = not check
         for row in rows:
             replica = row.replica

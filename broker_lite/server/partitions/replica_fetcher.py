@@ -296,7 +296,7 @@ class _Leader:
             return
         wait_ms = 0 if self._under_way else owner.wait_ms
         checks_crc = not owner.suspects.isdisjoint(rows)
-        flags = wire.FLAG_DOUBTS if checks_crc else wire.FLAG_CHECKS_CRC
+        flags = wire.FLAG_REPAIR if checks_crc else wire.FLAG_CHECKS_CRC
         if self._is_idle_lane:
             flags |= wire.FLAG_IDLE
         request = _request(owner, rows, allowances, wait_ms, flags)

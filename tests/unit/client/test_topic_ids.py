@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World, view
 
-from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.consuming.starting import Starts, starting_offsets
 from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.operations import group_requests, requests
@@ -86,47 +86,49 @@ def outcome(world: World, operation: Any) -> Any:
     return result
 
 
-def intake_of(world: World, cluster: Cluster) -> tuple[FetchEngine, Intake, list[ClusterView]]:
+def intake_of(
+    world: World, cluster: Cluster
+) -> tuple[FetchEngine, FetchCollector, list[ClusterView]]:
     views: list[ClusterView] = []
     engine = FetchEngine(
-        world, cluster, ConsumerConfig(), on_arrival=lambda: None, on_view=views.append
+        world, cluster, ConsumerConfig(), on_fetched=lambda: None, on_view=views.append
     )
-    return engine, Intake(engine, skips_corrupt=False), views
+    return engine, FetchCollector(engine, skips_corrupt=False), views
 
 
 def test_positions_stay_with_the_topic_that_was_read_first() -> None:
     world = World()
     cluster = Cluster((ONE,), world.now_ms, view=view())
-    engine, intake, _ = intake_of(world, cluster)
-    intake.begin({T0: 4})
+    engine, collector, _ = intake_of(world, cluster)
+    collector.begin({T0: 4})
     cluster.learn(view(topic_id=OTHER_ID), everything=True)
-    intake.begin({T0: 9, T1: 0})
-    assert intake.commitable() == {
+    collector.begin({T0: 9, T1: 0})
+    assert collector.commitable() == {
         T0: CommittedOffset(9, topic_id=TOPIC_ID),
         T1: CommittedOffset(0, topic_id=TOPIC_ID),
     }
-    assert intake.settled() == intake.commitable()
+    assert collector.settled() == collector.commitable()
     assert engine.topic_ids == {"t": TOPIC_ID}
 
 
 def test_a_readers_own_offsets_are_of_the_topic_that_it_reads_unless_it_says_which() -> None:
     world = World()
-    _, intake, _ = intake_of(world, Cluster((ONE,), world.now_ms, view=view()))
-    intake.begin({T0: 0})
-    assert intake.stamped({T0: 5, T1: CommittedOffset(6, 2, "m"), U0: 7}) == {
+    _, collector, _ = intake_of(world, Cluster((ONE,), world.now_ms, view=view()))
+    collector.begin({T0: 0})
+    assert collector.stamped({T0: 5, T1: CommittedOffset(6, 2, "m"), U0: 7}) == {
         T0: CommittedOffset(5, topic_id=TOPIC_ID),
         T1: CommittedOffset(6, 2, "m", TOPIC_ID),
         U0: CommittedOffset(7, topic_id=NULL_TOPIC_ID),
     }
     named = {T0: CommittedOffset(5, topic_id=OTHER_ID)}
-    assert intake.stamped(named) == named
+    assert collector.stamped(named) == named
 
 
 def test_partitions_of_a_topic_that_was_made_again_are_not_new_ones() -> None:
     world = World()
     cluster = Cluster((ONE,), world.now_ms, view=view())
-    engine, intake, views = intake_of(world, cluster)
-    intake.begin({T0: 0})
+    engine, collector, views = intake_of(world, cluster)
+    collector.begin({T0: 0})
     world.run()
     engine._renewed(view(partitions=3))
     engine._renewed(view(partitions=3, topic_id=OTHER_ID))

@@ -14,7 +14,7 @@ from broker_lite.client.consuming.changes import Give, Lose
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.starting import Begun, Starts
 from broker_lite.client.consuming.waits import Request
-from broker_lite.client.fetch.fetch_engine import Arrival
+from broker_lite.client.fetch.fetch_engine import FetchedBatches
 from broker_lite.client.membership.kafka_membership import KafkaMembership, in_group
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.config import ConsumerConfig
@@ -93,11 +93,11 @@ def consumer(case: Any, face: Face) -> Iterator[Any]:
 
 def arrive(core: ReaderCore) -> None:
     """Add a fetched batch of three records."""
-    core.intake.begin({KEPT: 0})
+    core.collector.begin({KEPT: 0})
     octets = memoryview(rows_batch([b"0", b"1", b"2"]))
     batch = LogBatch(read_header(octets), octets)
-    generation = core.intake._generations[KEPT]
-    core.engine.arrivals.append(Arrival(KEPT, generation, [batch], len(octets), None))
+    generation = core.collector._generations[KEPT]
+    core.engine.fetched.append(FetchedBatches(KEPT, generation, [batch], len(octets), None))
 
 
 def values(records: list[Any]) -> list[bytes]:

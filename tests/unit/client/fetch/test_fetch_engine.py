@@ -1,4 +1,4 @@
-"""The consumer's engine and intake against scripted brokers."""
+"""The consumer's engine and collector against scripted brokers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
 
 from broker_lite.client.arrays import binary_of
-from broker_lite.client.consuming.intake import (
+from broker_lite.client.consuming.fetch_collector import (
     JOINED_BYTES,
     ROW_SCHEMA,
     ConcatenatedSlices,
-    Intake,
+    FetchCollector,
     arrow_rows,
 )
 from broker_lite.client.fetch.fetch_engine import FetchEngine
@@ -44,7 +44,7 @@ from broker_lite.wire.calls.cluster import (
     MetadataTopic,
 )
 from broker_lite.wire.calls.offsets import BytesAnswer, OffsetsForBytesResponse
-from broker_lite.wire.fetch import FLAG_DOUBTS, PartitionAnswer
+from broker_lite.wire.fetch import FLAG_REPAIR, PartitionAnswer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -57,7 +57,7 @@ def batch(base: int, count: int, size: int = 1, epoch: int = 5) -> bytearray:
 
 
 class Bench:
-    """An engine and an intake in a world."""
+    """An engine and an collector in a world."""
 
     def __init__(self, known: ClusterView | None = None, **options: Any) -> None:
         self.world = World()
@@ -69,11 +69,11 @@ class Bench:
             self.world,
             self.cluster,
             config,
-            on_arrival=lambda: None,
+            on_fetched=lambda: None,
             on_view=self.views.append,
             in_place=self.in_place,
         )
-        self.intake = Intake(self.engine, skips_corrupt=config.on_corrupt == "skip")
+        self.collector = FetchCollector(self.engine, skips_corrupt=config.on_corrupt == "skip")
         self.out_of_range: list[TopicPartition] = []
         self.topic_id, self.leader, self.leader_epoch, self.error = TOPIC_ID, 1, 5, 0
         self.world.automatic[ApiKey.METADATA] = self.answer_metadata
@@ -94,7 +94,7 @@ class Bench:
         self.world.call_soon(lambda: asked.on_answer(answer))
 
     def begin(self, offsets: dict[TopicPartition, int]) -> None:
-        self.intake.begin(offsets)
+        self.collector.begin(offsets)
         self.world.run()
 
     def fetches(self) -> list[Asked]:
@@ -117,12 +117,12 @@ class Bench:
         self.out_of_range.append(where)
 
     def advance(self) -> bool:
-        return self.intake.advance(self.settle)
+        return self.collector.advance(self.settle)
 
     def values(self) -> list[bytes | None]:
         found: list[bytes | None] = []
         while self.advance():
-            found += [record.value for record in self.intake.take_records(1000)]
+            found += [record.value for record in self.collector.take_records(1000)]
             self.world.run()
         return found
 
@@ -142,12 +142,12 @@ def test_what_arrives_is_handed_out_and_positions_follow() -> None:
     assert asked_offsets(asked) == {0: 11}
     assert asked.message.topics[0].topic_id == TOPIC_ID
     bench.give(asked, batch(10, 3), batch(13, 1))
-    assert bench.intake.position(T0) == 11
+    assert bench.collector.position(T0) == 11
     assert bench.advance()
-    (first,) = bench.intake.take_records(1)
-    assert (first.offset, bench.intake.position(T0)) == (11, 12)
+    (first,) = bench.collector.take_records(1)
+    assert (first.offset, bench.collector.position(T0)) == (11, 12)
     assert bench.values() == [b"12", b"13"]
-    assert bench.intake.position(T0) == 14
+    assert bench.collector.position(T0) == 14
     assert asked_offsets(bench.fetch()) == {0: 14}
 
 
@@ -203,7 +203,7 @@ def test_what_the_reader_takes_wakes_nobody_who_does_not_wait_for_room() -> None
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 10, size=100))
     assert bench.advance()
-    bench.intake.take_records(10)
+    bench.collector.take_records(10)
     assert not bench.world.is_called
     # It was counted, though: two more have room, and the third waits until one is taken.
     bench.give(bench.fetch(), batch(10, 10, size=100))
@@ -220,7 +220,7 @@ def test_a_seek_voids_what_is_under_way_and_what_arrived() -> None:
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3))
     assert bench.advance()
-    bench.intake.take_records(1)
+    bench.collector.take_records(1)
     bench.begin({T0: 100})
     assert asked_offsets(bench.fetch()) == {0: 100}
     bench.give(bench.fetch(), batch(100, 1))
@@ -232,13 +232,13 @@ def test_a_paused_partition_is_neither_fetched_nor_handed_out() -> None:
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3))
     assert bench.advance()
-    bench.intake.take_records(1)
-    bench.intake.pause([T0], True)
+    bench.collector.take_records(1)
+    bench.collector.pause([T0], True)
     bench.world.run()
     assert not bench.advance()
-    assert bench.intake.paused() == [T0]
-    assert bench.intake.position(T0) == 1
-    bench.intake.pause([T0], False)
+    assert bench.collector.paused() == [T0]
+    assert bench.collector.position(T0) == 1
+    bench.collector.pause([T0], False)
     bench.world.run()
     bench.give(bench.fetch(), batch(0, 3))
     assert bench.values() == [b"1", b"2"]
@@ -320,7 +320,7 @@ def test_a_log_that_was_truncated_behind_the_reader_is_not_read_on_as_if_nothing
     asked.fetched([PartitionAnswer(0, 0, 9, 9, 0, (), None, OffsetAndEpoch(1, 4))])
     bench.world.run()
     told: list[LogbusError] = []
-    assert not bench.intake.advance(lambda where, error: told.append(error))
+    assert not bench.collector.advance(lambda where, error: told.append(error))
     [error] = told
     assert isinstance(error, LogTruncatedError) and error.offset == 1
     assert "topic 't' partition 0 offset 3: the log was truncated" in str(error)
@@ -348,11 +348,11 @@ def test_a_log_that_grew_beyond_the_reader_after_it_was_truncated_is_not_read_on
     asked.fetched([PartitionAnswer(0, 0, 33, 33, 0, (), None, OffsetAndEpoch(33, 4))])
     bench.world.run()
     told: list[LogbusError] = []
-    assert not bench.intake.advance(lambda where, error: told.append(error))
+    assert not bench.collector.advance(lambda where, error: told.append(error))
     [error] = told
     assert isinstance(error, LogTruncatedError) and (error.offset, error.epoch) == (20, 3)
     # What stays is compared as well: it may have parted before.
-    bench.intake.go_on(T0, OffsetAndEpoch(20, 3))
+    bench.collector.go_on(T0, OffsetAndEpoch(20, 3))
     bench.world.run()
     (wanted,) = bench.fetch().message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (20, 3)
@@ -361,27 +361,27 @@ def test_a_log_that_grew_beyond_the_reader_after_it_was_truncated_is_not_read_on
 def test_what_a_group_read_before_is_compared_with_the_log() -> None:
     """A group that was away during an unclean election began in the middle of other records."""
     bench = Bench()
-    bench.intake.begin({T0: 3}, {T0: 4})
+    bench.collector.begin({T0: 3}, {T0: 4})
     bench.world.run()
     asked = bench.fetch()
     (wanted,) = asked.message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (3, 4)
-    assert bench.intake.commitable()[T0].leader_epoch == 4
+    assert bench.collector.commitable()[T0].leader_epoch == 4
     asked.fetched([PartitionAnswer(0, 0, 9, 9, 0, (), None, OffsetAndEpoch(1, 4))])
     bench.world.run()
     told: list[LogbusError] = []
-    assert not bench.intake.advance(lambda where, error: told.append(error))
+    assert not bench.collector.advance(lambda where, error: told.append(error))
     assert isinstance(told[0], LogTruncatedError) and told[0].offset == 1
 
 
 def test_an_epoch_that_another_client_committed_makes_no_records_damaged() -> None:
     """Some commit the leader's present epoch rather than that of what they read."""
     bench = Bench()
-    bench.intake.begin({T0: 3}, {T0: 5})
+    bench.collector.begin({T0: 3}, {T0: 5})
     bench.world.run()
     bench.give(bench.fetch(), batch(3, 2, epoch=4), high=5)
     assert bench.values() == [b"3", b"4"]
-    assert bench.intake.commitable()[T0].leader_epoch == 4
+    assert bench.collector.commitable()[T0].leader_epoch == 4
 
 
 def test_a_position_committed_by_its_number_has_its_epoch() -> None:
@@ -389,9 +389,9 @@ def test_a_position_committed_by_its_number_has_its_epoch() -> None:
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
     assert len(bench.values()) == 3
-    rows = bench.intake.stamped({T0: 3})
+    rows = bench.collector.stamped({T0: 3})
     assert (rows[T0].offset, rows[T0].leader_epoch) == (3, 4)
-    assert bench.intake.stamped({T0: 2})[T0].leader_epoch == -1
+    assert bench.collector.stamped({T0: 2})[T0].leader_epoch == -1
 
 
 def test_an_epoch_that_a_flipped_bit_made_up_is_no_loss() -> None:
@@ -418,7 +418,7 @@ def test_out_of_range_names_the_partition() -> None:
         raise error
 
     with pytest.raises(OffsetOutOfRangeError, match="topic 't' partition 0 offset 50"):
-        bench.intake.advance(refuse)
+        bench.collector.advance(refuse)
 
 
 def test_a_wrong_crc_stops_the_reader_at_its_offset() -> None:
@@ -428,11 +428,11 @@ def test_a_wrong_crc_stops_the_reader_at_its_offset() -> None:
     bad[-1] ^= 1
     bench.give(bench.fetch(), batch(0, 1), bad, batch(3, 1))
     assert bench.advance()
-    assert [record.value for record in bench.intake.take_records(9)] == [b"0"]
+    assert [record.value for record in bench.collector.take_records(9)] == [b"0"]
     for _ in range(2):
         with pytest.raises(CorruptMessageError, match="'t' partition 0 offset 1"):
             bench.advance()
-    assert bench.intake.position(T0) == 1
+    assert bench.collector.position(T0) == 1
     bench.begin({T0: 3})
     bench.give(bench.fetch(), batch(3, 1))
     assert bench.values() == [b"3"]
@@ -450,7 +450,7 @@ def test_whoever_tries_again_asks_again_for_a_whole_batch() -> None:
         assert not bench.advance()
         bench.world.run()
         asked = bench.fetch()
-        assert asked.message.flags == FLAG_DOUBTS
+        assert asked.message.flags == FLAG_REPAIR
         bench.give(asked, batch(0, 2))
         assert bench.values() == [b"0", b"1"]
 
@@ -462,7 +462,7 @@ def test_skipping_goes_past_a_wrong_crc_and_says_so() -> None:
     bad[-1] ^= 1
     bench.give(bench.fetch(), batch(0, 1), bad, batch(3, 1))
     assert bench.values() == [b"0", b"3"]
-    assert bench.intake.skipped == [(T0, 1, 3)]
+    assert bench.collector.skipped == [(T0, 1, 3)]
 
 
 def test_skipping_a_batch_without_a_header_asks_where_the_next_begins() -> None:
@@ -479,7 +479,7 @@ def test_skipping_a_batch_without_a_header_asks_where_the_next_begins() -> None:
     bench.give(bench.fetch(), bytes(200))
     bench.give(bench.fetch(), batch(4, 1))
     assert bench.values() == [b"4"]
-    assert bench.intake.skipped == [(T0, 0, 4)]
+    assert bench.collector.skipped == [(T0, 0, 4)]
 
 
 def test_a_batch_without_a_header_is_an_error_otherwise() -> None:
@@ -495,8 +495,8 @@ def test_what_a_group_would_commit() -> None:
     bench.begin({T0: 0, T1: 9})
     bench.give(bench.fetch(), batch(0, 3))
     assert bench.advance()
-    bench.intake.take_records(2)
-    committed = bench.intake.commitable()
+    bench.collector.take_records(2)
+    committed = bench.collector.commitable()
     assert (committed[T0].offset, committed[T0].leader_epoch) == (2, 5)
     assert (committed[T1].offset, committed[T1].leader_epoch) == (9, -1)
 
@@ -506,11 +506,11 @@ def test_arrow_rows_and_records_may_be_mixed() -> None:
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
     assert bench.advance()
-    bench.intake.take_records(1)
+    bench.collector.take_records(1)
     parts = ConcatenatedSlices()
-    assert bench.intake.take_rows(parts, 2)
+    assert bench.collector.take_rows(parts, 2)
     assert bench.advance()
-    assert bench.intake.take_rows(parts, None)
+    assert bench.collector.take_rows(parts, None)
     rows = arrow_rows(parts.slices, headers=False)
     rows.validate(full=True)
     assert rows.schema == ROW_SCHEMA
@@ -525,15 +525,15 @@ def test_rows_beyond_the_bound_stay_and_what_is_given_back_comes_again() -> None
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
-    bench.intake.settle()
+    bench.collector.settle()
     assert bench.advance()
     parts = ConcatenatedSlices(size_bytes=JOINED_BYTES)
-    assert bench.intake.take_rows(parts, 2), "the first rows are taken whatever their size"
+    assert bench.collector.take_rows(parts, 2), "the first rows are taken whatever their size"
     parts.size_bytes = JOINED_BYTES
-    assert not bench.intake.take_rows(parts, 2)
-    assert bench.intake.position(T0) == 2
-    bench.intake.give_back()
-    assert bench.intake.position(T0) == 0
+    assert not bench.collector.take_rows(parts, 2)
+    assert bench.collector.position(T0) == 2
+    bench.collector.give_back()
+    assert bench.collector.position(T0) == 0
 
 
 def test_all_partitions_together_have_a_bound_too() -> None:
@@ -556,7 +556,7 @@ def test_positions_pass_void_batches_and_only_committed_records_are_handed_out()
     bench.fetch().fetched([answer])
     bench.world.run()
     assert bench.values() == [by_hand.value_at(at) for at in by_hand.COMMITTED]
-    assert bench.intake.position(T0) == by_hand.END
+    assert bench.collector.position(T0) == by_hand.END
     assert asked_offsets(bench.fetch("tail")) == {0: by_hand.END}
 
 
@@ -565,5 +565,5 @@ def test_answer_of_void_batches_alone_moves_the_position() -> None:
     bench.begin({T0: 34})
     bench.give(bench.fetch(), *by_hand.contiguous()[18:20])
     assert bench.values() == []
-    assert bench.intake.position(T0) == 40
+    assert bench.collector.position(T0) == 40
     assert asked_offsets(bench.fetch()) == {0: 40}

@@ -284,7 +284,7 @@ def test_records_read_before_losing_leadership_are_not_sent() -> None:
             0,
             replica_id=2,
             replica_epoch=world.nodes[2].broker_epoch,
-            flags=wire.FLAG_DOUBTS,
+            flags=wire.FLAG_REPAIR,
         )
         leader.manager.follower_fetches.begin(request, answered.set_result, lambda: True)
         world.elect(3)

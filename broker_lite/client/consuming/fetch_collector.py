@@ -1,11 +1,11 @@
-"""The reader's side of a consumer: decodes arrivals and tracks positions. Never blocks.
+"""The reader's side of a consumer: decodes fetched batches and tracks positions. Never blocks.
 
 A position is the offset of the next record to return. It moves when a record is returned, not when
 it arrives. Returned records are in flight until the caller asks for more (``settle``). Automatic
 commits exclude records in flight (``settled``).
 
 One slice (the rows of one batch) is open at a time; records and Arrow rows are both taken from it.
-One thread at a time may use an intake.
+One thread at a time may use a collector.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from broker_lite.client.arrays import fixed, topic_column
-from broker_lite.client.fetch.fetch_engine import NO_EPOCHS, Arrival, FetchEngine
+from broker_lite.client.fetch.fetch_engine import NO_EPOCHS, FetchedBatches, FetchEngine
 from broker_lite.client.operations.bounds import check_offsets
 from broker_lite.client.received import (
     Record,
@@ -76,7 +76,7 @@ class ConcatenatedSlices:
     size_bytes: int = 0
 
 
-class Intake:
+class FetchCollector:
     """The positions and the open slice of one consumer."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Intake:
         skips_corrupt: bool,
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
-        self.puts_off: Callable[[Arrival], bool] | None = None
+        self.delays_error: Callable[[FetchedBatches], bool] | None = None
         """Callback that decides whether a deleted-topic or recreated-topic error is delayed."""
         self.is_held_back = is_held_back
         """Callback that returns True while no rows may be returned; None: never."""
@@ -97,7 +97,7 @@ class Intake:
         self._positions: dict[TopicPartition, int] = {}
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
-        self._doubted: dict[TopicPartition, int] = {}
+        self._refetched: dict[TopicPartition, int] = {}
         """Base offset of the corrupt batch that was last fetched again, per partition. Prevents
         a second retry of one batch; ``begin`` clears it."""
         self._paused: set[TopicPartition] = set()
@@ -109,7 +109,7 @@ class Intake:
         it."""
         self.is_single = False
         """Whether records are returned one by one: only the record before ``at`` is in flight."""
-        self._under_way: dict[TopicPartition, CommittedOffset] = {}
+        self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # -- positions
 
@@ -118,7 +118,7 @@ class Intake:
         offsets: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Read partitions from these offsets and discard their earlier arrivals.
+        """Read partitions from these offsets and discard their earlier batches.
 
         ``epochs`` holds the leader epoch of the record before each offset, if known.
         """
@@ -126,7 +126,7 @@ class Intake:
         rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
         for where in rows:
             # Allow another retry: the batch may be repaired, or corrupt on another replica.
-            self._doubted.pop(where, None)
+            self._refetched.pop(where, None)
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
@@ -142,7 +142,7 @@ class Intake:
         if where == self._where:
             self._drop()
         self._generations[where] += 1
-        for rows in (self._positions, self._epochs, self._doubted, self._under_way):
+        for rows in (self._positions, self._epochs, self._refetched, self._in_flight):
             rows.pop(where, None)
         self._paused.discard(where)
         if all(other.topic != where.topic for other in self._positions):
@@ -219,14 +219,14 @@ class Intake:
 
     def settle(self) -> None:
         """Mark all returned records as processed: the caller asks for more."""
-        self._under_way.clear()
+        self._in_flight.clear()
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
         """Return ``commitable`` without records in flight. A seek does not skip them either."""
         self._note_single()
         rows = self.commitable()
-        for where, before in self._under_way.items():
+        for where, before in self._in_flight.items():
             if before.offset < rows[where].offset:
                 rows[where] = before
         return rows
@@ -234,11 +234,11 @@ class Intake:
     def _note_single(self) -> None:
         if self.is_single and self._slice is not None and self._where is not None and self.at:
             before = self._commit_at(self._where, self._offset_at(self.at - 1))
-            self._under_way[self._where] = before
+            self._in_flight[self._where] = before
 
     def _note_taken(self, where: TopicPartition) -> None:
         before = self._commit_at(where, self.position(where) or 0)
-        self._under_way.setdefault(where, before)
+        self._in_flight.setdefault(where, before)
 
     def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
         """Pause or resume these partitions."""
@@ -255,10 +255,10 @@ class Intake:
         """Return the paused partitions, sorted."""
         return sorted(self._paused)
 
-    # -- arrivals
+    # -- fetched batches
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next slice; return False if no rows have arrived.
+        """Open the next slice; return False if no rows are buffered.
 
         Raises the error that stopped a partition. For an offset outside the log,
         ``on_out_of_range`` may seek instead of raising.
@@ -273,58 +273,62 @@ class Intake:
             if self._batches:
                 self._open_next()
                 continue
-            arrival = self._next_arrival()
-            if arrival is None:
+            fetched = self._next_fetched()
+            if fetched is None:
                 return False
-            if arrival.error is not None:
-                if isinstance(arrival.error, GONE) and self.puts_off and self.puts_off(arrival):
+            if fetched.error is not None:
+                if (
+                    isinstance(fetched.error, GONE)
+                    and self.delays_error
+                    and self.delays_error(fetched)
+                ):
                     continue
                 try:
-                    if not isinstance(arrival.error, OffsetOutOfRangeError):
-                        raise arrival.error
-                    on_out_of_range(arrival.where, arrival.error)
+                    if not isinstance(fetched.error, OffsetOutOfRangeError):
+                        raise fetched.error
+                    on_out_of_range(fetched.where, fetched.error)
                     continue
                 except LogbusError:
                     # The error stays until a seek: the next call raises it again.
-                    self._engine.arrivals.appendleft(arrival)
+                    self._engine.fetched.appendleft(fetched)
                     raise
-            if arrival.skipped is not None:
-                first, after = arrival.skipped
-                self.skipped.append((arrival.where, first, after))
-                self._positions[arrival.where] = after
+            if fetched.skipped is not None:
+                first, after = fetched.skipped
+                self.skipped.append((fetched.where, first, after))
+                self._positions[fetched.where] = after
                 continue
-            self._where, self._batches = arrival.where, arrival.batches[::-1]
-            self._engine.taken(arrival)
+            self._where, self._batches = fetched.where, fetched.batches[::-1]
+            self._engine.taken(fetched)
 
     @property
     def is_drained(self) -> bool:
         """Whether no rows are buffered. A cheap check that decodes nothing."""
         left = self._slice is not None and self.at < self._slice.row_count
-        return not (left or self._batches or self._engine.arrivals)
+        return not (left or self._batches or self._engine.fetched)
 
-    def has_arrivals(self) -> bool:
-        """Return whether an arrival of an unpaused partition is available."""
+    def has_fetched(self) -> bool:
+        """Return whether batches of an unpaused partition are queued."""
         if self.is_held_back is not None and self.is_held_back():
             return False
         return any(
-            arrival.where not in self._paused
-            and self._generations.get(arrival.where) == arrival.generation
-            for arrival in list(self._engine.arrivals)
+            fetched.where not in self._paused
+            and self._generations.get(fetched.where) == fetched.generation
+            for fetched in list(self._engine.fetched)
         )
 
-    def _next_arrival(self) -> Arrival | None:
-        arrivals, aside = self._engine.arrivals, []
+    def _next_fetched(self) -> FetchedBatches | None:
+        queue, aside = self._engine.fetched, []
         found = None
-        while arrivals:
-            arrival = arrivals.popleft()
-            if self._generations.get(arrival.where) != arrival.generation:
+        while queue:
+            fetched = queue.popleft()
+            if self._generations.get(fetched.where) != fetched.generation:
                 continue
-            if arrival.where in self._paused:
-                aside.append(arrival)
+            if fetched.where in self._paused:
+                aside.append(fetched)
                 continue
-            found = arrival
+            found = fetched
             break
-        arrivals.extendleft(reversed(aside))
+        queue.extendleft(reversed(aside))
         return found
 
     def _open_next(self) -> None:
@@ -350,11 +354,11 @@ class Intake:
 
     def _fetch_again(self, where: TopicPartition, start: int, base_offset: int) -> bool:
         """Fetch a corrupt batch once more; return False if no other copy may be valid."""
-        if self._doubted.get(where) == base_offset or not self._engine.may_be_whole(where):
+        if self._refetched.get(where) == base_offset or not self._engine.may_be_intact(where):
             return False
-        self._doubted[where] = base_offset
+        self._refetched[where] = base_offset
         generation = self._begin(where, start)
-        self._engine.post(partial(self._engine.doubt, where, start, generation))
+        self._engine.post(partial(self._engine.refetch_corrupt, where, start, generation))
         return True
 
     def _close_slice(self) -> None:
@@ -399,8 +403,8 @@ class Intake:
     def give_back(self) -> None:
         """Rewind to the positions at the last ``settle``: the caller did not receive the rows."""
         self.is_single = False
-        rows = {where: before.offset for where, before in self._under_way.items()}
-        self._under_way.clear()
+        rows = {where: before.offset for where, before in self._in_flight.items()}
+        self._in_flight.clear()
         self.begin(rows)
 
     def _part(self, count: int | None) -> Slice:

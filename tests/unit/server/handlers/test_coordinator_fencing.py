@@ -8,7 +8,7 @@ from handler_members import gathered
 from handler_world import Calls, World, run
 
 from broker_lite.errors import NetworkError, UnknownMemberIdError
-from broker_lite.server.coordinators.coordinator_fencing import SecondOpinion
+from broker_lite.server.coordinators.coordinator_fencing import CoordinatorFencing
 from broker_lite.wire.calls.groups import FindCoordinatorRequest, FindCoordinatorResponse
 
 
@@ -37,7 +37,7 @@ def test_isolated_coordinator_gives_up_groups_that_moved() -> None:
         one, two = await gathered(world, 2, session_timeout_ms=60_000)
         parts, store = world.brokers[one.broker], world.stores[one.broker]
         wire = Wire(world)
-        opinion = SecondOpinion(one.broker, parts.registry, parts.groups, wire.ask)
+        opinion = CoordinatorFencing(one.broker, parts.registry, parts.groups, wire.ask)
         await opinion.look()
         assert wire.asked == 0, "ZooKeeper answers"
         store.cut()
@@ -67,7 +67,7 @@ def test_silent_peer_does_not_delay_the_answers_of_others() -> None:
         one, _ = await gathered(world, 2, session_timeout_ms=60_000)
         parts = world.brokers[one.broker]
         wire = Wire(world)
-        opinion = SecondOpinion(one.broker, parts.registry, parts.groups, wire.ask)
+        opinion = CoordinatorFencing(one.broker, parts.registry, parts.groups, wire.ask)
         world.stores[one.broker].cut()
         await asyncio.sleep(20.0)
         wire.silent = min(set(world.brokers) - {one.broker})
@@ -86,7 +86,7 @@ def test_members_stay_while_no_broker_reaches_zookeeper() -> None:
         await world.make_topic("t")
         one, two = await gathered(world, 2, session_timeout_ms=60_000)
         parts = world.brokers[one.broker]
-        opinion = SecondOpinion(one.broker, parts.registry, parts.groups, Wire(world).ask)
+        opinion = CoordinatorFencing(one.broker, parts.registry, parts.groups, Wire(world).ask)
         world.service.stop()
         for _ in range(20):
             await asyncio.sleep(2.0)

@@ -7,14 +7,14 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_lite.wire.buffer_pool import REUSED_FROM_BYTES, STEP_BYTES, BufferPool
 from broker_lite.wire.frame import FrameReceiver
-from broker_lite.wire.reused_memory import REUSED_FROM_BYTES, STEP_BYTES, ReusedMemory
 
 MIB = 1 << 20
 
 
 def test_block_is_reused_after_its_last_view_is_released() -> None:
-    memory = ReusedMemory(8 * MIB)
+    memory = BufferPool(8 * MIB)
     frame = memory.take(MIB)
     block = id(frame.obj)
     part = frame[100:200]
@@ -26,7 +26,7 @@ def test_block_is_reused_after_its_last_view_is_released() -> None:
 
 
 def test_block_with_a_live_view_is_not_reused() -> None:
-    memory = ReusedMemory(64 * MIB)
+    memory = BufferPool(64 * MIB)
     for look in (
         lambda frame: frame[5:10],
         lambda frame: pa.py_buffer(frame[5:10]),
@@ -43,7 +43,7 @@ def test_block_with_a_live_view_is_not_reused() -> None:
 
 
 def test_later_frames_do_not_overwrite_an_earlier_frame() -> None:
-    memory = ReusedMemory(4 * MIB)
+    memory = BufferPool(4 * MIB)
     receiver = FrameReceiver(8 * MIB, allocate=memory.take)
     kept = []
     for number in range(8):
@@ -61,13 +61,13 @@ def test_later_frames_do_not_overwrite_an_earlier_frame() -> None:
 
 
 def test_small_frames_are_not_pooled() -> None:
-    memory = ReusedMemory(MIB)
+    memory = BufferPool(MIB)
     assert len(memory.take(REUSED_FROM_BYTES - 1)) == REUSED_FROM_BYTES - 1
     assert memory.kept_bytes == 0
 
 
 def test_free_blocks_are_evicted_for_another_size_and_used_ones_stay() -> None:
-    memory = ReusedMemory(4 * MIB)
+    memory = BufferPool(4 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     large = memory.take(4 * MIB)
     assert (len(large), memory.kept_bytes) == (4 * MIB, 4 * MIB)  # of its own, beyond the limit
@@ -77,7 +77,7 @@ def test_free_blocks_are_evicted_for_another_size_and_used_ones_stay() -> None:
 
 
 def test_sweep_releases_blocks_unused_since_the_last_sweep() -> None:
-    memory = ReusedMemory(64 * MIB)
+    memory = BufferPool(64 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     held.clear()
     memory.sweep()
@@ -97,7 +97,7 @@ def test_sweep_releases_blocks_unused_since_the_last_sweep() -> None:
 def test_concurrent_frames_never_share_memory(steps: list[tuple[int, int]]) -> None:
     """Frames of random sizes are created and released; each keeps the bytes written into
     it."""
-    memory = ReusedMemory(20 * STEP_BYTES)
+    memory = BufferPool(20 * STEP_BYTES)
     held: list[tuple[memoryview, int]] = []
     for mark, (steps_long, keeps) in enumerate(steps):
         frame = memory.take(steps_long * STEP_BYTES // 2 + 1)

@@ -22,7 +22,7 @@ KEPT_MAX = 8
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
-class Room(NamedTuple):
+class DiskBuffer(NamedTuple):
     """A buffer. The disk writes from ``begin`` on; the reader owns the bytes before that."""
 
     memory: mmap.mmap
@@ -38,12 +38,12 @@ class Room(NamedTuple):
         return True
 
 
-class DiskRooms:
+class DiskBuffers:
     """The pool; ``take`` returns a writable buffer and reuses free ones."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
-        self._rooms: list[Room] = []
+        self._buffers: list[DiskBuffer] = []
         """Buffers in the order of their last use."""
         self._lock = threading.Lock()
 
@@ -55,32 +55,32 @@ class DiskRooms:
         view is released.
         """
         with self._lock:
-            rooms = self._rooms
-            for place in range(len(rooms) - 1, -1, -1):
-                room = rooms[place]
-                is_fit = room.begin >= front and len(room.memory) - room.begin >= size
-                if is_fit and room.is_free:
-                    del rooms[place]
-                    rooms.append(room)
-                    return memoryview(room.memory), room.begin
-            room = _new(front, size)
-            if self._has_place():
-                rooms.append(room)
-        return memoryview(room.memory), room.begin
+            buffers = self._buffers
+            for place in range(len(buffers) - 1, -1, -1):
+                buffer = buffers[place]
+                is_fit = buffer.begin >= front and len(buffer.memory) - buffer.begin >= size
+                if is_fit and buffer.is_free:
+                    del buffers[place]
+                    buffers.append(buffer)
+                    return memoryview(buffer.memory), buffer.begin
+            buffer = _new(front, size)
+            if self._has_space():
+                buffers.append(buffer)
+        return memoryview(buffer.memory), buffer.begin
 
-    def _has_place(self) -> bool:
+    def _has_space(self) -> bool:
         """Return whether the pool may keep one more buffer; evict the least recently used free
         one."""
-        if len(self._rooms) < self._kept_max:
+        if len(self._buffers) < self._kept_max:
             return True
-        for place, room in enumerate(self._rooms):
-            if room.is_free:
-                del self._rooms[place]
+        for place, buffer in enumerate(self._buffers):
+            if buffer.is_free:
+                del self._buffers[place]
                 return True
         return False
 
 
-def _new(front: int, size: int) -> Room:
+def _new(front: int, size: int) -> DiskBuffer:
     memory = mmap.mmap(-1, front + HUGE_BYTES + size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
     begin = front + -(address + front) % HUGE_BYTES
@@ -88,8 +88,8 @@ def _new(front: int, size: int) -> Room:
     if huge and _HUGE >= 0:
         with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(_HUGE, begin, huge)
-    return Room(memory, begin)
+    return DiskBuffer(memory, begin)
 
 
-disk_rooms = DiskRooms()
+disk_buffers = DiskBuffers()
 """The pool of all readers of this process."""
