@@ -58,8 +58,8 @@ class BatchWrite(NamedTuple):
 
 
 class Attempt(WriterCommitMessage):
-    """A finished attempt. ``producer_id`` is NO_PRODUCER if the batch was committed before, so the
-    attempt has only counted its rows."""
+    """A finished attempt. ``producer_id`` is NO_PRODUCER if it had no rows, or only counted
+    them because the batch was committed before."""
 
     def __init__(self, identity: TaskIdentity, producer: tuple[int, int], rows: int) -> None:
         self.sink, self.run, self.batch = identity[:3]
@@ -101,12 +101,13 @@ def _context() -> TaskContext:
 def commit(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None = None
 ) -> None:
-    """Commit a batch with the attempts of ``messages``; nothing if no task had rows.
+    """Commit a batch with the attempts of ``messages``; nothing if no task had rows, because no
+    attempt has joined the batch then.
 
     ``batch`` is the micro-batch that Spark commits. Raises the coordinator's error, or
     InvalidConfigError for attempts of another batch.
     """
-    attempts = [message for message in messages if isinstance(message, Attempt)]
+    attempts = [message for message in messages if isinstance(message, Attempt) and message.rows]
     if not attempts:
         return
     first = attempts[0]

@@ -219,6 +219,18 @@ def test_straggler_without_rows_keeps_the_batch_open(make: Callable[..., Run]) -
     assert run.visible() == ["a"]
 
 
+def test_batch_without_rows_commits_nothing_also_as_the_first_of_a_run(
+    make: Callable[..., Run],
+) -> None:
+    run = make()
+    run.commit(0, run.stream(0, iter(())))
+    run.commit(1, run.write(1, "a"), run.stream(1, iter(()), task=1))
+    replay = run.again()
+    replay.commit(2, replay.stream(2, iter(())))
+    replay.commit(3, replay.write(3, "b"))
+    assert run.visible() == ["a", "b"]
+
+
 # Drivers.
 
 
