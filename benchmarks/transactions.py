@@ -1,6 +1,7 @@
-"""Transactions a second beside Apache Kafka, and the first commit after a coordinator's death.
+"""Transactions a second beside Apache Kafka, the first commit after a coordinator's death, and the
+exactly-once sink of Spark beside the at-least-once one.
 
-    python benchmarks/transactions.py [--seconds 4] [--kills 20] [--only NAME,…]
+    python benchmarks/transactions.py [--seconds 4] [--kills 20] [--rounds 7] [--only NAME,…]
 
 Prints one JSON object. Each producer (librdkafka, a thread each) writes a record of 100 B to every
 partition of a topic, flushes, and commits, without pause. Both sides run the same case in one
@@ -9,6 +10,11 @@ batch and the state of the coordinator to disk before it answers; Kafka does not
 
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
 on three brokers, with kill and restart in turns. Without Maven the rows of Kafka are missing.
+
+``sink``: one broker and one Spark session; both guarantees in turns, in the reverse order of the
+round before. ``write`` and ``stream`` are one batch of SINK_ROWS rows, from Parquet and from a
+topic; ``ratio`` is the median of the rounds' ratios of exactly_once to at_least_once rates.
+``trigger`` is one record a trigger; ``more_ms`` is the median of the rounds' differences of p50.
 """
 
 from __future__ import annotations
@@ -17,14 +23,19 @@ import argparse
 import itertools
 import json
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka as ck
+import pyarrow as pa
+import pyarrow.parquet as pq
 from peers.fetch import Cannot
 from peers.servers import KafkaServers, LogbusServers
+from peers.spark_session import SparkHost
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.transactions import list_transactions
@@ -33,6 +44,10 @@ from broker_lite.local.cluster import LocalCluster
 VALUE = b"v" * 100
 WARM_S = 2.0
 WAIT_S = 60.0
+SINK_ROWS, SINK_PARTITIONS = 1_200_000, 4
+SINK_ROW = b"%0200d"
+TRIGGERS, TRIGGERS_WARM = 40, 10
+GUARANTEES = ("at_least_once", "exactly_once")
 CASES = tuple(itertools.product((1, 3), (1, 10, 100), (1, 4)))
 """Replication factor, producers, partitions."""
 
@@ -139,11 +154,98 @@ def coordinator_killed(kills: int) -> dict[str, Any]:
     }
 
 
+class SinkBench:
+    """A cluster of one broker, a Spark session, and the input of both guarantees."""
+
+    def __init__(self, cluster: LocalCluster, spark: SparkHost, folder: Path) -> None:
+        self._servers = cluster.bootstrap_servers
+        self._spark = spark
+        self._admin = Admin(self._servers)
+        self._names = (f"sink-{number}" for number in itertools.count())
+        self._folder = folder / "rows"
+        self._folder.mkdir()
+        step = SINK_ROWS // SINK_PARTITIONS
+        for number in range(SINK_PARTITIONS):
+            first = number * step
+            values = pa.array([SINK_ROW % row for row in range(first, first + step)], pa.binary())
+            pq.write_table(pa.table({"value": values}), self._folder / f"{number}.parquet")
+        self._source = self._topic(SINK_PARTITIONS)
+        spark.call("write", folder=str(self._folder), target=self._end(self._source))
+
+    def _topic(self, partitions: int) -> str:
+        name = next(self._names)
+        self._admin.create_topic(name, partitions, 1)
+        return name
+
+    def _end(self, topic: str, **options: str) -> dict[str, Any]:
+        return {"side": "logbus", "address": self._servers, "topic": topic, "options": options}
+
+    def write(self, guarantee: str) -> float:
+        """Return the rows a second of one ``df.write``."""
+        topic = self._topic(SINK_PARTITIONS)
+        target = self._end(topic, deliveryGuarantee=guarantee)
+        took = self._spark.call("write", folder=str(self._folder), target=target)["seconds"]
+        self._admin.delete_topic(topic)
+        return float(SINK_ROWS / took)
+
+    def stream(self, guarantee: str) -> float:
+        """Return the rows a second of one micro-batch."""
+        topic = self._topic(SINK_PARTITIONS)
+        target = self._end(topic, deliveryGuarantee=guarantee)
+        source = self._end(self._source)
+        took = self._spark.call("copy", source=source, target=target, needle="none")["seconds"]
+        self._admin.delete_topic(topic)
+        return float(SINK_ROWS / took)
+
+    def trigger(self, guarantee: str) -> float:
+        """Return the p50 in ms of triggers with one row each."""
+        source, topic = self._topic(1), self._topic(1)
+        target = self._end(topic, deliveryGuarantee=guarantee)
+        self._spark.call("loop_start", source=self._end(source), target=target)
+        sender = ck.Producer({"bootstrap.servers": self._servers, "linger.ms": 0})
+        reader = ck.Consumer({"bootstrap.servers": self._servers, "group.id": topic})
+        reader.assign([ck.TopicPartition(topic, 0, 0)])
+        for number in range(TRIGGERS_WARM + TRIGGERS):
+            sender.produce(source, b"%d" % number, partition=0)
+            sender.flush(WAIT_S)
+            while (row := reader.poll(WAIT_S)) is None or row.error():
+                pass
+        reader.close()
+        took = self._spark.call("loop_stop")["triggers_ms"]
+        return float(statistics.median(took[TRIGGERS_WARM:]))
+
+
+def sink(rounds: int) -> dict[str, Any]:
+    """Compare both guarantees; the first round warms the session and does not count."""
+    found: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(1) as cluster,
+        SparkHost() as spark,
+    ):
+        bench = SinkBench(cluster, spark, Path(folder))
+        for run in (bench.write, bench.stream, bench.trigger):
+            pairs = []
+            for number in range(rounds + 1):
+                order = GUARANTEES[:: 1 if number % 2 else -1]
+                pairs.append({guarantee: run(guarantee) for guarantee in order})
+            del pairs[0]
+            middles = {name: statistics.median(pair[name] for pair in pairs) for name in GUARANTEES}
+            row = found[f"sink_{run.__name__}"] = {k: round(v, 1) for k, v in middles.items()}
+            many, once = ([pair[name] for pair in pairs] for name in GUARANTEES)
+            if run == bench.trigger:
+                row["more_ms"] = round(statistics.median(b - a for a, b in zip(many, once)), 1)
+            else:
+                row["ratio"] = round(statistics.median(b / a for a, b in zip(many, once)), 3)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="transactions.py", description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--only", default="rf1,rf3,coordinator_killed")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", default="rf1,rf3,coordinator_killed,sink")
     options = parser.parse_args()
     wanted = options.only.split(",")
     result: dict[str, Any] = {}
@@ -152,6 +254,8 @@ def main() -> None:
             result |= side_by_side(factor, options.seconds)
     if "coordinator_killed" in wanted:
         result["coordinator_killed"] = coordinator_killed(options.kills)
+    if "sink" in wanted:
+        result |= sink(options.rounds)
     print(json.dumps(result))
 
 
