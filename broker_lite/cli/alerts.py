@@ -63,7 +63,7 @@ ALERTS = (
           "Check the network and ZooKeeper's disk, or raise zookeeper.session.timeout.ms"),
     Alert("LogbusTransactionOpen", "logbus_oldest_transaction_age_seconds > 900", 0, WARNING,
           "A transaction is open for {{ $value }} s and hides later records.",
-          "Find and abort it: logbus transactions hanging, then logbus transactions abort"),
+          "Find its owner and the next step: logbus doctor"),
     Alert("LogbusSparkLagGrowing",
           "deriv(logbus_spark_lag_records[30m]) > 0 and logbus_spark_lag_records > 0", 30, WARNING,
           "Query {{ $labels.query }} falls behind: {{ $value }} more records each second.",

@@ -15,9 +15,10 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
@@ -26,10 +27,15 @@ from broker_lite.cli.context import cluster_options
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 from broker_lite.errors import LogbusError, NoClusterError
 
+if TYPE_CHECKING:
+    from broker_lite.client.administration.transactions import Holder
+
 JAVA_MIN = 17
 FILES_MIN = 4096
 DISK_FREE_MIN_BYTES = 2 << 30
 CLUSTER_TIMEOUT_MS = 3000
+OPEN_LONG_S = 60
+"""Age of a transaction from which it is a warning that consumers do not see past its begin."""
 _SPARK_SETTINGS = (
     "spark.python.unix.domain.socket.enabled",
     "spark.sql.streaming.checkpointFileManagerClass",
@@ -367,6 +373,53 @@ def replicas(bootstrap_servers: str | None = None, zookeeper: str | None = None)
     return Finding("replicas", "ok", text)
 
 
+def open_transactions(
+    bootstrap_servers: str | None = None, zookeeper: str | None = None
+) -> Finding:
+    """Check for transactions that hide records from consumers for long."""
+    from broker_lite.client import discovery
+    from broker_lite.client.administration import transactions
+    from broker_lite.client.administration.admin import Admin
+
+    try:
+        servers = discovery.resolve(bootstrap_servers, zookeeper)
+        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+            view = admin.cluster()
+            wheres = [where for name in view.topics for where in view.partitions_of(name)]
+            held = admin.run(lambda cluster, ms: transactions.holders(cluster, wheres, ms))
+    except LogbusError:
+        return Finding(
+            "transactions", "info", "not checked: a broker does not answer", "see cluster"
+        )
+    return holder_finding(held, time.time() * 1000)
+
+
+def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
+    """Return the finding over the holders of last stable offsets, the longest open first."""
+    if not held:
+        return Finding("transactions", "ok", "none is open")
+    row, owner, since_ms = oldest = held[0]
+    age_s = max(now_ms - since_ms, 0) / 1000
+    if owner is None or oldest.is_hanging:
+        name = f"producer {row.producer_id}, which no coordinator will end"
+        cure = (
+            f"logbus transactions abort {row.where.topic} {row.where.partition} --start-offset "
+            f"{row.start_offset} --yes; find all with: logbus transactions hanging"
+        )
+    else:
+        name = f"transactional id or Spark sink {owner.transactional_id!r}"
+        cure = (
+            f"stop or restart its producer or Spark query, or wait: a transaction is aborted "
+            f"{owner.timeout_ms / 1000:g} s after its begin, a sink's batch after so long without "
+            f"a task at work; see: logbus transactions describe {owner.transactional_id}"
+        )
+    text = (
+        f"{len(held)} partitions have an open transaction; the oldest, of {name}, hides records of "
+        f"{row.where} from offset {row.start_offset} since {age_s:.0f} s"
+    )
+    return Finding("transactions", "warning" if age_s >= OPEN_LONG_S else "ok", text, cure)
+
+
 CHECKS: tuple[Callable[[], Finding], ...] = (
     java,
     zookeeper_jars,
@@ -384,7 +437,11 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     file_limit,
     disk,
 )
-CLUSTER_CHECKS: tuple[Callable[[str | None, str | None], Finding], ...] = (cluster, replicas)
+CLUSTER_CHECKS: tuple[Callable[[str | None, str | None], Finding], ...] = (
+    cluster,
+    replicas,
+    open_transactions,
+)
 """Checks of the cluster that ``-b`` or ``--zookeeper`` names."""
 
 

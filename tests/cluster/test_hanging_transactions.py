@@ -20,13 +20,19 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 WAIT_S = 30.0
 
 
+def held_back(output: str) -> dict[str, str]:
+    """Return the doctor's finding on open transactions."""
+    [found] = [row for row in json.loads(output) if row["check"] == "transactions"]
+    return dict(found)
+
+
 def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(tmp_path: Path) -> None:
     """The only copy of the coordinator's state is lost; the topic's log has an open transaction."""
     with LocalCluster(1, directory=tmp_path) as cluster:
         (broker,), servers = cluster.brokers, cluster.bootstrap_servers
 
         def run(*words: str) -> str:
-            command = [sys.executable, "-m", "broker_lite", "transactions", *words, "-b", servers]
+            command = [sys.executable, "-m", "broker_lite", *words, "-b", servers]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
             return done.stdout + done.stderr
 
@@ -37,6 +43,9 @@ def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(tmp_p
             producer.begin_transaction()
             producer.produce("t", b"hidden", partition=0)
             assert producer.flush(WAIT_S) == 0
+            found = held_back(run("doctor", "-o", "json"))
+            assert "id or Spark sink 'lost', hides records of t-0 from offset 0" in found["found"]
+            assert found["cure"].endswith("logbus transactions describe lost")
             topic_id = bus.cluster().topics[TRANSACTION_STATE].topic_id
             broker.stop()
             lost = list(tmp_path.glob(f"broker-*/data/{topic_id}-*"))
@@ -48,9 +57,21 @@ def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(tmp_p
                 sender.send("t", b"behind").result(WAIT_S)
             with bus.consumer("t", start="earliest") as consumer:
                 assert consumer.poll(0.5) == []
-                assert "there is no transactional id" in run("list")
-                assert "no transaction hangs" in run("hanging", "-t", "t")
-                assert json.loads(run("hanging", "-t", "t", "--idle", "0"))["start_offset"] == 0
-                assert "aborted" in run("abort", "t", "0", "--start-offset", "0", "--yes")
+                assert "there is no transactional id" in run("transactions", "list")
+                assert "no transaction hangs" in run("transactions", "hanging", "-t", "t")
+                assert (
+                    json.loads(run("transactions", "hanging", "-t", "t", "--idle", "0"))[
+                        "start_offset"
+                    ]
+                    == 0
+                )
+                found = held_back(run("doctor", "-o", "json"))
+                assert "which no coordinator will end" in found["found"]
+                assert "logbus transactions abort t 0 --start-offset 0 --yes" in found["cure"]
+                assert "aborted" in run(
+                    "transactions", "abort", "t", "0", "--start-offset", "0", "--yes"
+                )
                 assert [row.value for row in consumer.poll(WAIT_S)] == [b"behind"]
-            assert "no transaction hangs" in run("hanging", "-t", "t", "--idle", "0")
+            assert "no transaction hangs" in run(
+                "transactions", "hanging", "-t", "t", "--idle", "0"
+            )

@@ -66,6 +66,22 @@ class OpenInLog(NamedTuple):
     last_append_ms: int
 
 
+class Holder(NamedTuple):
+    """The open transaction that holds back a partition's last stable offset. ``owner`` is None if
+    no coordinator knows it; ``since_ms`` is then its last batch, else its begin."""
+
+    row: OpenInLog
+    owner: TransactionDescription | None
+    since_ms: int
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether no coordinator will end the transaction in this partition."""
+        return is_hanging(
+            self.row, {} if self.owner is None else {self.row.producer_id: self.owner}
+        )
+
+
 def list_transactions(
     cluster: Cluster, deadline_ms: float, producer_ids: tuple[int, ...] = ()
 ) -> Operation[list[TransactionListing]]:
@@ -205,6 +221,23 @@ def hanging(
     again = yield from open_in_logs(cluster, {row.where for row in rows}, deadline_ms)
     still = {(row.where, row.producer_id, row.start_offset) for row in again}
     return [row for row in rows if (row.where, row.producer_id, row.start_offset) in still]
+
+
+def holders(
+    cluster: Cluster, wheres: Iterable[TopicPartition], deadline_ms: float
+) -> Operation[list[Holder]]:
+    """Return the transaction that holds back the last stable offset of each partition, the
+    longest open first."""
+    first: dict[TopicPartition, OpenInLog] = {}
+    for row in (yield from open_in_logs(cluster, wheres, deadline_ms)):
+        first.setdefault(row.where, row)
+    known = yield from owners(cluster, first.values(), deadline_ms)
+    found = []
+    for row in first.values():
+        owner = known.get(row.producer_id)
+        start_ms = -1 if owner is None or is_hanging(row, known) else owner.start_ms
+        found.append(Holder(row, owner, start_ms if start_ms >= 0 else row.last_append_ms))
+    return sorted(found, key=lambda holder: (holder.since_ms, holder.row.where))
 
 
 def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[None]:

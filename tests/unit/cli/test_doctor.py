@@ -16,8 +16,14 @@ import pytest
 from broker_lite.cli import doctor
 from broker_lite.cli.main import run
 from broker_lite.client import discovery
+from broker_lite.client.administration.transactions import (
+    Holder,
+    OpenInLog,
+    TransactionDescription,
+)
 from broker_lite.local.cluster import write_json
 from broker_lite.local.process import start_mark
+from broker_lite.model import TopicPartition
 
 ROOT = Path(__file__).parents[3]
 
@@ -210,8 +216,30 @@ def test_unchecked_cluster_is_not_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("LOGBUS_ZOOKEEPER", raising=False)
-    for finding in (doctor.cluster(), doctor.replicas()):
+    for finding in (doctor.cluster(), doctor.replicas(), doctor.open_transactions()):
         assert finding.state == "info" and finding.found.startswith("not checked")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "has_owner", "state", "step"),
+    [
+        (61, True, "warning", "stop or restart its producer or Spark query"),
+        (61, False, "warning", "logbus transactions abort t 3 --start-offset 7 --yes"),
+        (59, True, "ok", "logbus transactions describe query-1"),
+    ],
+)
+def test_doctor_names_the_holder_of_a_last_stable_offset(
+    age_s: int, has_owner: bool, state: str, step: str
+) -> None:
+    row = OpenInLog(TopicPartition("t", 3), 5, 0, 0, 7, 1_000)
+    found = TransactionDescription("query-1", "Ongoing", 5, 0, 300_000, 1_000, (row.where,))
+    held = [Holder(row, found if has_owner else None, 1_000), Holder(row, None, 2_000)]
+    finding = doctor.holder_finding(held, 1_000 + age_s * 1000)
+    assert finding.state == state and step in finding.cure
+    assert finding.found.startswith("2 partitions have an open transaction; the oldest, of ")
+    assert ("query-1" if has_owner else "producer 5") in finding.found
+    assert finding.found.endswith(f"hides records of t-3 from offset 7 since {age_s} s")
+    assert doctor.holder_finding([], 0).state == "ok"
 
 
 def test_doctor_prints_advice_below_the_table(
