@@ -84,6 +84,8 @@ DASHBOARDS: Mapping[str, tuple[Panel, ...]] = {
         Panel("Oldest open transaction", "logbus_oldest_transaction_age_seconds", "s"),
         Panel("Ended transactions", _rate("logbus_transactions_total", "outcome"), "ops",
               "{{outcome}}"),
+        Panel("Batches of Spark sinks", _rate("logbus_spark_sink_batches_total", "outcome"), "ops",
+              "{{outcome}}"),
         Panel("Transaction duration, p99", _quantile("logbus_transaction_duration_seconds"), "s"),
         Panel("Records behind an open transaction", "logbus_last_stable_offset_lag_records_max"),
     ),

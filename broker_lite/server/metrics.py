@@ -116,7 +116,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("offset_commit_errors", COUNTER, "Partitions whose offset commit failed.",
                ("error",)),
         # Transactions.
-        Metric("open_transactions", GAUGE, "Open transactions that this broker coordinates."),
+        Metric("open_transactions", GAUGE,
+               "Open transactions, and open batches of Spark sinks, that this broker coordinates."),
         Metric("oldest_transaction_age_seconds", GAUGE,
                "Age of the oldest of these transactions; 0 without one."),
         Metric("last_stable_offset_lag_records_max", GAUGE,
@@ -124,6 +125,9 @@ METRICS: Mapping[str, Metric] = {
         Metric("transactions", COUNTER, "Transactions that ended.", ("outcome",)),
         Metric("transaction_duration_seconds", HISTOGRAM,
                "Time from a transaction's begin to its last marker."),
+        Metric("spark_sink_batches", COUNTER,
+               "Batches of exactly-once Spark sinks by outcome; repeated: a commit of a batch that "
+               "was committed before.", ("outcome",)),
         # ZooKeeper.
         Metric("zookeeper_connected", GAUGE, "1 if the session with ZooKeeper is connected."),
         Metric("zookeeper_session_losses", COUNTER, "Sessions that expired."),

@@ -90,6 +90,8 @@ class SinkPartition:
         self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
         self._added = {number: slot.partitions for number, slot in slots.items()}
         """Partitions of each slot in its committed record: only those may be written to."""
+        self._opened: dict[int, Now] = {}
+        """When the attempt of each open slot joined, or was loaded."""
         self._opening: dict[int, list[int]] = {}
         """Tokens of the joins that wait for a slot's record, by producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
@@ -164,6 +166,10 @@ class SinkPartition:
     def open_slots(self) -> dict[int, SinkSlot]:
         """Return the slots of all attempts that have no outcome yet."""
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}
+
+    def opened(self) -> dict[int, Now]:
+        """Return when the attempt of each open slot joined, or was loaded, by producer id."""
+        return dict(self._opened)
 
     def attempts(self, sink: str) -> dict[int, SinkSlot]:
         """Return the slots of a sink's attempts that have no outcome yet."""
@@ -253,6 +259,7 @@ class SinkPartition:
             event.partitions,
         )
         sink.attempts.add(producer_id)
+        self._opened[producer_id] = self._now
         self._opening[producer_id] = [event.token]
 
         def settled(error: LogbusError | None) -> None:
@@ -260,6 +267,7 @@ class SinkPartition:
             if error is not None and is_unused:
                 # The record is not in the log, so no attempt writes under the slot.
                 sink.attempts.discard(producer_id)
+                self._opened.pop(producer_id, None)
                 self._slots[producer_id] = free
                 self._free.append(producer_id)
             elif error is None:
@@ -493,6 +501,7 @@ class SinkPartition:
         sink = self._sinks[name]
         freed: SinkSlot | None = self._slots.pop(producer_id).freed()
         self._added.pop(producer_id, None)
+        self._opened.pop(producer_id, None)
         sink.attempts.discard(producer_id)
         if freed is not None and freed.epoch <= EPOCH_LAST:
             self._slots[producer_id] = freed
@@ -537,6 +546,7 @@ class SinkPartition:
     # Load, time, loss.
 
     def _load(self) -> None:
+        self._opened = dict.fromkeys(self.open_slots(), self._now)
         for name, sink in self._sinks.items():
             sink.active_ms = self._now.monotonic_ms
             if sink.head is not None and sink.head.state is not SinkState.OPEN:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker_lite.errors import (
     ConcurrentTransactionsError,
@@ -23,6 +23,7 @@ from broker_lite.errors import (
 from broker_lite.server.clock import Clock
 from broker_lite.server.coordinators.alarm import Alarm
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
+from broker_lite.server.metrics import Metrics
 from broker_lite.transactions import sink_events as ev
 from broker_lite.transactions.effects import SendMarkers
 from broker_lite.transactions.events import (
@@ -38,6 +39,7 @@ from broker_lite.transactions.participant import NO_NUMBER
 from broker_lite.transactions.sink_records import (
     SinkHead,
     SinkSlot,
+    SinkState,
     decode_head,
     decode_slot,
     encode_head,
@@ -75,6 +77,13 @@ class SinkStore(Protocol):
         """Reserve a producer id. Raises LogbusError."""
 
 
+class OpenSlot(NamedTuple):
+    """A slot under which an attempt writes, and the wall time at which it joined or was loaded."""
+
+    slot: SinkSlot
+    opened_ms: int
+
+
 @dataclass(slots=True, eq=False)
 class _LedSinks:
     """The sinks of one state partition that this broker leads."""
@@ -92,11 +101,18 @@ class SinkCoordinator:
     transaction.max.timeout.ms."""
 
     def __init__(
-        self, store: SinkStore, *, markers: MarkerSender, clock: Clock, timeout_max_ms: int
+        self,
+        store: SinkStore,
+        *,
+        markers: MarkerSender,
+        clock: Clock,
+        metrics: Metrics,
+        timeout_max_ms: int,
     ) -> None:
         self._store = store
         self._markers = markers
         self._clock = clock
+        self._metrics = metrics
         self._timeout_max_ms = timeout_max_ms
         self._led: dict[int, _LedSinks] = {}
         self._tokens = 0
@@ -142,10 +158,21 @@ class SinkCoordinator:
         led = self._led.get(partition)
         return led is not None and led.machine.head(name) is not None
 
-    def open_slots(self, partition: int) -> dict[int, SinkSlot]:
+    def open_slots(self, partition: int) -> dict[int, OpenSlot]:
         """Return the slots of a led partition under which attempts write, by producer id."""
         led = self._led.get(partition)
-        return led.machine.open_slots() if led is not None else {}
+        if led is None:
+            return {}
+        opened, slots = led.machine.opened(), led.machine.open_slots()
+        return {row: OpenSlot(slot, opened[row].wall_ms) for row, slot in slots.items()}
+
+    def opened_ms(self) -> list[int]:
+        """Return the wall time at which the open batch of each sink began."""
+        found: dict[str, int] = {}
+        for partition in self._led:
+            for slot, opened_ms in self.open_slots(partition).values():
+                found[slot.sink] = min(opened_ms, found.get(slot.sink, opened_ms))
+        return list(found.values())
 
     async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
         """Carry out a request, ``make(token)``, and return its result.
@@ -166,6 +193,10 @@ class SinkCoordinator:
             )
         future: asyncio.Future[ev.SinkResult] = asyncio.get_running_loop().create_future()
         led.waiting[request.token] = future
+        if isinstance(request, ev.EndBatch) and request.is_commit:
+            head = led.machine.head(request.sink)
+            if head is not None and (head.run, head.batch) == (request.run, request.batch):
+                self._metrics.count("spark_sink_batches", "repeated")
         self._step(led, request)
         try:
             async with asyncio.timeout(PARK_S):
@@ -201,6 +232,7 @@ class SinkCoordinator:
                 case ev.PersistHead():
                     value = None if effect.head is None else encode_head(effect.head)
                     self._append(led, effect.number, head_key(effect.sink), value)
+                    self._count(led, effect)
                 case ev.PersistSlot():
                     value = None if effect.slot is None else encode_slot(effect.slot)
                     self._append(led, effect.number, slot_key(effect.producer_id), value)
@@ -214,6 +246,14 @@ class SinkCoordinator:
                     if future is not None and not future.done():
                         future.set_result(effect.result)
         self._alarm.set(led.machine.deadline_ms)
+
+    def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
+        """Count a batch whose decision is being written."""
+        state = SinkState.OPEN if effect.head is None else effect.head.state
+        if state is SinkState.PREPARE_COMMIT:
+            self._metrics.count("spark_sink_batches", "committed")
+        elif state is SinkState.PREPARE_ABORT and led.machine.attempts(effect.sink):
+            self._metrics.count("spark_sink_batches", "aborted")
 
     def _append(self, led: _LedSinks, number: int, key: bytes, value: bytes | None) -> None:
         if led.is_lost:

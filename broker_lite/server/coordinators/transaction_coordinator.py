@@ -31,7 +31,7 @@ from broker_lite.model import NO_PRODUCER, TRANSACTION_STATE, PartitionKey
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.alarm import Alarm
-from broker_lite.server.coordinators.sink_coordinator import SinkCoordinator
+from broker_lite.server.coordinators.sink_coordinator import OpenSlot, SinkCoordinator
 from broker_lite.server.coordinators.state_log import StateLog
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
 from broker_lite.server.metrics import Metrics
@@ -127,7 +127,11 @@ class TransactionCoordinator:
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
         self.sinks = SinkCoordinator(
-            self, markers=markers, clock=clock, timeout_max_ms=config.transaction_max_timeout_ms
+            self,
+            markers=markers,
+            clock=clock,
+            metrics=metrics,
+            timeout_max_ms=config.transaction_max_timeout_ms,
         )
         self._metrics = metrics
         self._durations = metrics.histogram("transaction_duration_seconds")
@@ -278,7 +282,7 @@ class TransactionCoordinator:
             slots = self.sinks.open_slots(led.partition).items()
             return _sink_view(
                 transactional_id,
-                {producer: slot for producer, slot in slots if slot.sink == transactional_id},
+                {producer: row for producer, row in slots if row.slot.sink == transactional_id},
             )
         found = self._view(led, transactional_id)
         if found is None:
@@ -292,8 +296,8 @@ class TransactionCoordinator:
         """Return the ids of all partitions that this broker coordinates, and every open attempt
         of a sink as a transaction of the sink's id."""
         for led in list(self._led.values()):
-            for producer_id, slot in self.sinks.open_slots(led.partition).items():
-                yield _sink_view(slot.sink, {producer_id: slot})
+            for producer_id, row in self.sinks.open_slots(led.partition).items():
+                yield _sink_view(row.slot.sink, {producer_id: row})
             for at, key in enumerate(list(led.values)):
                 if at % SLICE == SLICE - 1:
                     await asyncio.sleep(0)
@@ -450,10 +454,11 @@ class TransactionCoordinator:
                 self._durations.observe(max(record.changed_ms - record.start_ms, 0) / 1000)
 
     def _opened_ms(self) -> list[int]:
-        """Return the wall times at which the open transactions began."""
+        """Return the wall times at which the open transactions and batches of sinks began."""
         machines = (held.machine for led in self._led.values() for held in led.held.values())
         records = (machine.record for machine in machines)
-        return [record.start_ms for record in records if record is not None and record.is_open]
+        opened = [record.start_ms for record in records if record is not None and record.is_open]
+        return opened + self.sinks.opened_ms()
 
     def _oldest_age_s(self) -> float:
         opened = [at_ms for at_ms in self._opened_ms() if at_ms >= 0]
@@ -502,12 +507,16 @@ class TransactionCoordinator:
                     self._alarm.set(held.machine.deadline_ms)
 
 
-def _sink_view(sink: str, slots: Mapping[int, SinkSlot]) -> TransactionView:
+def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:
     """Return open attempts of a sink as one transaction; the producer is that of the first."""
-    producer_id, first = next(iter(slots.items()), (NO_PRODUCER, SinkSlot(NO_PRODUCER_EPOCH)))
-    state = TransactionState.ONGOING if slots else TransactionState.EMPTY
-    partitions = frozenset[PartitionKey]().union(*(slot.partitions for slot in slots.values()))
+    nothing = OpenSlot(SinkSlot(NO_PRODUCER_EPOCH), -1)
+    producer_id, (first, _) = next(iter(rows.items()), (NO_PRODUCER, nothing))
     record = TransactionRecord(
-        producer_id, first.epoch, first.timeout_ms, state, partitions=partitions
+        producer_id,
+        first.epoch,
+        first.timeout_ms,
+        TransactionState.ONGOING if rows else TransactionState.EMPTY,
+        partitions=frozenset[PartitionKey]().union(*(row.slot.partitions for row in rows.values())),
+        start_ms=min((row.opened_ms for row in rows.values()), default=-1),
     )
-    return TransactionView(sink, record, state)
+    return TransactionView(sink, record, record.state)

@@ -318,3 +318,44 @@ def test_metrics_count_open_and_ended_transactions() -> None:
         assert gauges()["open_transactions"] == {(): 0}
 
     run(test)
+
+
+def test_metrics_count_batches_of_sinks_by_outcome() -> None:
+    async def test(cluster: Cluster) -> None:
+        coordinator, metrics = cluster.at[1], cluster.metrics[1]
+
+        async def join(batch: int, run: str = "run") -> frozenset[ProducerPair]:
+            found = await coordinator.ask_sink(
+                "s", lambda token: JoinBatch(token, "s", run, batch, 0, 0, 60_000)
+            )
+            return frozenset((ProducerPair(found.producer_id, found.epoch),))
+
+        async def end(batch: int, winners: frozenset[ProducerPair], *, commit: bool) -> None:
+            found = await coordinator.ask_sink(
+                "s", lambda token: EndBatch(token, "s", "run", batch, commit, winners, 1)
+            )
+            assert found.error is None
+
+        def opened() -> object:
+            return {row.metric.name: row.values for row in metrics.snapshot()}["open_transactions"]
+
+        def counted() -> tuple[float, ...]:
+            outcomes = ("committed", "repeated", "aborted")
+            return tuple(metrics.value("spark_sink_batches", each) for each in outcomes)
+
+        winners = await join(0)
+        assert (opened(), counted()) == ({(): 1}, (0, 0, 0))
+        assert coordinator.describe("s").record.start_ms > 0
+        await end(0, winners, commit=True)
+        await cluster.world.until(lambda: opened() == {(): 0})
+        assert counted() == (1, 0, 0)
+        await end(0, frozenset(), commit=True)
+        assert counted() == (1, 1, 0)
+        await join(1)
+        await end(1, frozenset(), commit=False)
+        assert counted() == (1, 1, 1)
+        await join(1)
+        await join(1, "next run")
+        assert counted() == (1, 1, 2)
+
+    run(test)
