@@ -82,7 +82,7 @@ def test_rows_that_failed_to_join_are_redelivered(
         where = TopicPartition(topic, 0)
         for module, read in (
             ("reader_core.arrow_rows", consumer.poll_arrow),
-            ("collector.records", consumer.poll),
+            ("fetch_collector.records", consumer.poll),
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(f"broker_lite.client.consuming.{module}", full)
