@@ -298,7 +298,9 @@ def file_limit() -> Finding:
 def disk() -> Finding:
     from broker_lite.client import discovery
 
-    folder = discovery.data_directory()
+    # A cluster of this machine may have its data elsewhere, by --dir.
+    facts = discovery.read_cluster(discovery.last_cluster_path()) or {}
+    folder = Path(facts.get("directory") or discovery.data_directory())
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -420,6 +422,24 @@ def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
     return Finding("transactions", "warning" if age_s >= OPEN_LONG_S else "ok", text, cure)
 
 
+def disks(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+    """Check the disks of the cluster's brokers, as the brokers report them."""
+    from broker_lite.client import discovery
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.observing.sample import take_sample
+    from broker_lite.observing.verdict import disk_causes
+
+    try:
+        servers = discovery.resolve(bootstrap_servers, zookeeper)
+        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
+            sample = take_sample(admin)
+    except LogbusError:
+        return Finding("brokers' disks", "info", "not checked: no cluster answers", "see cluster")
+    for cause in sorted(disk_causes(sample), key=lambda cause: cause.state != "critical"):
+        return Finding("brokers' disks", cause.state, f"{cause.about}: {cause.found}", cause.cure)
+    return Finding("brokers' disks", "ok", "no disk has failed or is filling")
+
+
 CHECKS: tuple[Callable[[], Finding], ...] = (
     java,
     zookeeper_jars,
@@ -441,6 +461,7 @@ CLUSTER_CHECKS: tuple[Callable[[str | None, str | None], Finding], ...] = (
     cluster,
     replicas,
     open_transactions,
+    disks,
 )
 """Checks of the cluster that ``-b`` or ``--zookeeper`` names."""
 

@@ -33,7 +33,14 @@ PASSED_OVER = ("topic", "partition", "offset", "timestampType")
 ARROW_FILE = b"ARROW1\0\0"
 MAGICS = {b"PAR1": "parquet", ARROW_FILE: "arrow", b"\xff\xff\xff\xff": "arrow"}
 """The format of a file by its first bytes."""
-SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow"}
+FEATHER_V1 = b"FEA1"
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+}
 JSON_GROWTH = 6
 r"""Maximum bytes of one byte in JSON: \u0000."""
 
@@ -71,6 +78,11 @@ def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
         for batch in pq.ParquetFile(path).iter_batches(batch_size=TABLE_ROWS):
             yield _known_columns(pa.Table.from_batches([batch]))
     elif form == "arrow":
+        if path is not None and _starts_with(path, FEATHER_V1):
+            raise InvalidSchemaError(
+                f"{path} is a Feather file of version 1, which logbus does not read. Write version "
+                "2, the default of pyarrow.feather.write_feather"
+            )
         if path is not None and _starts_with(path, ARROW_FILE):
             with pa.ipc.open_file(str(path)) as file:
                 for index in range(file.num_record_batches):
@@ -111,7 +123,9 @@ def form_of(path: Path | None, form: str) -> str:
     for magic, found in MAGICS.items():
         if _starts_with(path, magic):
             return found
-    return SUFFIXES.get(path.suffix, "lines")
+    # pyarrow unpacks .csv.gz by its name, and no other packed table.
+    name = path.with_suffix("") if path.name.endswith(".csv.gz") else path
+    return SUFFIXES.get(name.suffix, "lines")
 
 
 def _starts_with(path: Path, magic: bytes) -> bool:

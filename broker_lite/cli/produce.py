@@ -74,13 +74,13 @@ def produce(
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> int:
-    """Write lines of stdin, or of FILES (also .gz, .parquet, .arrow, .feather), to TOPIC.
+    """Write lines of stdin, or of FILES (also .gz, .csv, .parquet, .arrow, .feather), to TOPIC.
 
     Every line is a record. It ends with 0 once all are acknowledged; Ctrl-C ends the reading, and
     with it how many were acknowledged is told (exit code 130). With --input jsonl a line is
     an envelope as 'consume -o jsonl' prints it: {"value": …}, and key, headers [["name", "value"]],
-    timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}. With --input csv the first line
-    names the columns: value, and key or timestamp, if you like.
+    timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}. The first line of a .csv file
+    names its columns: value, and key or timestamp, if you like; --input lines sends it as lines.
     """
     from broker_lite.cli.lines import LineRule, form_of
     from broker_lite.client.administration.admin import Admin

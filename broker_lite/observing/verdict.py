@@ -43,7 +43,7 @@ _CURES: tuple[tuple[str, State, str], ...] = (
 
 def causes(sample: ClusterSample) -> list[Cause]:
     """Return what is wrong with a cluster, the worst first; empty for a healthy one."""
-    found = [*_controller(sample), *partition_causes(partitions(sample)), *_disks(sample)]
+    found = [*_controller(sample), *partition_causes(partitions(sample)), *disk_causes(sample)]
     return sorted(found, key=lambda cause: cause.state != "critical")
 
 
@@ -81,7 +81,7 @@ def broker_causes(sample: ClusterSample, broker_id: int) -> list[Cause]:
         if broker_id in row.replicas
     ]
     behind = [f"{name}-{row.partition}" for name, row in held if broker_id not in row.isr]
-    found = [cause for cause in _disks(sample) if cause.about == about]
+    found = [cause for cause in disk_causes(sample) if cause.about == about]
     if behind:
         text = f"{len(behind)} of {len(held)} replicas are not in sync, such as {behind[0]}"
         cure = f"wait for it: logbus health --broker {broker_id} --wait"
@@ -99,7 +99,8 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
         )
 
 
-def _disks(sample: ClusterSample) -> Iterator[Cause]:
+def disk_causes(sample: ClusterSample) -> Iterator[Cause]:
+    """Return a cause for each data directory that failed or whose disk fills."""
     for row in sample.log_dirs:
         about = f"broker {row.broker_id}"
         if row.error is not None:

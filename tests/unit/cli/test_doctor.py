@@ -253,3 +253,13 @@ def test_doctor_prints_advice_below_the_table(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["CHECK", "STATE", "FOUND"]
     assert "java: install it" in lines[4:]
+
+
+def test_doctor_checks_the_disk_of_the_running_clusters_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    write_json(discovery.last_cluster_path(), {"directory": str(tmp_path / "elsewhere/c")})
+    assert doctor.disk().found.endswith(f"free in {tmp_path}")
+    (tmp_path / "elsewhere/c").mkdir(parents=True)
+    assert doctor.disk().found.endswith(f"free in {tmp_path}/elsewhere/c")

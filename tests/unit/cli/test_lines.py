@@ -221,12 +221,25 @@ def test_tables_are_recognised_by_their_first_bytes(tmp_path: Path, name: str, k
 def test_csv_with_a_header_is_read_as_records(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('key,value\n1,"a,b"\n2,\n')
-    [found] = tables(path, "csv", LineRule())
+    [found] = tables(path, form_of(path, "auto"), LineRule())
     assert found.to_pylist() == [{"key": b"1", "value": b"a,b"}, {"key": b"2", "value": b""}]
     path.write_text("name,city\n1,2\n")
     with pytest.raises(InvalidSchemaError, match="needs a column 'value'"):
         list(tables(path, "csv", LineRule()))
-    assert form_of(path, "auto") == "lines"
+
+
+def test_packed_csv_is_read_as_records(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b"value\n1\n2\n"))
+    [found] = tables(path, form_of(path, "auto"), LineRule())
+    assert found.column("value").to_pylist() == [b"1", b"2"]
+
+
+def test_feather_of_version_1_is_refused_with_the_cure(tmp_path: Path) -> None:
+    path = tmp_path / "t.feather"
+    path.write_bytes(b"FEA1\0\0\0\0")
+    with pytest.raises(InvalidSchemaError, match=r"version 1.*Write version 2"):
+        list(tables(path, form_of(path, "auto"), LineRule()))
 
 
 def test_binary_is_sent_as_lines_only_when_told(tmp_path: Path) -> None:
