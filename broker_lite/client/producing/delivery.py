@@ -25,6 +25,7 @@ from broker_lite.client.producing.batches import (
 )
 from broker_lite.client.producing.partition_queue import PartitionQueue
 from broker_lite.errors import (
+    CorruptMessageError,
     DeliveryTimedOutError,
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -43,12 +44,16 @@ from broker_lite.errors import (
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Compression
+from broker_lite.record.batch import read_header
 from broker_lite.record.format import ATTRIBUTE_TRANSACTIONAL
+from broker_lite.record.transcode import columns_to_rows
 from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 
 REQUEST_BYTES_MAX = 16 << 20
 """Bytes at which a request is closed, well below a broker's frame limit (64 MiB)."""
+INVALID_MAGIC = "Invalid magic found in record"
+"""How Apache Kafka refuses a batch of columns."""
 REPORTED_FAILURE = 6
 """Failures in a row after which a partition's error is reported; 3 s with the default backoff."""
 
@@ -87,6 +92,8 @@ class Delivery:
         self.failing: dict[TopicPartition, LogbusError] = {}
         """Partitions with ``REPORTED_FAILURE`` failures in a row. The caller reports and clears."""
         self.stale: set[str] = set()
+        self.writes_rows = False
+        """Whether batches are encoded as rows: a broker has refused columns."""
         self.limits_bytes: dict[str, int] = {}
         """Batch limit per topic: half the size of a batch that was refused as too large."""
         self._max_in_flight = max_in_flight
@@ -265,6 +272,9 @@ class Delivery:
                 base_sequence=sequence,
                 allocate=self.memory.take,
             )
+            if self.writes_rows:
+                header = read_header(batch.encoded)
+                batch.encoded = memoryview(columns_to_rows(batch.encoded, header, header.codec))
         if is_new:
             batch.identity, batch.sequence = identity, sequence
             part.next_sequence = (sequence + batch.row_count) & SEQUENCE_MASK
@@ -323,6 +333,10 @@ class Delivery:
             error, (OutOfOrderSequenceError, UnknownProducerIdError, InvalidProducerEpochError)
         ):
             self._out_of_order(part, batch, error, now_ms)
+        elif isinstance(error, CorruptMessageError) and INVALID_MAGIC in error.message:
+            # The same sequence: the batch is not in the log.
+            self.writes_rows, batch.encoded = True, None
+            part.again(batch)
         else:
             batch.maybe_appended = batch.maybe_appended or not error.definite
             if error.retriable:

@@ -253,7 +253,13 @@ class Sender:
         if isinstance(answer, LogbusError):
             self.delivery.failed(sent, answer, now_ms)
         else:
+            wrote_rows = self.delivery.writes_rows
             self.delivery.answered(sent, answer, now_ms)
+            if self.delivery.writes_rows and not wrote_rows:
+                logger.warning(
+                    "the brokers at %s store no columns (they run Apache Kafka?): sending rows",
+                    sent.endpoint,
+                )
         self.pump()
 
     def _report(self) -> None:

@@ -24,6 +24,7 @@ from broker_lite.errors import (
 )
 from broker_lite.record.arrow import Columns, decode
 from broker_lite.record.batch import check_crc, read_header
+from broker_lite.record.records import decode_rows
 from broker_lite.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
 
 NOT_LEADER, OUT_OF_ORDER, DUPLICATE, TOO_LARGE, UNKNOWN_PRODUCER = 6, 45, 46, 10, 59
@@ -89,8 +90,11 @@ class Bench:
             found += more
         return found
 
-    def answer(self, sent: Outgoing, error: int = 0, base: int = 0) -> None:
-        rows = [ProducedPartition(batch.partition, error, base) for batch in sent.batches]
+    def answer(self, sent: Outgoing, error: int = 0, base: int = 0, message: str = "") -> None:
+        rows = [
+            ProducedPartition(batch.partition, error, base, error_message=message)
+            for batch in sent.batches
+        ]
         response = ProduceResponse([ProducedTopic("", TOPIC_ID, rows)])
         self.delivery.answered(sent, response, self.now)
 
@@ -133,6 +137,28 @@ def test_partitions_of_one_leader_share_a_request_others_do_not() -> None:
         (ONE, 1),
         (TWO, 1),
     ]
+
+
+def test_batches_refused_as_columns_are_sent_at_once_as_rows_with_their_sequences() -> None:
+    bench = Bench()
+    bench.add(make(3), make(2))
+    for sent in bench.send():
+        bench.answer(sent, CORRUPT, message="Invalid magic found in record: 65")
+    again = bench.send()
+    headers = [read_header(batch.encoded) for sent in again for batch in sent.batches]  # type: ignore[arg-type]
+    assert [(header.is_columns, header.base_sequence) for header in headers] == [
+        (False, 0),
+        (False, 3),
+    ]
+    for sent, header in zip(again, headers, strict=True):
+        (batch,) = sent.batches
+        assert batch.encoded is not None
+        check_crc(batch.encoded, header)
+        assert decode_rows(batch.encoded, header)[0].value == b"value-0"
+        bench.answer(sent)
+    bench.add(make())
+    (later,) = bench.send()
+    assert not read_header(later.batches[0].encoded).is_columns  # type: ignore[arg-type]
 
 
 def test_at_most_five_in_flight() -> None:
