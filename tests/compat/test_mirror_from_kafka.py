@@ -352,3 +352,19 @@ def test_queries_resume_from_converted_checkpoints(
         assert ("it repeats batch" in said.stdout) == (name == "values")
     assert run("logbus", cluster.bootstrap_servers, new) == expected(140)
     answered(versions["spark"], "its checkpoints, by logbus checkpoint", "go on")
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_kafka_is_sent_rows_and_the_user_is_told(kafka: str, topic: str, codec: str) -> None:
+    make_topic(kafka, topic)
+    produce = [sys.executable, "-P", "-m", "broker_lite", "produce", topic, "-K", ":", "-z", codec]
+    done = subprocess.run(
+        [*produce, "-b", kafka], input=b"a:1\nb:2\n", capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"store no columns" in done.stderr
+    (rows,) = rows_at(kafka, topic)
+    assert [(offset, key, value) for offset, _, key, value, _ in rows] == [
+        (0, b"a", b"1"),
+        (1, b"b", b"2"),
+    ]
