@@ -14,9 +14,10 @@ from broker_lite.bus.reading import membership, reading
 from broker_lite.client.administration import admin_requests
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
+from broker_lite.client.client_config import take_security
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.consuming.reader_core import Joining
-from broker_lite.client.discovery import parse_endpoints, resolve
+from broker_lite.client.discovery import parse_endpoints, resolve, security_for
 from broker_lite.client.membership.kafka_membership import in_group
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations import requests
@@ -26,6 +27,7 @@ from broker_lite.client.producing.aio_producer import AsyncProducer
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import TopicExistsError
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import topics as topic_calls
@@ -49,9 +51,12 @@ async def aconnect(
     **options: Any,
 ) -> AsyncBus:
     """``connect`` for asyncio: the same arguments, the same errors."""
+    security, options = take_security(options)
     check_names(options)
     servers = await asyncio.to_thread(resolve, bootstrap_servers, zookeeper)
-    bus = AsyncBus(servers, client_id=client_id, options=options, zookeeper=zookeeper)
+    bus = AsyncBus(
+        servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security
+    )
     await bus.cluster(())
     return bus
 
@@ -67,14 +72,16 @@ class AsyncBus:
         client_id: str,
         options: Mapping[str, Any],
         zookeeper: str | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.zookeeper = zookeeper
         self.client_id = client_id
-        self.admin = Admin(bootstrap_servers, client_id=client_id)
-        self._shell = LoopShell(client_id)
+        self.security = security_for(bootstrap_servers, security)
+        self.admin = Admin(bootstrap_servers, client_id=client_id, security=self.security)
+        self._shell = LoopShell(client_id, self.security)
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, client_id)
-        self._options = {"client_id": client_id, **options}
+        self._options = {"client_id": client_id, **options, "security": self.security}
         self._idle: IdleProducers[AsyncTransactionalProducer] | None = None
 
     @overload

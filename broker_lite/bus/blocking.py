@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, overload
 from broker_lite.bus.reading import membership, reading
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
-from broker_lite.client.discovery import resolve
+from broker_lite.client.client_config import take_security
+from broker_lite.client.discovery import resolve, security_for
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.client.options import build, check_names
 from broker_lite.config import ConsumerConfig, ProducerConfig
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 
@@ -40,12 +42,17 @@ def connect(
 
     The cluster is named by ``bootstrap_servers`` ("host:port,…"), or by ``zookeeper``
     ("host:port,…/chroot"), or by LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, or is the one that
-    ``logbus up`` last started. ``options`` are defaults for its producers and consumers. Raises
-    NoClusterError, NoBrokersError (after five seconds) or InvalidConfigError.
+    ``logbus up`` last started. ``options`` are defaults for its producers and consumers, and the
+    security of connections: ``security_protocol``, ``sasl_mechanism``, ``sasl_username``,
+    ``sasl_password``, ``sasl_jaas_config``, ``ssl_ca_location``, …, or ``client_config``, a file
+    of them. Without these: the file that LOGBUS_CLIENT_CONFIG names, or that ``logbus up
+    --secure`` wrote. Raises NoClusterError, NoBrokersError (after five seconds),
+    SaslAuthenticationError, TlsError or InvalidConfigError.
     """
+    security, options = take_security(options)
     check_names(options)
     servers = resolve(bootstrap_servers, zookeeper)
-    bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper)
+    bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)
     bus.admin.describe_cluster()
     return bus
 
@@ -60,12 +67,14 @@ class Bus:
         client_id: str,
         options: Mapping[str, Any],
         zookeeper: str | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.zookeeper = zookeeper
         self.client_id = client_id
-        self.admin = Admin(bootstrap_servers, client_id=client_id)
-        self._options = {"client_id": client_id, **options}
+        self.security = security_for(bootstrap_servers, security)
+        self.admin = Admin(bootstrap_servers, client_id=client_id, security=self.security)
+        self._options = {"client_id": client_id, **options, "security": self.security}
         self._idle: IdleProducers[TransactionalProducer] | None = None
 
     def __repr__(self) -> str:

@@ -22,8 +22,6 @@ from broker_lite.local.cluster import write_json
 
 Facts = dict[str, Any]
 
-_FOLDER = "clusters"
-
 
 def alive() -> list[Facts]:
     """Return the running clusters in the order of their start."""
@@ -134,4 +132,4 @@ def _records() -> list[Path]:
 
 
 def _folder() -> Path:
-    return discovery.data_directory() / _FOLDER
+    return discovery.data_directory() / discovery.CLUSTERS

@@ -1,4 +1,4 @@
-"""The security settings that a client reads from a file: ``LOGBUS_CLIENT_CONFIG`` names it.
+"""A client's security settings: from options, or from a file that ``LOGBUS_CLIENT_CONFIG`` names.
 
 The file has ``key=value`` lines in Kafka's or librdkafka's names; other keys are ignored, so a
 ``client.properties`` of Kafka's tools or a file of ``kcat -F`` can be used as it is.
@@ -10,8 +10,10 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from broker_lite.config.client_security import (
+    KEYS,
     MECHANISM,
     MECHANISMS,
     NO_SECURITY,
@@ -25,6 +27,10 @@ from broker_lite.security.jaas import parse_jaas
 
 VARIABLE = "LOGBUS_CLIENT_CONFIG"
 JAAS = "sasl.jaas.config"
+FILE = "client.config"
+"""The option that names a file of security settings."""
+OPTIONS = frozenset({*KEYS, JAAS, FILE})
+"""The options that ``security_of_options`` reads."""
 
 
 def security_of_environment() -> ClientSecurity:
@@ -34,8 +40,48 @@ def security_of_environment() -> ClientSecurity:
     return security_of_file(Path(path)) if path else NO_SECURITY
 
 
+def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
+    """Return the security settings that options ask for, over those of the file that
+    ``client.config`` names; None if no option is about security.
+
+    Raises InvalidConfigError for a wrong value.
+    """
+    given = {key: value for key, value in options.items() if key in OPTIONS}
+    if not given:
+        return None
+    path = given.pop(FILE, "")
+    if not path:
+        return security_of(given)
+    options = _options_of_file(Path(path))
+    if not given:
+        return _security_in(Path(path), options)
+    if JAAS in given:
+        options = {key: options[key] for key in options if key not in (USERNAME, PASSWORD)}
+    return security_of({**options, **given})
+
+
+def take_security(options: Mapping[str, Any]) -> tuple[ClientSecurity | None, dict[str, Any]]:
+    """Return the security settings among keyword options (``sasl_username``: ``sasl.username``),
+    and the other options."""
+    rest: dict[str, Any] = {}
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        key = name.replace("_", ".")
+        if key not in OPTIONS:
+            rest[name] = value
+        elif isinstance(value, str | os.PathLike):
+            found[key] = os.fspath(value)
+        else:
+            raise InvalidConfigError(f"{name}: give text")
+    return security_of_options(found), rest
+
+
 def security_of_file(path: Path) -> ClientSecurity:
     """Return the security settings of a file. Raises InvalidConfigError that names the file."""
+    return _security_in(path, _options_of_file(path))
+
+
+def _options_of_file(path: Path) -> dict[str, str]:
     try:
         text = path.read_text("utf-8")
         mode = path.stat().st_mode
@@ -52,6 +98,10 @@ def security_of_file(path: Path) -> ClientSecurity:
             f"client configuration {path} holds a password, and other users may read it; run: "
             f"chmod 600 {path}"
         )
+    return options
+
+
+def _security_in(path: Path, options: Mapping[str, str]) -> ClientSecurity:
     try:
         return security_of(options)
     except InvalidConfigError as error:

@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from broker_lite.client.client_config import VARIABLE, security_of_environment, security_of_file
+from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError, NoClusterError
 from broker_lite.model import Endpoint
 
@@ -21,6 +23,8 @@ ENV_BOOTSTRAP = "LOGBUS_BOOTSTRAP_SERVERS"
 ENV_ZOOKEEPER = "LOGBUS_ZOOKEEPER"
 PORT_DEFAULT = 9092
 LAST_CLUSTER = "last-cluster.json"
+CLUSTERS = "clusters"
+"""The folder with a record of each cluster of ``logbus up``, beside ``LAST_CLUSTER``."""
 ZOOKEEPER_TIMEOUT_S = 10.0
 
 
@@ -79,6 +83,38 @@ def read_cluster(path: str | Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def security_for(
+    bootstrap_servers: str,
+    given: ClientSecurity | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> ClientSecurity:
+    """Return the security of connections to these brokers.
+
+    The first source wins: ``given``, the file that LOGBUS_CLIENT_CONFIG names, the file that
+    ``logbus up --secure`` wrote for the cluster with these addresses. Credentials of that file go
+    to no other address. Raises InvalidConfigError.
+    """
+    env = os.environ if environment is None else environment
+    if given is not None:
+        return given
+    if env.get(VARIABLE):
+        return security_of_environment()
+    wanted = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
+    folder = data_directory(env)
+    for path in (folder / LAST_CLUSTER, *sorted(folder.glob(f"{CLUSTERS}/*.json"))):
+        facts = read_cluster(path) or {}
+        if facts.get("client_config") and facts.get("bootstrap_servers"):
+            own = parse_endpoints(str(facts["bootstrap_servers"]))
+            if wanted <= {_loopback(endpoint) for endpoint in own}:
+                return security_of_file(Path(facts["client_config"]))
+    return NO_SECURITY
+
+
+def _loopback(endpoint: Endpoint) -> Endpoint:
+    return endpoint._replace(host="127.0.0.1") if endpoint.host == "localhost" else endpoint
 
 
 def parse_endpoints(

@@ -61,7 +61,7 @@ def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) ->
         for name, value in values.items()
     }
     _settle_idempotence(checked, given)
-    return kind(**checked)
+    return kind(**checked, security=base.get("security"))
 
 
 def _unknown(option: str, spellings: Mapping[str, str], of_consumer: bool) -> InvalidConfigError:

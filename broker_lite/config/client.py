@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.setting import KIB, MIB, MINUTE, SECOND, Config, setting
 from broker_lite.errors import InvalidConfigError
 
@@ -98,6 +99,8 @@ class ProducerConfig(Config):
         "ms",
         at_least=1,
     )
+    security: ClientSecurity | None = None
+    """The security of the connections; None: as ``client.discovery.security_for`` finds it."""
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):
@@ -171,3 +174,5 @@ class ConsumerConfig(Config):
         "retry.backoff.ms", 50, "delay before a request is retried", "ms", at_least=0
     )
     client_id: str = setting("client.id", "logbus", "client name in the broker's log and metrics")
+    security: ClientSecurity | None = None
+    """The security of the connections; None: as ``client.discovery.security_for`` finds it."""

@@ -26,7 +26,8 @@ C = TypeVar("C", BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)
 
 def keys(kind: type[C]) -> Mapping[str, Key]:
     """Return the settings of a configuration class, by field name."""
-    return {item.name: item.metadata["key"] for item in dataclasses.fields(kind)}
+    rows = ((item.name, item.metadata.get("key")) for item in dataclasses.fields(kind))
+    return {name: row for name, row in rows if row is not None}
 
 
 def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) -> C:

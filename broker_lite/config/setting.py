@@ -59,8 +59,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
-            row: Key = item.metadata["key"]
-            _check(row, getattr(self, item.name))
+            row: Key | None = item.metadata.get("key")
+            if row is not None:
+                _check(row, getattr(self, item.name))
         self.validate()
 
     def validate(self) -> None:

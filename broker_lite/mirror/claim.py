@@ -16,7 +16,7 @@ from typing import Any
 
 from broker_lite.client.administration import admin_requests
 from broker_lite.client.boottime_clock import lease_ms
-from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations import group_requests
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
@@ -72,7 +72,7 @@ class MirrorClaim:
     def __init__(self, servers: str, client_id: str, session_ms: int) -> None:
         self.member: tuple[str, int, str | None] = group_requests.NO_MEMBER
         self._session_ms = session_ms
-        self._pool = Pool(client_id)
+        self._pool = Pool(client_id, security_for(servers))
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
         self._group = ""
         self._until_ms = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from broker_lite import __version__
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.position import Corrupt, Failed, FetchPosition, Retry
 from broker_lite.client.operations import requests
@@ -75,7 +75,7 @@ class MirrorSource:
 
     def __init__(self, servers: str, client_id: str) -> None:
         self.servers = servers
-        self._pool = Pool(client_id)
+        self._pool = Pool(client_id, security_for(servers))
         self.admin = Admin(servers, client_id=client_id, pool=self._pool)
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
         self._turn = 0

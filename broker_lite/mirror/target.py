@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms
@@ -45,7 +45,7 @@ class MirrorTarget:
     """Writes to a cluster; ``close`` it."""
 
     def __init__(self, servers: str, client_id: str) -> None:
-        self._pool = Pool(client_id)
+        self._pool = Pool(client_id, security_for(servers))
         self.servers = servers
         self.admin = Admin(servers, client_id=client_id, pool=self._pool)
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)

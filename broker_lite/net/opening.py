@@ -23,14 +23,37 @@ def client_transport(sock: socket.socket, host: str, security: ClientSecurity) -
     return TlsTransport(sock, client_context(security), server_hostname=host)
 
 
+def early_end(endpoint: Endpoint, security: ClientSecurity) -> NetworkError:
+    """Return the error of a connection that the broker closed before its first answer.
+
+    A listener with TLS or logins closes connections of clients that lack them.
+    """
+    cure = ""
+    if not security.is_tls:
+        cure = "; if the listener has TLS, set security.protocol to SSL or SASL_SSL"
+        if not security.demands_login:
+            cure += ", and if it demands a login, to SASL_PLAINTEXT"
+    elif not security.demands_login:
+        cure = "; if the listener demands a login, set security.protocol=SASL_SSL"
+    return NetworkError(f"{endpoint} closed the connection before its first answer{cure}")
+
+
 def connection_failure(
-    endpoint: Endpoint, security: ClientSecurity, error: OSError, is_opening: bool
+    endpoint: Endpoint,
+    security: ClientSecurity,
+    error: OSError,
+    is_opening: bool,
+    *,
+    is_answered: bool = False,
 ) -> LogbusError:
-    """Return the error of a connection whose socket failed, before or after it was open."""
+    """Return the error of a connection whose socket failed, before or after it was open or
+    answered."""
     if security.is_tls:
         from broker_lite.net.contexts import tls_failure
 
         failure = tls_failure(endpoint, security, error, is_opening)
         if failure is not None:
             return failure
+    if isinstance(error, ConnectionResetError) and not is_answered:
+        return early_end(endpoint, security)
     return NetworkError(f"lost the connection to {endpoint}: {error.strerror or error}")

@@ -15,6 +15,7 @@ OpenSSL and Python shape this module:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
@@ -200,6 +201,16 @@ class TlsTransport:
 
     def close(self) -> None:
         self._socket.close()
+
+    def refuse(self) -> None:
+        """Close after a failed handshake, so that the peer receives the alert that names the cause.
+
+        Unread bytes would make the kernel reset the connection, which discards the alert.
+        """
+        with contextlib.suppress(OSError):
+            # The method of the class reads the socket itself, without TLS.
+            socket.socket.recv(self._socket, SEND_BYTES)
+        self.close()
 
     @property
     def is_to_this_machine(self) -> bool:

@@ -16,12 +16,13 @@ from broker_lite.client.administration import admin_requests, replica_requests
 from broker_lite.client.administration.group_lag import PartitionLag, lag_of, owned_by
 from broker_lite.client.administration.query_lease import holder_of, running
 from broker_lite.client.administration.replica_requests import Reassignment
-from broker_lite.client.discovery import join, parse_endpoints
+from broker_lite.client.discovery import join, parse_endpoints, security_for
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import Operation
 from broker_lite.config import value_text
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     GroupIdNotFoundError,
     GroupLeaseHeldError,
@@ -104,11 +105,14 @@ class Admin:
         client_id: str = "logbus",
         timeout_ms: float = TIMEOUT_MS,
         pool: Pool | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         endpoints = parse_endpoints(bootstrap_servers)
         self.bootstrap_servers = join(endpoints)
         self.timeout_ms = timeout_ms
-        self._pool = Pool(client_id) if pool is None else pool
+        if pool is None:
+            pool = Pool(client_id, security_for(self.bootstrap_servers, security))
+        self._pool = pool
         self._cluster = Cluster(endpoints, monotonic_ms, client_id)
 
     def __enter__(self) -> Admin:

@@ -20,7 +20,7 @@ from broker_lite.client.consuming.fetch_collector import arrow_rows
 from broker_lite.client.consuming.no_membership import alone
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.waits import FOREVER_MS, Await, RunOperation, Task, Wait
-from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.received import Record
 from broker_lite.client.transport.blocking import monotonic_ms
@@ -56,7 +56,8 @@ class AsyncConsumer(ConsumerFace):
         joining: Joining | None = None,
     ) -> None:
         config = config or ConsumerConfig()
-        self._shell = LoopShell(config.client_id)
+        security = security_for(bootstrap_servers, config.security)
+        self._shell = LoopShell(config.client_id, security)
         self._news = asyncio.Event()
         self._is_started = False
         self.core = ReaderCore(

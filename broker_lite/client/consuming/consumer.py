@@ -23,7 +23,7 @@ from broker_lite.client.consuming.fetch_collector import arrow_rows
 from broker_lite.client.consuming.no_membership import alone
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.waits import Await, RunOperation, Task, Wait
-from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.received import Record
@@ -82,8 +82,9 @@ class Consumer(ConsumerFace):
         config = config or ConsumerConfig()
         cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
         self._condition = threading.Condition()
-        self._pool = Pool(config.client_id)
-        self._reactor = Reactor(config.client_id, "logbus-consumer")
+        security = security_for(bootstrap_servers, config.security)
+        self._pool = Pool(config.client_id, security)
+        self._reactor = Reactor(config.client_id, "logbus-consumer", security)
         self.core = ReaderCore(
             self,
             self._reactor,

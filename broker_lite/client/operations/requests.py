@@ -30,11 +30,15 @@ from broker_lite.client.transport.steps import (
     SendAll,
 )
 from broker_lite.errors import (
+    IllegalSaslStateError,
     InvalidConfigError,
     LogbusError,
     NoBrokersError,
+    SaslAuthenticationError,
+    TlsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
     error_for,
 )
 from broker_lite.model import (
@@ -49,6 +53,8 @@ from broker_lite.wire.calls import offsets, producers
 METADATA_TIMEOUT_MS = 5_000
 FIRST_CONTACT_MS = 5_000
 """Milliseconds to try brokers that never answered before an error is raised."""
+NOT_ADMITTED = (SaslAuthenticationError, UnsupportedSaslMechanismError, IllegalSaslStateError)
+"""Errors of a login. A retry would fail alike, and brokers slow down guesses of passwords."""
 UNKNOWN_TOPIC_GRACE_MS = 700
 """Milliseconds during which a new topic may be unknown to some brokers."""
 
@@ -89,39 +95,49 @@ def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
 
 
 def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
-    """Ask brokers in turn until one answers; raise NoBrokersError if none does.
+    """Ask brokers in turn until one answers; raise NoBrokersError if none does, or the error of
+    the login or of TLS that hindered it.
 
     ``topics`` None refreshes all topics; otherwise only these, including missing ones.
     """
     names = None if topics is None else tuple(dict.fromkeys(topics))
     call = cluster_calls.MetadataRequest(names)
-    reasons = []
+    reasons: list[LogbusError] = []
     for endpoint in cluster.candidates():
         try:
             answer = yield Send(endpoint, CallExchange(call), METADATA_TIMEOUT_MS)
         except LogbusError as error:
             cluster.failed(endpoint)
-            reasons.append(error.message)
+            reasons.append(error)
             continue
         return cluster.learn(view_of(answer), everything=names is None)
-    raise NoBrokersError("no broker answers: " + "; ".join(reasons))
+    for reason in reasons:
+        if isinstance(reason, (*NOT_ADMITTED, TlsError)):
+            raise reason
+    raise NoBrokersError("no broker answers: " + "; ".join(each.message for each in reasons))
 
 
 def refresh(
     cluster: Cluster, topics: Iterable[str] | None, deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Run ``refresh_once`` until the deadline; at most five seconds if no broker ever answered."""
+    """Run ``refresh_once`` until the deadline; at most five seconds if no broker ever answered.
+
+    A refused login is final. A failure of TLS is final at the first contact: later it may be a
+    certificate that is being renewed.
+    """
     names = None if topics is None else list(topics)
-    if cluster.view_ms == float("-inf"):
+    is_first = cluster.view_ms == float("-inf")
+    if is_first:
         deadline_ms = min(deadline_ms, cluster.now_ms() + FIRST_CONTACT_MS)
     attempt = 0
     while True:
         try:
             view = yield from refresh_once(cluster, names)
             return view
-        except NoBrokersError:
+        except (NoBrokersError, TlsError) as error:
             pause = backoff_ms(attempt)
-            if cluster.now_ms() + pause >= deadline_ms:
+            is_final = is_first and isinstance(error, TlsError)
+            if is_final or cluster.now_ms() + pause >= deadline_ms:
                 raise
         yield Pause(pause)
         attempt += 1

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from typing import Any, Self
 
+from broker_lite.client.discovery import security_for
 from broker_lite.client.producing.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
 from broker_lite.client.producing.producer import Producer
 from broker_lite.client.transport.blocking import monotonic_ms
@@ -44,7 +45,8 @@ class AsyncProducer:
 
     def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
         self.config = config
-        self._shell = LoopShell(config.client_id)
+        security = security_for(bootstrap_servers, config.security)
+        self._shell = LoopShell(config.client_id, security)
         self._core = self._kind(bootstrap_servers, config, shell=self._shell)
         self._waiting: deque[tuple[Sent, tuple[Any, ...], float]] = deque()
         self._is_watching = False

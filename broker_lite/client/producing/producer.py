@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.producing.accumulator import (
     PARTITIONS_FILLED_MAX,
@@ -101,7 +101,8 @@ class Producer:
         # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
         self._reactor: Reactor | None = None
         if shell is None:
-            shell = self._reactor = Reactor(config.client_id, "logbus-producer")
+            security = security_for(bootstrap_servers, config.security)
+            shell = self._reactor = Reactor(config.client_id, "logbus-producer", security)
         self._shell: Shell = shell
         self._sender = Sender(
             self._shell,

@@ -10,11 +10,16 @@ from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.group_requests import KnownCoordinator
 from broker_lite.client.operations.sink_requests import ask_sink
 from broker_lite.client.transport.blocking import monotonic_ms, shared_pool
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.wire.calls.sinks import EndBatchRequest
 
 
 def end_batch(
-    bootstrap_servers: str, client_id: str, request: EndBatchRequest, timeout_ms: int
+    bootstrap_servers: str,
+    client_id: str,
+    request: EndBatchRequest,
+    timeout_ms: int,
+    security: ClientSecurity | None = None,
 ) -> None:
     """Repeat the request until its outcome is known, for at most ``timeout_ms``.
 
@@ -26,4 +31,4 @@ def end_batch(
     operation = ask_sink(
         cluster, KnownCoordinator(request.sink), request, monotonic_ms() + timeout_ms
     )
-    shared_pool(client_id).run(operation)
+    shared_pool(client_id, security).run(operation)

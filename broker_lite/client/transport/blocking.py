@@ -42,7 +42,7 @@ from broker_lite.errors import (
     RequestTimedOutError,
 )
 from broker_lite.model import Endpoint
-from broker_lite.net.opening import client_transport, connection_failure
+from broker_lite.net.opening import client_transport, connection_failure, early_end
 from broker_lite.net.transport import Transport
 from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
@@ -308,6 +308,7 @@ class PooledConnection:
         self._frames: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Exchange[Any]]] = deque()
         self._next_id = 0
+        self._is_answered = False
         reason: OSError | None = None
         for family, kind, protocol, _, address in _addresses(endpoint):
             sock = open_socket(family, kind, protocol)
@@ -381,8 +382,9 @@ class PooledConnection:
                 self._set_timeout(deadline_ms)
                 count = self._transport.read_into(self._receiver.buffer())
                 if count == 0:
-                    raise NetworkError(f"{self.endpoint} closed the connection")
+                    raise self._ended()
                 self._frames.extend(self._receiver.received(count))
+            self._is_answered = True
         except TimeoutError:
             raise self._late() from None
         except OSError as error:
@@ -401,7 +403,13 @@ class PooledConnection:
         self._transport.settimeout(left_s)
 
     def _lost(self, error: OSError) -> LogbusError:
-        return connection_failure(self.endpoint, self._security, error, False)
+        answered = self._is_answered
+        return connection_failure(self.endpoint, self._security, error, False, is_answered=answered)
+
+    def _ended(self) -> NetworkError:
+        if not self._is_answered:
+            return early_end(self.endpoint, self._security)
+        return NetworkError(f"{self.endpoint} closed the connection")
 
     def _late(self) -> RequestTimedOutError:
         return RequestTimedOutError(f"{self.endpoint} did not answer in time")

@@ -23,7 +23,7 @@ from broker_lite.errors import (
     RequestTimedOutError,
 )
 from broker_lite.model import Endpoint
-from broker_lite.net.opening import client_transport, connection_failure
+from broker_lite.net.opening import client_transport, connection_failure, early_end
 from broker_lite.net.transport import Transport
 from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
@@ -74,6 +74,8 @@ class BrokerConnection:
         self._out: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Callable[[Any], None]]] = deque()
         self._pending: deque[_Pending] = deque()
+        self._is_answered = False
+        """Whether the broker has sent a frame."""
         self._login: Login | None = None
         """The login in progress. Requests wait in ``_out`` until its end."""
         self._login_exchange: Exchange[Any] | None = None
@@ -227,7 +229,15 @@ class BrokerConnection:
         self.flush()
 
     def _fail(self, error: OSError) -> None:
-        self.close(connection_failure(self.endpoint, self._security, error, self.connecting))
+        answered, opening = self._is_answered, self.connecting
+        self.close(
+            connection_failure(self.endpoint, self._security, error, opening, is_answered=answered)
+        )
+
+    def _ended(self) -> NetworkError:
+        if not self._is_answered:
+            return early_end(self.endpoint, self._security)
+        return NetworkError(f"{self.endpoint} closed the connection")
 
     def on_readable(self) -> None:
         """Receive bytes and pass complete answers to their callbacks."""
@@ -248,9 +258,10 @@ class BrokerConnection:
                     target = target[: transport.pending]
                 count = transport.read_into(target)
                 if count == 0:
-                    self.close(NetworkError(f"{self.endpoint} closed the connection"))
+                    self.close(self._ended())
                     return
                 for frame in self._receiver.received(count):
+                    self._is_answered = True
                     self._answered(frame)
                 if self.closed or (count < len(target) and not transport.pending):
                     return

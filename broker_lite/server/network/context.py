@@ -38,6 +38,8 @@ class Session:
     principal: str = ANONYMOUS
     software: str = ""
     is_encrypted: bool = False
+    takes_logins: bool = False
+    """Whether the listener has logins."""
     needs_login: bool = False
     """Whether the client must log in before any other request."""
     mechanism: str = ""

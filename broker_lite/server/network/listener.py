@@ -264,6 +264,7 @@ class Listener:
             peer,
             port.config.name,
             is_encrypted=port.tls is not None,
+            takes_logins=port.config.has_logins,
             needs_login=port.config.has_logins,
             opened_ms=self._clock.monotonic_ms(),
         )

@@ -90,6 +90,8 @@ class Logins:
             raise IllegalSaslStateError(
                 "this broker takes no logins: sasl.enabled.mechanisms is empty"
             )
+        if not session.takes_logins:
+            raise IllegalSaslStateError(f"listener {session.listener} takes no logins")
         if name not in self.mechanisms:
             enabled = ", ".join(self.mechanisms)
             raise UnsupportedSaslMechanismError(

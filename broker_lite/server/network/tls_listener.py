@@ -188,7 +188,7 @@ class Handshakes:
         about = f"{handshake.peer.rpartition(':')[0]} {reason}"
         logger.warning("%s: closed: %s", handshake.peer, reason, extra={"about": about})
         self._unwatch(handshake)
-        handshake.transport.close()
+        handshake.transport.refuse()
 
     def _unwatch(self, handshake: _Handshake) -> None:
         descriptor = handshake.transport.fileno()

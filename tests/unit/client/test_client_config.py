@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
 import pytest
 
-from broker_lite.client.client_config import security_of, security_of_environment, security_of_file
-from broker_lite.config.client_security import NO_SECURITY
+from broker_lite.client.client_config import (
+    security_of,
+    security_of_environment,
+    security_of_file,
+    take_security,
+)
+from broker_lite.client.discovery import security_for
+from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError
 
@@ -78,3 +85,33 @@ def test_environment_names_a_file_that_others_may_not_read(
     assert security_of_environment() == security_of(LOGIN)
     with pytest.raises(InvalidConfigError, match=r"absent\.conf"):
         security_of_file(tmp_path / "absent.conf")
+
+
+def test_keyword_options_and_a_file_give_security(tmp_path: Path) -> None:
+    file = tmp_path / "client.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in LOGIN.items()), "utf-8")
+    file.chmod(0o600)
+    found, others = take_security({"client_config": file, "sasl_username": "bob", "linger_ms": 1})
+    assert found == security_of({**LOGIN, "sasl.username": "bob"})
+    assert others == {"linger_ms": 1}
+    assert take_security({"acks": "all"}) == (None, {"acks": "all"})
+    with pytest.raises(InvalidConfigError, match="sasl_password: give text"):
+        take_security({"sasl_password": 17})
+
+
+def test_credentials_of_a_recorded_cluster_go_to_its_addresses_only(tmp_path: Path) -> None:
+    environment = {"XDG_DATA_HOME": str(tmp_path)}
+    file = tmp_path / "admin.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in LOGIN.items()), "utf-8")
+    file.chmod(0o600)
+    facts = {"bootstrap_servers": "127.0.0.1:9092,127.0.0.1:9093", "client_config": str(file)}
+    record = tmp_path / "logbus" / "clusters" / "one.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps(facts), "utf-8")
+
+    def found(servers: str) -> ClientSecurity:
+        return security_for(servers, environment=environment)
+
+    assert found("127.0.0.1:9093") == found("localhost:9092") == security_of(LOGIN)
+    assert found("127.0.0.1:9094") == found("127.0.0.1:9092,10.0.0.1:9092") == NO_SECURITY
+    assert security_for("127.0.0.1:9092", NO_SECURITY, environment=environment) == NO_SECURITY

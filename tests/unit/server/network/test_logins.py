@@ -65,7 +65,7 @@ class World:
         self.logins = Logins(
             tuple(ScramMechanism), clock=clock, users=lambda: self.users, salt_key=b"k", **options
         )
-        self.session = Session(1, "127.0.0.1:40000", needs_login=True)
+        self.session = Session(1, "127.0.0.1:40000", takes_logins=True, needs_login=True)
         self.socket = Socket()
 
     def log_in(self, user: str, password: str) -> None:
