@@ -5,6 +5,7 @@
 # make wheel                         build dist/*.whl
 # make compat                        run other people's clients against a cluster, and the oldest PySpark
 # make bench [ONLY=ROW] [QUICK=1]    measure logbus beside Kafka
+# make docs                          build the documentation site (PLAIN=1: without running notebooks)
 # make figures [ONLY=NAME]           measure the parts of logbus by themselves
 # make soak [SECONDS=600]            run seeds through the simulated cluster
 # make soak-groups [SEEDS=1000]      run seeds through the simulated consumer groups
@@ -22,10 +23,10 @@ OLDEST_VENV  := $(VENV)/pyspark-$(OLDEST_SPARK)
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo quick test check compat compat-spark chaos soak soak-groups stress format bench figures wheel java kcat clients clean
+.PHONY: help demo quick test check compat compat-spark chaos soak soak-groups stress format docs bench figures wheel java kcat clients clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -12
+	@sed -n 's/^# //p' Makefile | head -13
 
 # pip installs every dependency except Java.
 java:
@@ -122,6 +123,17 @@ format: $(VENV)/.dependencies-check
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+$(VENV)/.dependencies-docs: setup.cfg | $(VENV)/.dependencies-all
+	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[docs]"
+	@touch $@
+
+# Builds docs/_build/site. A broken link fails. Running the notebooks takes two minutes.
+docs: java $(VENV)/.installed $(VENV)/.dependencies-docs
+	PYTHONPATH=docs $(BIN)/python -P -m sitegen docs/_build/pages $(if $(PLAIN),,--notebooks)
+	rm -rf docs/_build/site
+	cd docs && ../$(BIN)/zensical build -f mkdocs.yml --strict --clean
+	@echo "docs/_build/site/index.html"
+
 $(VENV)/.dependencies-bench: setup.cfg | $(VENV)/.dependencies-all
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[bench]"
 	@touch $@
@@ -154,4 +166,4 @@ stress: java $(VENV)/.installed $(VENV)/.dependencies-check
 	  $(BIN)/pytest tests/spark/test_long.py -k come_and_go $(PYTEST_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/.cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

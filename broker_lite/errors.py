@@ -572,6 +572,13 @@ class UnknownOutcomeError(LogbusError):
     code, name, definite = 10023, "UNKNOWN_OUTCOME", False
 
 
+class TlsError(LogbusError):
+    """A TLS handshake failed, or one end speaks TLS and the other does not. The message names the
+    certificate or the setting."""
+
+    code, name = 10024, "TLS_FAILED"
+
+
 _DEFAULT_MESSAGES: dict[str, str] = {
     "UNKNOWN_SERVER_ERROR": "unexpected error in the broker; see the broker's log",
     "UNKNOWN_TOPIC_OR_PARTITION": "this broker does not know the topic or partition",
@@ -638,10 +645,3 @@ def wire_code(error: LogbusError) -> int:
     if error.code < 10000:
         return error.code
     return _ON_THE_WIRE.get(error.code, UnknownServerError.code)
-
-
-class TlsError(LogbusError):
-    """A TLS handshake failed, or one end speaks TLS and the other does not. The message names the
-    certificate or the setting."""
-
-    code, name = 10024, "TLS_FAILED"

@@ -1,7 +1,7 @@
 """A pytest plugin for tests of your streams: a real cluster, topics and a Spark session.
 
 pytest loads it in every session where logbus is installed, so it imports nothing until a fixture is
-used. ``TESTING.md`` beside it is the guide.
+used. ``docs/pages/how-to/test-with-pytest.md`` is the guide.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Configuration of all tests: fixtures, groups for the two workers, environment variables.
 
-``tests/`` is on sys.path (``from sim.zk import …``); the root of the checkout is not. With
-``LOGBUS_TEST_INSTALLED=1``, which ``make test`` sets, importing the checkout in place of the
-installed wheel is an error.
+``tests/`` (``from sim.zk import …``) and ``docs/`` (``sitegen``) are on sys.path; the root of the
+checkout is not. With ``LOGBUS_TEST_INSTALLED=1``, which ``make test`` sets, importing the checkout
+in place of the installed wheel is an error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import pytest
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
-if str(TESTS) not in sys.path:
-    sys.path.insert(0, str(TESTS))
+for _folder in (ROOT / "docs", TESTS):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
 # Spark's Python workers and its lookup of data sources must use this interpreter, not "python3".
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

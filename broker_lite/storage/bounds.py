@@ -5,8 +5,8 @@
 - ``start_at`` empties a log that shares no offset with its leader's and begins it elsewhere.
 
 All run on the log's writer thread. Each orders its writes so that recovery after a crash at any
-point neither reports damage nor serves deleted records. README.md, "What a follower does to its
-log", gives the orders.
+point neither reports damage nor serves deleted records. docs/pages/explanation/log-and-flush.md,
+"What a follower does to its log", gives the orders.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ completes a transaction is the exception: the machine continues without its outc
 implies it, and if it is lost, the next coordinator sends the markers again.
 
 Checks of a request, in this order: its producer id must be the id's; a record under way parks the
-request; its epoch must be one that the table in ``README.md`` accepts. ``deadline_ms`` is the time
+request; its epoch must be one that the table of states accepts. ``deadline_ms`` is the time
 of the next TransactionTick; an earlier tick does nothing.
 """
 

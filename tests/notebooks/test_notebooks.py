@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from notebooks.runner import CELLS_MAX, cells, run
+from sitegen.notebooks import Outputs, ipynb, page
+from sitegen.running import checked_cells as cells
+from sitegen.running import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FOLDER = Path(__file__).parent.parent.parent / "notebooks"
+CELLS_MAX = 25
 NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, spark: SparkSession) -> None:
     before = {query.id for query in spark.streams.active}
-    names = run(path, spark)
+    ran = run(path, spark)
+    names = ran.names
     try:
         assert names["display"].results
+        assert_rendered(path, ran.outputs)
         assert {query.id for query in spark.streams.active} == before
         assert not any(broker.is_running for broker in names["cluster"].brokers)
     finally:
         if names.get("cluster") is not None:
             names["cluster"].stop()
+
+
+def assert_rendered(path: Path, outputs: Outputs) -> None:
+    """The page and the ``.ipynb`` have every output of the run."""
+    shown = page(path, outputs)
+    book = json.loads(ipynb(path, outputs))
+    kept = [output for cell in book["cells"] for output in cell.get("outputs", ())]
+    assert len(kept) == sum(len(row) for row in outputs.values())
+    figures = sum(output.kind == "image/png" for row in outputs.values() for output in row)
+    assert shown.count("![Figure of cell ") == figures
+    assert shown.count("```python") == sum(not cell.is_markdown for cell in cells(path))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -64,7 +81,7 @@ def test_it_is_short_and_begins_with_words(path: Path) -> None:
     ("text", "message"),
     [
         ("print(1)\n", "does not begin with"),
-        ("# Databricks notebook source\n# MAGIC %sql\n# MAGIC SELECT 1\n", "not run by anyone"),
+        ("# Databricks notebook source\n# MAGIC %sql\n# MAGIC SELECT 1\n", "nothing runs"),
     ],
 )
 def test_what_is_no_notebook_is_refused(text: str, message: str, tmp_path: Path) -> None:

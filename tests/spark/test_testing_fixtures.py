@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 
 import pytest
+from sitegen import site
 
 from pyspark_logbus.testing import refuse_active
 
@@ -13,7 +13,7 @@ from pyspark_logbus.testing import refuse_active
 def test_example_of_the_guide_runs(
     logbus_bus, logbus_topic, logbus_spark, logbus_stream, logbus_topics
 ):
-    guide = (importlib.resources.files("pyspark_logbus") / "TESTING.md").read_text("utf-8")
+    guide = (site.PAGES / "how-to" / "test-with-pytest.md").read_text("utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     space = {}
     exec(example, space)

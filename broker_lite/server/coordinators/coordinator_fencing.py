@@ -4,7 +4,8 @@ A broker without ZooKeeper keeps answering heartbeats, so that members keep read
 ZooKeeper outage; only commits wait. If this broker alone lost ZooKeeper, another broker coordinates
 its groups after the session has expired. This broker therefore asks its peers for the coordinator
 of each group, and gives up groups that moved. Members learn of it with their next heartbeat
-(``coordinator/README.md``). A broker that reaches neither ZooKeeper nor a peer keeps its groups.
+(docs/pages/explanation/groups.md). A broker that reaches neither ZooKeeper nor a peer keeps its
+groups.
 Loop thread; ``broker.py`` calls it.
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -227,17 +226,6 @@ def test_every_default_is_a_valid_value():
         if option.default:
             option.parse(option.name, option.default)
         assert option.doc and (option.reads or option.writes)
-
-
-def test_readme_lists_every_option_with_its_default():
-    text = (Path(options.__file__).parent / "README.md").read_text("utf-8")
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert len(rows) == len(options.OPTIONS)
-    for option, row in zip(options.OPTIONS, rows):
-        names, _, default, effect = (cell.strip() for cell in row.strip("|").split("|"))
-        assert [name.strip(" `") for name in names.split(",")] == [option.name, *option.spellings]
-        assert default.strip("`") == option.default
-        assert effect == option.doc
 
 
 @pytest.mark.parametrize(

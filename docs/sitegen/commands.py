@@ -1,0 +1,97 @@
+"""The reference of the command line, from click's own objects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from broker_lite.cli.main import COMMANDS, cli
+from sitegen.tables import cell, code, table
+
+_TOP = """# Command line
+
+Every command prints its help with `-h`. Options of all commands that talk to a cluster: `-b HOST:PORT,…` names
+brokers; without it, `LOGBUS_BOOTSTRAP_SERVERS`, `LOGBUS_ZOOKEEPER`, or the cluster that `logbus up` last started is used.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | success |
+| 1 | the command failed; the message says why |
+| 2 | wrong usage: unknown option, missing argument |
+| 3 | no broker could be reached |
+| 4 | a check found a warning (`health`, `lag`, `doctor`) |
+| 5 | a check found a critical state |
+| 124 | a time limit passed |
+| 130 | interrupted by Ctrl-C |
+
+## Commands
+
+"""
+
+
+def page() -> str:
+    """Return the page: a table of all commands, then each command with its options."""
+    context = click.Context(cli, info_name="logbus")
+    parts = [
+        _TOP,
+        table(
+            ("command", "purpose"),
+            ((_link(name), cell(text)) for name, (_, text) in COMMANDS.items()),
+        ),
+    ]
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts.extend(_command(command, click.Context(command, context, info_name=name)))
+    return "\n".join(parts)
+
+
+def _link(name: str) -> str:
+    return f"[`logbus {name}`](#logbus-{name})"
+
+
+def _command(command: click.Command, context: click.Context) -> Iterator[str]:
+    path = context.command_path
+    level = "##" + "#" * path.count(" ") if path.count(" ") > 1 else "##"
+    usage = " ".join([path, *command.collect_usage_pieces(context)])
+    yield f"{level} {path} {{#{path.replace(' ', '-')}}}\n"
+    yield f"```text\n{usage}\n```\n"
+    yield _help(command.help or "")
+    rows = [
+        _option(option, context)
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden
+    ]
+    if rows:
+        yield table(("option", "meaning", "default"), rows)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None and not inner.hidden:
+                yield from _command(inner, click.Context(inner, context, info_name=name))
+
+
+def _help(text: str) -> str:
+    """Return a help text as Markdown. A paragraph that click keeps as it stands (``\\b``) becomes a
+    block of code."""
+    parts = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.lstrip().startswith("\b"):
+            kept = paragraph.replace("\b", "").strip("\n")
+            parts.append(f"```text\n{kept}\n```")
+        else:
+            parts.append(paragraph.replace("<", "&lt;").replace("*", "\\*"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _option(option: click.Option, context: click.Context) -> tuple[str, str, str]:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    if not option.is_flag:
+        names += f" {code(option.make_metavar(context))}"
+    shown = option.show_default and option.default not in (None, False)
+    default = option.default if not callable(option.default) else ""
+    return names, cell(option.help or "").replace("<", "&lt;"), code(default) if shown else ""
