@@ -5,9 +5,9 @@ pool. The committed head record with the winners is the decision: winners get co
 other attempts of the batch abort markers. A repeated batch is recognised by its number, so the
 decision is idempotent. Nothing is answered and no marker is sent before its record is committed.
 
-The records that free slots and open a head again are not awaited. If they are lost, the next
-coordinator sends the markers again. ``deadline_ms`` is the time of the next
-TransactionTick.
+No request waits for the records that free slots and open a head again. If they are lost, the next
+coordinator sends the markers again. If the log refuses one, it is written again. A slot serves the
+next attempt once its record is committed. ``deadline_ms`` is the time of the next TransactionTick.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
 ANSWER_MS = 1_000
 """Maximum ms for which the answer to a decision waits for the markers."""
 RETRY_MS = 1_000
-"""Interval in ms after which a time-out is tried again whose record was refused."""
+"""Interval in ms after which a refused record is written again that no request waits for."""
 ATTEMPTS_MAX = 10_000
 """Maximum open attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
@@ -65,8 +65,13 @@ class _Sink:
     unmarked: set[int] = field(default_factory=set)
     """Slots whose markers are not done."""
     freeing: set[int] = field(default_factory=set)
-    """Numbers of the records that free slots. The head opens in the log after they are committed:
-    until then another coordinator must abort these attempts, not commit them."""
+    """Slots whose markers are done, and that the log does not hold as free. The head opens in the
+    log after they are: until then another coordinator must end these attempts as decided."""
+    refused: set[int] = field(default_factory=set)
+    """Those of ``freeing`` whose record the log refused."""
+    is_open_refused: bool = False
+    """Whether the log refused the head that opens the sink again."""
+    retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of ends that wait for the markers, with the time of their answer."""
     timeout_ms: int = 0
@@ -150,6 +155,8 @@ class SinkPartition:
         times = [NEVER]
         for sink in self._sinks.values():
             times += [at for _, at in sink.waiting]
+            if sink.refused or sink.is_open_refused:
+                times.append(sink.retry_ms)
             if sink.attempts and not sink.is_busy:
                 times.append(sink.active_ms + sink.timeout_ms)
         return min(times)
@@ -418,6 +425,8 @@ class SinkPartition:
     ) -> None:
         """Append a head that awaits its outcome. The request continues after it."""
         sink = self._sinks[name]
+        # An attempt that is not free in the log would be ended by this head once more.
+        self._write_refused(name, sink)
         number = self._next_number()
         sink.writing = number
 
@@ -437,8 +446,8 @@ class SinkPartition:
                 sink.waiting.append((request.token, self._now.monotonic_ms + ANSWER_MS))
             elif request is not None:
                 sink.parked.insert(0, request)
+            sink.is_open_refused = False
             if head.state is not SinkState.OPEN:
-                sink.freeing.clear()
                 self._send_markers(name, sink, head)
             self._retry_parked(sink)
 
@@ -499,25 +508,43 @@ class SinkPartition:
     def _free_slot(self, name: str, producer_id: int) -> None:
         """Free a slot after its markers, without waiting for the record."""
         sink = self._sinks[name]
-        freed: SinkSlot | None = self._slots.pop(producer_id).freed()
+        self._slots[producer_id] = self._slots[producer_id].freed()
         self._added.pop(producer_id, None)
         self._opened.pop(producer_id, None)
         sink.attempts.discard(producer_id)
-        if freed is not None and freed.epoch <= EPOCH_LAST:
-            self._slots[producer_id] = freed
-            self._free.append(producer_id)
-        else:
-            freed = None
-        number = self._next_number()
-        sink.freeing.add(number)
+        sink.freeing.add(producer_id)
+        self._write_free_slot(name, sink, producer_id)
+
+    def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
+        """Append a free slot, or its deletion after the last epoch."""
+        slot: SinkSlot | None = self._slots[producer_id]
+        if slot is not None and slot.epoch > EPOCH_LAST:
+            slot = None
 
         def settled(error: LogbusError | None) -> None:
-            if error is None:
-                sink.freeing.discard(number)
-                self._write_open_head(name, sink)
+            if error is not None:
+                sink.refused.add(producer_id)
+                sink.retry_ms = self._now.monotonic_ms + RETRY_MS
+                return
+            sink.freeing.discard(producer_id)
+            if slot is None:
+                del self._slots[producer_id]
+            else:
+                self._free.append(producer_id)
+            self._write_open_head(name, sink)
 
+        number = self._next_number()
         self._settled[number] = settled
-        self._effects.append(ev.PersistSlot(number, producer_id, freed))
+        self._effects.append(ev.PersistSlot(number, producer_id, slot))
+
+    def _write_refused(self, name: str, sink: _Sink) -> None:
+        """Append again what the log refused and no request waits for."""
+        refused, sink.refused = sink.refused, set()
+        for producer_id in sorted(refused):
+            self._write_free_slot(name, sink, producer_id)
+        if sink.is_open_refused:
+            sink.is_open_refused = False
+            self._write_open_head(name, sink)
 
     def _complete(self, name: str, sink: _Sink) -> None:
         """Open the head again after the last marker, without waiting for the record."""
@@ -533,8 +560,17 @@ class SinkPartition:
 
     def _write_open_head(self, name: str, sink: _Sink) -> None:
         """Append the open head, unless a slot is not free in the log or a new decision follows."""
-        if not sink.freeing and not sink.is_busy:
-            self._effects.append(ev.PersistHead(self._next_number(), name, sink.head))
+        if sink.freeing or sink.is_busy:
+            return
+
+        def settled(error: LogbusError | None) -> None:
+            if error is not None:
+                sink.is_open_refused = True
+                sink.retry_ms = self._now.monotonic_ms + RETRY_MS
+
+        number = self._next_number()
+        self._settled[number] = settled
+        self._effects.append(ev.PersistHead(number, name, sink.head))
 
     def _answer_after_markers(self, sink: _Sink, event: ev.EndBatch) -> None:
         assert sink.head is not None
@@ -560,6 +596,8 @@ class SinkPartition:
             for token in late:
                 # The decision is committed; the markers follow.
                 self._effects.append(ev.SinkReply(token, ev.SinkResult()))
+            if sink.retry_ms <= now_ms:
+                self._write_refused(name, sink)
             is_silent = sink.active_ms + sink.timeout_ms <= now_ms
             if sink.attempts and is_silent and not sink.is_busy and sink.head is not None:
                 last = max(self._slots[row].batch for row in sink.attempts)
@@ -568,7 +606,7 @@ class SinkPartition:
     def _expire(self, event: ev.ExpireSinks) -> None:
         for name, sink in list(self._sinks.items()):
             head = sink.head
-            if head is None or sink.is_busy or sink.attempts or sink.parked:
+            if head is None or sink.is_busy or sink.attempts or sink.freeing or sink.parked:
                 continue
             is_single = head.run == name
             if head.day < event.before_day or (is_single and sink.active_ms < event.before_ms):
