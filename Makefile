@@ -153,8 +153,9 @@ chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(ISOLATIONS),--isolations $(ISOLATIONS)) $(if $(FLIPS),--flips $(FLIPS))
 
 # Simulates a cluster in virtual time, without processes and ports. Writes benchmarks/results/soak.json.
+# TRANSACTIONS=1: every seed has transactions and a sink. Writes benchmarks/results/soak-transactions.json.
 soak: $(VENV)/.installed $(VENV)/.dependencies-check
-	PYTHONPATH=tests $(BIN)/python -P -m sim.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST))
+	PYTHONPATH=tests $(BIN)/python -P -m sim.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST)) $(if $(TRANSACTIONS),--transactions)
 
 # Runs the four simulations of consumer groups. Writes benchmarks/results/soak-groups.json.
 soak-groups: $(VENV)/.installed $(VENV)/.dependencies-check

@@ -48,8 +48,8 @@ class Options:
     """Whether there is a topic with unclean elections as well."""
     transacts: bool = False
     """Whether there are transactions as well."""
-    sinks: bool = False
-    """Whether an exactly-once sink writes as well; two seeds in a hundred still find faults."""
+    sinks: bool = True
+    """Whether an exactly-once sink writes as well, where there are transactions."""
     copy_batches: int = 30
     """Batches after which a coordinator copies its state."""
     segment_ms: int = 0

@@ -65,7 +65,9 @@ def run(seed: int, safety_s: float = SAFETY_S, **overrides: object) -> Outcome:
     gc.disable()
     try:
         with observing(), small_state(options.copy_batches):
-            outcome: Outcome = scheduler.run(_Scenario(options).run())
+            words = [f"{name}={value!r}" for name, value in overrides.items()]
+            again = ", ".join([f"{seed}, {safety_s:g}", *words])
+            outcome: Outcome = scheduler.run(_Scenario(options, again).run())
         return outcome
     finally:
         if was_enabled:
@@ -74,8 +76,9 @@ def run(seed: int, safety_s: float = SAFETY_S, **overrides: object) -> Outcome:
 
 
 class _Scenario:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, again: str) -> None:
         self.options = options
+        self._again = again
         self.rng = scheduler.stream(options.seed, "faults")
         self.history = History()
         self.workers: list[tuple[Worker, asyncio.Task[None]]] = []
@@ -85,14 +88,14 @@ class _Scenario:
 
     async def run(self) -> Outcome:
         cluster = self.cluster = SimCluster(self.options)
-        seed, safety_s = self.options.seed, self.options.safety_s
+        seed = self.options.seed
         try:
             await self._run(cluster)
         except (Exception, scheduler.Deadlock) as error:
             tail = cluster.last_lines(TAIL_LINES)
             raise Failed(
                 f"seed {seed} at {cluster.loop.time():.3f} s: {type(error).__name__}: {error}\n"
-                f"(sim.scenario.run({seed}, {safety_s:g}) does it again)\n{tail}"
+                f"(sim.scenario.run({self._again}) does it again)\n{tail}"
             ) from error
         loop = cluster.loop
         return Outcome(seed, cluster.digest, cluster.steps, loop.steps, loop.now, cluster.counts)

@@ -1,6 +1,7 @@
 """Seeds for as long as asked, on all cores, and what they were: ``make soak [SECONDS=600]``.
 
     python -m sim.soak [--seconds N] [--processes N] [--first SEED] [--out FILE]
+    python -m sim.soak --transactions  every seed has transactions and a sink; another result file
     python -m sim.soak --plants N      the table of planted faults, each from N beginnings
 
 One seed in a hundred is run twice, and its traces are compared. The exit code is 1 if a seed found
@@ -20,7 +21,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,6 +34,8 @@ from sim.plants import Patch, Plant
 from sim.transaction_plants import PLANTS
 
 OUT = Path("benchmarks/results/soak.json")
+TRANSACTIONS_OUT = Path("benchmarks/results/soak-transactions.json")
+TRANSACTIONS: Mapping[str, Any] = {"safety_s": 30.0, "transacts": True, "sinks": True}
 AT_ONCE = 10
 """Seeds of one task of a process."""
 TWICE_EVERY = 100
@@ -66,13 +69,13 @@ class Seeds:
         self.failures += other.failures
 
 
-def run_some(first: int) -> Seeds:
-    """AT_ONCE seeds from ``first`` on."""
+def run_some(first: int, overrides: Mapping[str, Any]) -> Seeds:
+    """AT_ONCE seeds from ``first`` on, with these options."""
     found = Seeds()
     for seed in range(first, first + AT_ONCE):
         began = time.process_time()
         try:
-            outcome = scenario.run(seed)
+            outcome = scenario.run(seed, **overrides)
         except scenario.Failed as failed:
             lines = str(failed).splitlines()
             found.failures.append({"seed": seed, "what": lines[0], "last": lines[2:]})
@@ -88,27 +91,34 @@ def run_some(first: int) -> Seeds:
         found.counts.update(outcome.counts)
         if seed % TWICE_EVERY == 0:
             found.run_twice += 1
-            if scenario.run(seed).digest != outcome.digest:
+            if scenario.run(seed, **overrides).digest != outcome.digest:
                 found.failures.append({"seed": seed, "what": "two runs differ", "last": []})
     return found
 
 
-def soak(seconds: float, processes: int, first: int) -> Seeds:
-    """Whole tasks until the time is over."""
+def soak(
+    seconds: float,
+    processes: int,
+    first: int,
+    overrides: Mapping[str, Any],
+    keep: Callable[[Seeds], None],
+) -> None:
+    """Run whole tasks until the time is over. ``keep`` gets the sum after each."""
     everything = Seeds()
     end = time.monotonic() + seconds
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         waiting: set[Future[Seeds]] = set()
         for number in _firsts(first, end):
-            waiting.add(pool.submit(run_some, number))
+            waiting.add(pool.submit(run_some, number, overrides))
             if len(waiting) > processes:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for task in done:
                     everything.add(task.result())
+                    keep(everything)
         for task in waiting:
             everything.add(task.result())
-    return everything
+            keep(everything)
 
 
 def _firsts(first: int, end: float) -> Iterator[int]:
@@ -210,7 +220,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--first", type=int, default=None, help="seed; a random one if not given")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--transactions", action="store_true")
     parser.add_argument("--plants", type=int, default=0)
     options = parser.parse_args()
     if options.plants:
@@ -218,15 +229,23 @@ def main() -> int:
     first = options.first
     if first is None:
         first = random.SystemRandom().randrange(1 << 31) // TWICE_EVERY * TWICE_EVERY
+    out = options.out or (TRANSACTIONS_OUT if options.transactions else OUT)
+    overrides: Mapping[str, Any] = TRANSACTIONS if options.transactions else {}
+    out.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    found = soak(options.seconds, options.processes, first)
-    result = report(found, time.monotonic() - began, options.processes, first)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    result: dict[str, Any] = {}
+
+    def keep(found: Seeds) -> None:
+        """Write what there is: a run that is stopped leaves its seeds."""
+        result.update(report(found, time.monotonic() - began, options.processes, first))
+        result["options"] = dict(overrides)
+        out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+    soak(options.seconds, options.processes, first, overrides, keep)
     print(json.dumps({k: v for k, v in result.items() if k not in ("counts", "failures")}))
-    for failure in found.failures:
+    for failure in result["failures"]:
         print(f"FAILED: {failure['what']}", file=sys.stderr)
-    return 1 if found.failures else 0
+    return 1 if result["failures"] else 0
 
 
 if __name__ == "__main__":

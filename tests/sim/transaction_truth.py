@@ -22,6 +22,7 @@ from broker_lite.record.batch import BatchHeader
 from broker_lite.record.control import decode_marker
 from broker_lite.record.records import decode_entries
 from broker_lite.replication.partition import Partition
+from broker_lite.storage.open_transactions import UnstableTransactions
 from broker_lite.transactions.records import (
     TransactionRecord,
     TransactionState,
@@ -29,6 +30,7 @@ from broker_lite.transactions.records import (
     transactional_id_of,
 )
 from broker_lite.transactions.sink_records import (
+    SinkHead,
     SinkSlot,
     SinkState,
     decode_head,
@@ -67,15 +69,32 @@ class Written(NamedTuple):
     pair: Pair | None
 
 
+class _Open(NamedTuple):
+    """A transaction without a committed marker."""
+
+    epoch: int
+    first_offset: int
+
+
+class _Shown(NamedTuple):
+    """A leader's last stable offset, and the two values that it follows from."""
+
+    stable: int
+    high_watermark: int
+    unstable: UnstableTransactions | None
+
+
 @dataclass
 class _Partition:
     batches: list[Written] = field(default_factory=list)
-    open: dict[int, int] = field(default_factory=dict)
-    """Epoch of each producer's open transaction."""
+    open: dict[int, _Open] = field(default_factory=dict)
+    """Each producer's open transaction."""
     ended: dict[int, int] = field(default_factory=dict)
     """Epoch of each producer's last transaction with a marker."""
-    lso: dict[tuple[int, int], int] = field(default_factory=dict)
-    """The last stable offset that each process showed in each leader epoch."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """Producer id, first offset and marker's offset of each aborted transaction."""
+    shown: dict[tuple[int, int], _Shown] = field(default_factory=dict)
+    """What each process showed in each leader epoch."""
 
 
 class TransactionTruth:
@@ -90,6 +109,12 @@ class TransactionTruth:
         """The last committed slot of each producer id of a sink."""
         self.has_decided = asyncio.Event()
         """Set by each decision."""
+        self.heads: dict[str, SinkHead] = {}
+        """The last committed head of each sink."""
+        self._ended_attempts: dict[str, set[Pair]] = defaultdict(set)
+        """The attempts of each sink that are decided."""
+        self._answered: dict[str, Pair] = {}
+        """The last pair that a client of each transactional id was answered."""
         self._numbers: dict[Pair, int] = {}
         self.of_version_1: set[str] = set()
         """The ids of clients of version 1. A late request of such a client may begin a transaction
@@ -134,17 +159,36 @@ class TransactionTruth:
     def _sink_recorded(self, key: bytes, value: bytes) -> None:
         producer_id, name = slot_of(key), sink_of(key)
         if producer_id is not None:
-            self.slots[producer_id] = decode_slot(value)
-        if name is None:
+            slot = decode_slot(value)
+            before = self.slots.get(producer_id)
+            if before is not None and slot.epoch < before.epoch:
+                raise Violation(f"producer {producer_id}: {slot} follows {before}")
+            self.slots[producer_id] = slot
+        if name is not None:
+            self._head_recorded(name, decode_head(value))
+
+    def _head_recorded(self, name: str, head: SinkHead) -> None:
+        """A sink's committed batch never goes back; a decision follows the markers of the one
+        before."""
+        last, self.heads[name] = self.heads.get(name), head
+        if last is not None and head.batch < last.batch:
+            raise Violation(f"{name}: {head} follows {last}")
+        if head.state is SinkState.OPEN or head == last:
             return
-        head = decode_head(value)
-        if head.state is SinkState.OPEN:
-            return
+        ended = self._ended_attempts[name]
+        for key, partition in self._partitions.items():
+            for producer_id, opened in partition.open.items():
+                if Pair(producer_id, opened.epoch) in ended:
+                    raise Violation(
+                        f"{name}: {head} is decided, and in {key} the attempt of producer "
+                        f"{producer_id} epoch {opened.epoch}, decided before, has no marker"
+                    )
         for producer_id, slot in self.slots.items():
             is_of_sink = slot.sink == name and not slot.is_free
             if is_of_sink and (slot.run != head.run or slot.batch <= head.ends_batch):
                 pair = Pair(producer_id, slot.epoch)
                 is_commit = head.state is SinkState.PREPARE_COMMIT and pair in head.winners
+                ended.add(pair)
                 if self.decided.setdefault(pair, is_commit) is not is_commit:
                     raise Violation(f"{name}: {pair} of {slot} has both outcomes")
 
@@ -163,8 +207,13 @@ class TransactionTruth:
 
     def _decide(self, name: str, pair: Pair, record: TransactionRecord, is_commit: bool) -> None:
         self.has_decided.set()
+        is_new = pair not in self.decided
         if self.decided.setdefault(pair, is_commit) is is_commit:
             self._numbers.setdefault(pair, record.number)
+            answered = self._answered.get(name, pair)
+            is_fenced = is_new and answered.producer_id == pair.producer_id
+            if is_commit and is_fenced and pair.epoch < answered.epoch:
+                raise Violation(f"{name}: {pair} commits after {answered} was answered")
         elif name not in self.of_version_1 or record.number == self._numbers[pair]:
             raise Violation(f"{name}: {pair} has both outcomes")
 
@@ -174,9 +223,12 @@ class TransactionTruth:
         if header.is_control:
             end = decode_marker(batch, header)
             assert end is not None
-            epoch = partition.open.pop(producer_id, None)
-            if epoch is not None:
-                partition.ended[producer_id] = epoch
+            opened = partition.open.pop(producer_id, None)
+            if opened is not None:
+                epoch = partition.ended[producer_id] = opened.epoch
+                if not end.is_commit:
+                    aborted = producer_id, opened.first_offset, header.base_offset
+                    partition.aborted.append(aborted)
                 decided = self.decided.get(Pair(producer_id, epoch))
                 if decided is not end.is_commit:
                     raise Violation(
@@ -185,8 +237,9 @@ class TransactionTruth:
                     )
         elif header.is_transactional:
             pair = Pair(producer_id, header.producer_epoch)
-            before = partition.open.setdefault(producer_id, pair.epoch)
-            if before != pair.epoch or partition.ended.get(producer_id, -1) >= pair.epoch:
+            opened = _Open(pair.epoch, header.base_offset)
+            before = partition.open.setdefault(producer_id, opened)
+            if before.epoch != pair.epoch or partition.ended.get(producer_id, -1) >= pair.epoch:
                 raise Violation(
                     f"{key}: a record of {pair} at {header.base_offset} follows the end of its "
                     "transaction, or joins another one"
@@ -200,6 +253,7 @@ class TransactionTruth:
         record = self.records.get(name)
         if record is None or (record.producer_id == pair.producer_id and record.epoch < pair.epoch):
             raise Violation(f"{name}: {pair} was answered, {record} is committed")
+        self._answered[name] = max(pair, self._answered.get(name, pair))
 
     def answered(self, name: str, pair: Pair, is_commit: bool) -> None:
         """A client was answered the end of a transaction: it is decided."""
@@ -224,21 +278,53 @@ class TransactionTruth:
     # Replicas.
 
     def stepped(self, process: Process, role: Partition) -> None:
-        """The last stable offset of a leader never falls, and never passes the high watermark."""
+        """The last stable offset of a leader never falls, and never passes the high watermark. It
+        is the first offset of the oldest transaction without a committed marker."""
         if role.key.topic_id not in self.topics or not role.is_leader:
             return
         log, leader_epoch = process.log(role.key), role.leader_epoch
         if log is None:
             return
-        high_watermark = role.high_watermark
+        high_watermark, unstable = role.high_watermark, log.unstable
+        partition = self._partitions[log.key]
+        name = process.number, leader_epoch
+        before = partition.shown.get(name)
+        if (
+            before is not None
+            and before.high_watermark == high_watermark
+            and before.unstable is unstable
+        ):
+            return
         stable = log.last_stable_offset(high_watermark)
-        shown = self._partitions[log.key].lso
-        before = shown.get((process.number, leader_epoch), 0)
-        shown[process.number, leader_epoch] = stable
-        if stable > high_watermark or stable < before:
+        partition.shown[name] = _Shown(stable, high_watermark, unstable)
+        if stable > high_watermark or (before is not None and stable < before.stable):
             raise Violation(
                 f"{log.key} on broker {process.broker_id}: last stable offset {stable} after "
                 f"{before}, high watermark {high_watermark}"
+            )
+        starts = [opened.first_offset for opened in partition.open.values()]
+        true_stable = min([high_watermark, *starts])
+        is_whole = high_watermark == self._cluster.checker.true_end(log.key)
+        if is_whole and stable != true_stable:
+            raise Violation(
+                f"{log.key} on broker {process.broker_id}: last stable offset {stable}, high "
+                f"watermark {high_watermark}; the oldest open transaction makes it {true_stable}"
+            )
+
+    def check_replica(self, process: Process, key: PartitionKey) -> None:
+        """A replica that has everything knows no open transaction, and each aborted one."""
+        log = process.log(key)
+        assert log is not None
+        end, found = log.log_end_offset, log.aborted_in(0, log.log_end_offset)
+        stable = log.last_stable_offset(end)
+        entries = [(one.producer_id, one.first_offset, one.last_offset) for one in found]
+        wanted = self._partitions[key].aborted
+        if stable != end or entries != wanted:
+            wrong = set(entries).symmetric_difference(wanted)
+            raise Violation(
+                f"{key} on broker {process.broker_id}: last stable offset {stable} of {end}; "
+                f"{len(entries)} aborted transactions in the index, {len(wanted)} in the log: "
+                f"{sorted(wrong)[:3]}"
             )
 
     # Groups.
@@ -266,6 +352,9 @@ class TransactionTruth:
         for producer_id, slot in self.slots.items():
             if not slot.is_free:
                 return f"the attempt of producer {producer_id} is open: {slot}"
+        for name, head in self.heads.items():
+            if head.state is not SinkState.OPEN:
+                return f"{name} is {head.state.name}"
         return None
 
 

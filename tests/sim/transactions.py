@@ -158,6 +158,10 @@ class Transactions:
             if keys:
                 await settled(keys, topic)
         await self._ended()
+        for process in cluster.processes.values():
+            for key in self.out:
+                if process.log(key) is not None:
+                    self.truth.check_replica(process, key)
         await self._compare()
 
     async def _finish(self, tasks: list[asyncio.Task[None]]) -> None:
