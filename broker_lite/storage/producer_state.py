@@ -67,11 +67,20 @@ class ProducedBatch(NamedTuple):
 class ProducerEntry:
     """The recorded state of one producer id."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_append_ms", "transaction_start")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "is_whole",
+        "last_append_ms",
+        "transaction_start",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_MAX)
+        self.is_whole = False
+        """Whether the log got every sequence of the epoch from 0 on. Snapshots do not hold it."""
         self.coordinator_epoch = -1
         self.last_append_ms = -1
         self.transaction_start = NO_OFFSET
@@ -160,8 +169,8 @@ class ProducerState:
                     return batch
             oldest = producer.batches[0]
             is_older = first <= last < oldest.first_sequence <= first + SEQUENCE_MASK // 2
-            if is_older and not (may_have_forgotten or self.forgot):
-                # The sequences of an epoch begin at 0 and have no gap, so the log has this batch.
+            if is_older and (producer.is_whole or not (may_have_forgotten or self.forgot)):
+                # The sequences of an epoch begin at 0 and have no gap, so the log got this batch.
                 # Half the range apart, the sequences have wrapped and the batch lies ahead.
                 return ProducedBatch(first, last, NO_OFFSET, oldest.base_offset)
             expected = (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK
@@ -244,6 +253,8 @@ class ProducerState:
             producer.transaction_start = base_offset
             self.transactions.begin(header.producer_id, base_offset)
         if header.base_sequence >= 0:
+            continues = header.base_sequence == (producer.last_sequence + 1) & SEQUENCE_MASK
+            producer.is_whole = continues and (producer.is_whole or not producer.batches)
             producer.batches.append(
                 ProducedBatch(
                     header.base_sequence,

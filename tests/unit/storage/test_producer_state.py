@@ -57,12 +57,30 @@ def test_batch_below_the_recorded_ones_is_a_duplicate_without_its_offset(
 
 
 def test_batch_below_the_recorded_ones_is_refused_if_the_log_may_lack_it() -> None:
+    unknown = ProducerState()
+    unknown.forgot = True
+    for sequence in (4, 6, 8, 10, 12, 14):
+        unknown.update(header(sequence, 2), unknown.next_offset, 0)
+    restored = decode(state(0, 2, 4, 6, 8, 10, rows=2).encode())
+    skipped = state(0, 2, 6, 8, 10, 12, 14, rows=2)  # A leader that forgot the producer took 6.
+    for made in (unknown, restored, skipped):
+        with pytest.raises(OutOfOrderSequenceError):
+            judge(made, 0, 2, forgot=True)
+        made.forgot = True
+        with pytest.raises(OutOfOrderSequenceError):
+            judge(made, 0, 2)
+
+
+def test_batch_below_the_recorded_ones_is_a_duplicate_after_retention_too() -> None:
+    """Java retries OUT_OF_ORDER_SEQUENCE_NUMBER until its delivery timeout."""
     made = state(0, 2, 4, 6, 8, 10, rows=2)
-    with pytest.raises(OutOfOrderSequenceError):
-        judge(made, 0, 2, forgot=True)
-    made.forgot = True
-    with pytest.raises(OutOfOrderSequenceError):
-        judge(made, 0, 2)
+    made.update(header(0, producer=8), made.next_offset, -10)
+    made.expire(0, 10)
+    assert made.forgot
+    assert judge(made, 0, 2, forgot=True).base_offset == NO_OFFSET
+    for sequence in (0, 2, 4, 6, 8, 10):
+        made.update(header(sequence, 2, epoch=1), made.next_offset, 0)
+    assert judge(made, 0, 2, epoch=1, forgot=True).base_offset == NO_OFFSET
 
 
 @pytest.mark.parametrize(("sequence", "rows"), [(0, 3), (1, 2), (LAST, 1), (LAST, 2), (14, 1)])
