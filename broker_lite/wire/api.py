@@ -8,13 +8,13 @@ tagged fields. Response headers are v0, in flexible versions v1, but always v0 f
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NULL_TOPIC_ID
-from broker_lite.wire.primitives import I32, Reader, Writer
+from broker_lite.wire.primitives import I32, Reader, Writer, put_tag
 
 
 class ApiKey(IntEnum):
@@ -316,6 +316,37 @@ def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview
     """Decode the response to ``call``; the connection has matched the correlation id."""
     _, reader = read_response_header(frame, call.API_KEY, call.VERSION)
     return call.decode(reader)
+
+
+class NodeEndpoint(NamedTuple):
+    """The address of a leader that a refused Produce or Fetch names."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def node_endpoints_bytes(nodes: Sequence[NodeEndpoint]) -> bytes:
+    """Return the tagged fields that end a response to Produce or Fetch: number 0 holds ``nodes``.
+
+    The Java client and franz-go ignore the leader of a refused partition whose address is missing,
+    and wait for their next metadata request instead (KIP-951).
+    """
+    if not nodes:
+        return b"\x00"
+    field, section = Writer(), Writer()
+
+    def put(node: NodeEndpoint) -> None:
+        field.i32(node.broker_id)
+        field.string(node.host)
+        field.i32(node.port)
+        field.nullable_string(node.rack)
+        field.tag_end()
+
+    field.array(nodes, put)
+    put_tag(section, 0, bytes(field.buffer))
+    return bytes(section.buffer)
 
 
 def read_topics(

@@ -18,6 +18,8 @@ from broker_lite.model import NO_BROKER, NO_EPOCH, NO_OFFSET, NULL_TOPIC_ID, Off
 from broker_lite.wire.api import (
     BY_TOPIC_ID,
     ApiKey,
+    NodeEndpoint,
+    node_endpoints_bytes,
     read_response_header,
     read_topics,
     response_header_bytes,
@@ -35,6 +37,8 @@ from broker_lite.wire.primitives import (
 
 FLEXIBLE = 12
 CLIENT_VERSION = 17
+NAMES_ADDRESSES = 16
+"""The first version whose answers carry the addresses of the leaders that rows name (KIP-951)."""
 
 TAG_COLUMNS = 10000
 """Request tag, two bytes: the columns body version that the sender reads (0: rows only), and
@@ -314,8 +318,12 @@ def encode_response(
     *,
     error_code: int = 0,
     throttle_time_ms: int = 0,
+    nodes: Sequence[NodeEndpoint] = (),
 ) -> list[Part]:
-    """Encode a whole frame in parts, length included; ``error_code`` exists from version 7."""
+    """Encode a whole frame in parts, length included; ``error_code`` exists from version 7.
+
+    ``nodes``: the addresses of the leaders that rows name; clients see them from version 16.
+    """
     flexible = version >= FLEXIBLE
     out = bytearray(4)
     out += response_header_bytes(ApiKey.FETCH, version, correlation_id)
@@ -349,7 +357,7 @@ def encode_response(
         if flexible:
             out.append(0)
     if flexible:
-        out.append(0)
+        out += node_endpoints_bytes(nodes if version >= NAMES_ADDRESSES else ())
     if not out:
         parts.pop()
     I32.pack_into(head, 0, size + len(out))

@@ -19,6 +19,8 @@ from broker_lite.wire.api import (
     BY_TOPIC_ID,
     PARTITIONS_MAX,
     ApiKey,
+    NodeEndpoint,
+    node_endpoints_bytes,
     read_response_header,
     read_topics,
     response_header_bytes,
@@ -37,6 +39,8 @@ from broker_lite.wire.primitives import (
 
 FLEXIBLE = 9
 CLIENT_VERSION = 13
+NAMES_LEADERS = 10
+"""The first version in which a row refused for its leader names the right one (KIP-951)."""
 ADDS_NO_PARTITIONS = 11
 """The last version in which AddPartitionsToTxn must come before a transaction's batches."""
 
@@ -109,10 +113,12 @@ class ProducedTopic(NamedTuple):
 
 
 class ProduceResponse(NamedTuple):
-    """The answer to a request with acks other than 0."""
+    """The answer to a request with acks other than 0. ``nodes``: the addresses of the leaders that
+    rows name; clients see them from version 10."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: int = 0
+    nodes: Sequence[NodeEndpoint] = ()
 
 
 def decode_request(frame: memoryview, version: int, at: int) -> ProduceRequest:
@@ -184,7 +190,7 @@ def encode_response(response: ProduceResponse, version: int, correlation_id: int
             out.append(0)
     out += I32.pack(response.throttle_time_ms)
     if flexible:
-        out.append(0)
+        out += node_endpoints_bytes(response.nodes if version >= NAMES_LEADERS else ())
     I32.pack_into(out, 0, len(out) - 4)
     return bytes(out)
 
@@ -208,7 +214,7 @@ def _put_partition(out: bytearray, row: ProducedPartition, version: int) -> None
         if flexible:
             out.append(0)
     put_string(out, row.error_message, flexible)
-    if version >= 10 and row.leader_epoch != NO_EPOCH:
+    if version >= NAMES_LEADERS and row.leader_epoch != NO_EPOCH:
         out += _CURRENT_LEADER.pack(1, 0, 9, row.leader_id, row.leader_epoch, 0)
     elif flexible:
         out.append(0)

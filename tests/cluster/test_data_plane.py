@@ -26,6 +26,8 @@ from data_calls import (
     send_batch,
     values,
 )
+from kafka.protocol.consumer import FetchResponse
+from kafka.protocol.producer import ProduceResponse
 from plain_connection import PlainConnection
 
 from broker_lite import errors
@@ -282,6 +284,19 @@ def test_requests_for_missing_partitions_are_refused(
         assert got.error_code == errors.NotLeaderError.code
         assert (got.leader_id, got.leader_epoch) == (place.leader, 0)
         assert list_offsets(stranger, place.name, -1).error_code == errors.NotLeaderError.code
+
+
+def test_refusal_names_the_address_of_the_leader(cluster: LocalCluster, place: Place) -> None:
+    """The Java client and franz-go move to a named leader only if they get its address, too."""
+    other = next(b for b in cluster.brokers if b.id != place.leader)
+    with PlainConnection(other.endpoint) as stranger:
+        stranger.send(produce_request(place, rows_batch([b"x"])))
+        sent = ProduceResponse.decode(stranger.receive(), version=13, header=True)
+        stranger.send(fetch_request(place, 0))
+        got = FetchResponse.decode(stranger.receive(), version=17, header=True)
+    for answer in (sent, got):
+        (node,) = answer.node_endpoints
+        assert (node.node_id, f"{node.host}:{node.port}") == (place.leader, place.address)
 
 
 def test_stale_and_future_leader_epochs_are_refused(place: Place, leader: PlainConnection) -> None:

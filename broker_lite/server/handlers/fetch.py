@@ -29,6 +29,7 @@ from broker_lite.machine import machine_id
 from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.metadata import node_endpoints
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions import ranges
@@ -351,8 +352,11 @@ class _ConsumerFetch:
             replica = rows[at].replica
             if replica is not None:
                 replica.traffic.sent_bytes.n += one.length
+        leaders = [row.leader_id for row in answers if row.error_code]
+        snapshot = self._parts.registry.snapshot
+        nodes = node_endpoints(snapshot, request.session.listener, leaders) if leaders else ()
         self._reply.answer(
-            wire.encode_response(topics, request.api_version, request.correlation_id)
+            wire.encode_response(topics, request.api_version, request.correlation_id, nodes=nodes)
         )
 
     def _row_answer(self, row: _FetchRow, found: ranges.Prepared | None) -> wire.PartitionAnswer:

@@ -29,6 +29,7 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.topic_creation import create_missing
 from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.api import NodeEndpoint
 from broker_lite.wire.tables import MetadataResponse as Response
 from broker_lite.wire.tables import build, uuid
 
@@ -94,6 +95,19 @@ def brokers(
         build(kind, **{id_field: broker_id}, host=endpoint.host, port=endpoint.port, rack=rack)
         for broker_id, (endpoint, rack) in sorted(endpoints.items())
     ]
+
+
+def node_endpoints(
+    snapshot: MetadataSnapshot, listener: str, leaders: Iterable[int]
+) -> list[NodeEndpoint]:
+    """Return the addresses of those leaders that live and have the listener."""
+    found = []
+    for broker_id in sorted(set(leaders)):
+        view = snapshot.brokers.get(broker_id)
+        endpoint = view.at(listener) if view is not None else None
+        if view is not None and endpoint is not None:
+            found.append(NodeEndpoint(broker_id, endpoint.host, endpoint.port, view.rack))
+    return found
 
 
 def controller(snapshot: MetadataSnapshot) -> int:

@@ -30,6 +30,7 @@ from broker_lite.record import newest_time
 from broker_lite.record.batch import BatchHeader, read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.metadata import node_endpoints
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions.disk import AppendBatch
@@ -285,14 +286,11 @@ class _Produce:
             wire.ProducedTopic(topic.name, topic.topic_id, [row for row in rows if row is not None])
             for topic, rows in zip(message.topics, self._rows)
         ]
-        request = self._request
-        reply.answer(
-            [
-                wire.encode_response(
-                    wire.ProduceResponse(topics), request.api_version, request.correlation_id
-                )
-            ]
-        )
+        request, snapshot = self._request, self._parts.registry.snapshot
+        leaders = [row.leader_id for topic in topics for row in topic.partitions if row.error_code]
+        nodes = node_endpoints(snapshot, request.session.listener, leaders) if leaders else ()
+        response = wire.ProduceResponse(topics, nodes=nodes)
+        reply.answer([wire.encode_response(response, request.api_version, request.correlation_id)])
 
     def _end_silently(self) -> None:
         for rows in self._rows:

@@ -13,7 +13,7 @@ from wire_samples import id_text, message, plain
 
 from broker_lite.errors import LogbusError, ProtocolError
 from broker_lite.model import NULL_TOPIC_ID, OffsetAndEpoch
-from broker_lite.wire.api import VERSIONS, ApiKey, parse_header
+from broker_lite.wire.api import VERSIONS, ApiKey, NodeEndpoint, parse_header
 from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
     FLAG_ENDS_ONLY,
@@ -246,7 +246,8 @@ def test_client_decodes_our_fetch_responses(version: int) -> None:
 
 @pytest.mark.parametrize("version", EVERY)
 def test_library_decodes_our_fetch_responses(version: int) -> None:
-    octets = joined(encode_response(ANSWERS, version, 77))
+    nodes = [NodeEndpoint(1, "h", 9092, None), NodeEndpoint(4, "g", 1, "rack")]
+    octets = joined(encode_response(ANSWERS, version, 77, nodes=nodes))
     got = consumer.FetchResponse.decode(octets, version=version, header=True, framed=True)
     assert got.header.correlation_id == 77
     rows = [row for topic in got.responses for row in topic.partitions]
@@ -269,6 +270,9 @@ def test_library_decodes_our_fetch_responses(version: int) -> None:
         assert [row.current_leader and row.current_leader.leader_id for row in rows] == [
             None, None, None, 1, 4,
         ]  # fmt: skip
+    assert [
+        (node.node_id, node.host, node.port, node.rack) for node in got.node_endpoints or ()
+    ] == (nodes if version >= 16 else [])
 
 
 @pytest.mark.parametrize("version", EVERY)

@@ -13,7 +13,7 @@ from wire_samples import id_text, message, plain
 
 from broker_lite.errors import LogbusError, ProtocolError
 from broker_lite.model import NULL_TOPIC_ID
-from broker_lite.wire.api import PARTITIONS_MAX, VERSIONS, ApiKey, parse_header
+from broker_lite.wire.api import PARTITIONS_MAX, VERSIONS, ApiKey, NodeEndpoint, parse_header
 from broker_lite.wire.produce import (
     PartitionRecords,
     ProducedPartition,
@@ -131,7 +131,8 @@ def test_library_decodes_our_produce_responses(version: int) -> None:
     )
     plain_row = ProducedPartition(5, 0, 11)
     topics = [ProducedTopic("a", TOPIC_ID, [row, plain_row])]
-    got = their_view_of(ProduceResponse(topics, 30), version)
+    nodes = [NodeEndpoint(1, "h", 9092, None), NodeEndpoint(2, "é", 1, "rack")]
+    got = their_view_of(ProduceResponse(topics, 30, nodes), version)
     assert (got.header.correlation_id, got.throttle_time_ms) == (12, 30)
     (topic,) = got.responses
     assert (topic.name, id_text(topic.topic_id)) == (
@@ -150,6 +151,9 @@ def test_library_decodes_our_produce_responses(version: int) -> None:
     )
     assert (second.index, second.error_code, second.base_offset) == (5, 0, 11)
     assert second.current_leader is None
+    assert [
+        (node.node_id, node.host, node.port, node.rack) for node in got.node_endpoints or ()
+    ] == (nodes if version >= 10 else [])
 
 
 @pytest.mark.parametrize("version", EVERY)
