@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,9 +108,15 @@ def strays(directory: Path, delete: bool, form: str | None) -> None:
 def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
-            yield from sorted(found for found in path.rglob("*.log") if found.stem.isdigit())
+            for folder, _, names in os.walk(path, onerror=_fail):
+                found = (Path(folder, name) for name in names)
+                yield from sorted(f for f in found if f.suffix == ".log" and f.stem.isdigit())
         else:
             yield path
+
+
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def _checks(path: Path) -> Iterator[FileCheck]:

@@ -135,9 +135,13 @@ def down(directory: Path | None) -> int:
     facts = running.find(directory)
     marks: dict[str, str] = facts.get("processes") or {}
     holder = int(facts.get("pid") or 0)
-    stopped = process.end(holder, marks.get(str(holder), ""), STOP_SECONDS)
-    for pid, mark in marks.items():
-        stopped |= process.end(int(pid), mark, STOP_SECONDS)
+    try:
+        stopped = process.end(holder, marks.get(str(holder), ""), STOP_SECONDS)
+        for pid, mark in marks.items():
+            stopped |= process.end(int(pid), mark, STOP_SECONDS)
+    except PermissionError as error:
+        error.filename = f"the cluster in {facts['directory']}"
+        raise
     running.forget(facts)
     output.say("stopped" if stopped else "it was not running; its record is removed")
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from broker_lite.errors import (
     SourceUnreachableError,
     UnknownTopicOrPartitionError,
 )
+from broker_lite.local import process
 
 
 def test_help_imports_no_heavy_module() -> None:
@@ -131,6 +134,23 @@ def test_denied_permission_is_an_error_message(
     assert run(["storage", "verify", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert f"Error: {tmp_path}: permission denied" in said and "Traceback" not in said
+
+
+def test_down_of_another_users_cluster_names_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"directory": str(tmp_path), "pid": os.getpid(), "processes": {}}
+    (tmp_path / "cluster.json").write_text(json.dumps(facts))
+
+    def denied(*signal: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(process, "is_running", lambda pid, mark: True)
+    monkeypatch.setattr(os, "kill", denied)
+    assert run(["down", "--dir", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f"Error: the cluster in {tmp_path}: permission denied" in said
+    assert (tmp_path / "cluster.json").exists()
 
 
 def test_help_of_start_says_that_it_replaces_a_groups_offsets(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from stored import append
 
@@ -36,6 +39,25 @@ def test_stray_files_are_listed_and_deleted(tmp_path: Path) -> None:
     )
     assert logs.create(stray).log_end_offset == 0
     logs.close_clean()
+
+
+def test_folder_that_the_user_may_not_read_is_an_error() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users.
+        folder = Path(name)
+        folder.chmod(0o755)
+        closed = folder / "broker-0"
+        closed.mkdir(mode=0)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65_534)  # Permissions do not bind root.
+        try:
+            for command in ("verify", "inspect"):
+                with pytest.raises(PermissionError) as raised:
+                    arguments = [command, str(folder), "-o", "json"]
+                    CliRunner().invoke(storage, arguments, catch_exceptions=False)
+                assert closed in (path := Path(raised.value.filename), path.parent)
+        finally:
+            os.seteuid(user)
 
 
 def test_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -> None:
