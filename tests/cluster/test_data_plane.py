@@ -411,18 +411,24 @@ def test_topic_settings_take_effect_at_once(cluster: LocalCluster, place: Place)
         assert row.timestamp_ms == sent.log_append_time_ms
 
 
-def test_log_is_flushed_by_count_and_by_time(cluster: LocalCluster) -> None:
-    """What is not flushed is not seen, and an ack for all waits for the flush."""
-    config = {"flush.messages": "100", "flush.ms": "3000"}
+def test_log_is_flushed_by_count_and_unflushed_records_are_hidden(cluster: LocalCluster) -> None:
+    config = {"flush.messages": "100", "flush.ms": "3600000"}
     place = make_topic(cluster, next(_NAMES), config=config)
     with PlainConnection(place.address) as leader:
         assert send_batch(leader, place, rows_batch([b"x"]), acks=1).error_code == 0
         assert read(leader, place, 0).high_watermark == 0
+        assert send_batch(leader, place, rows_batch([b"z"] * 100), acks=-1).error_code == 0
+        assert read(leader, place, 0).high_watermark == 101
+
+
+def test_log_is_flushed_by_time_and_acks_all_waits_for_the_flush(cluster: LocalCluster) -> None:
+    config = {"flush.messages": "100", "flush.ms": "300"}
+    place = make_topic(cluster, next(_NAMES), config=config)
+    with PlainConnection(place.address) as leader:
+        assert send_batch(leader, place, rows_batch([b"x"]), acks=1).error_code == 0
         assert values(read(leader, place, 0, max_wait_ms=30_000).records) == [b"x"]
         assert send_batch(leader, place, rows_batch([b"y"]), acks=-1).error_code == 0
         assert read(leader, place, 0).high_watermark == 2
-        assert send_batch(leader, place, rows_batch([b"z"] * 100), acks=1).error_code == 0
-        assert read(leader, place, 2).high_watermark == 102
 
 
 def test_raw_and_validated_fetches_return_the_same_bytes(

@@ -14,6 +14,14 @@ def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture(autouse=True)
+def _is_in_the_foreground() -> Iterator[None]:
+    """Let SIGINT interrupt also where a shell started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_signal_interrupts_read_at_once_and_send_at_a_known_position() -> None:
     def source() -> Iterator[int]:
         yield 1
