@@ -42,9 +42,14 @@ logger = logging.getLogger("logbus.producer")
 LANE = "produce"
 LOOK_MS = 25
 """Initial milliseconds between metadata requests for a partition without a leader."""
-LOOKS = 12
-"""Number of requests after which that pause doubles, up to a second."""
-LOOKS_UNREPORTED = 18
+LOOKS = 8
+"""Number of requests after which that pause grows."""
+LOOK_GROWTH = 1.125
+"""Growth of the pause, up to a second. The pause is an eighth of the time since the failure, so the
+producer lengthens an outage by at most an eighth."""
+LOOKS_GROWING = 32
+"""Number of growing pauses; the next one would exceed a second."""
+LOOKS_UNREPORTED = 28
 """Number of requests after which a warning is logged; about 2 s after the failure."""
 SWEEP_MS = 5_000
 """Milliseconds between sweeps; a sweep frees buffers that no batch used since the last one."""
@@ -327,7 +332,8 @@ class Sender:
         self, names: tuple[str, ...], began_ms: float, found: ClusterView | LogbusError
     ) -> None:
         """Retry failed batches after their backoff; fail the batches of deleted topics."""
-        pause_ms = backoff_ms(max(0, self._renewals - LOOKS), LOOK_MS)
+        grown = min(max(0, self._renewals - LOOKS), LOOKS_GROWING)
+        pause_ms = LOOK_MS * LOOK_GROWTH**grown
         # Thousands of partitions refresh less often, to limit the brokers' load.
         pause_ms = max(pause_ms, 3 * (self._shell.now_ms() - began_ms))
         self._renewals += 1

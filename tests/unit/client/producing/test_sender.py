@@ -273,6 +273,20 @@ def test_the_next_leader_is_looked_for_until_there_is_one() -> None:
     assert not rows.done
 
 
+@pytest.mark.parametrize("outage_ms", [100, 400, 700, 1100, 2000, 6000, 20_000])
+def test_end_of_an_outage_is_noticed_within_an_eighth_of_its_length(outage_ms: int) -> None:
+    bench = Bench()
+    bench.rows((b"k", b"v"))
+    bench.metadata = NetworkError("refused")
+    bench.world.automatic[ApiKey.PRODUCE] = lambda asked: bench.reply(asked, bench.metadata)
+    bench.world.the(ApiKey.PRODUCE).fail(NetworkError("gone"))
+    bench.world.run(outage_ms)
+    del bench.world.automatic[ApiKey.PRODUCE]
+    bench.metadata = metadata(leader=2, leader_epoch=6)
+    bench.world.run(min(1100, 30 + 0.125 * outage_ms))
+    assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "two"
+
+
 def test_a_leader_that_hangs_is_left_once_it_is_deposed() -> None:
     bench = Bench()
     bench.rows((b"k", b"v"))
