@@ -205,8 +205,11 @@ class BrokerConfig(Config):
         "check the CRC before sending a batch: to clients that do not check it, to all, to none",
         choices=("unverified", "always", "never"),
     )
-    local_reads: bool = setting(
-        "local.reads.enable", True, "let consumers on this machine read segment files"
+    local_reads: str = setting(
+        "local.reads.enable",
+        "auto",
+        "let consumers on this machine read segment files; auto: unless there is an authorizer",
+        choices=("auto", "true", "false"),
     )
     unread_cached_bytes: int = setting(
         "unread.cached.bytes",
@@ -347,6 +350,23 @@ class BrokerConfig(Config):
         "",
         "file of security.protocol, sasl.username, … with which this broker logs in to others",
     )
+    authorizer: str = setting(
+        "authorizer",
+        "off",
+        "access control lists: off, only reported in the log, or enforced",
+        choices=("off", "report", "enforce"),
+    )
+    super_users: str = setting(
+        "super.users", "", "principals that may do everything, as User:name;…"
+    )
+    allow_everyone_if_no_acl: bool = setting(
+        "allow.everyone.if.no.acl.found", False, "allow everything on a resource without any ACL"
+    )
+    broker_principals: str = setting(
+        "broker.principals",
+        "User:broker-*",
+        "principals of brokers on their listener, as User:name;…; * is the broker's id",
+    )
     metrics_host: str = setting(
         "metrics.host",
         "127.0.0.1",
@@ -374,7 +394,27 @@ class BrokerConfig(Config):
         names = [name.strip() for name in self.sasl_enabled_mechanisms.split(",")]
         return tuple(ScramMechanism(name) for name in names if name)
 
+    @property
+    def allows_local_reads(self) -> bool:
+        """Whether consumers on this machine may learn where segment files are."""
+        is_auto = self.local_reads == "auto"
+        return self.authorizer == "off" if is_auto else self.local_reads == "true"
+
+    @property
+    def super_user_set(self) -> frozenset[str]:
+        return frozenset(_principals("super.users", self.super_users))
+
+    @property
+    def broker_principal_list(self) -> tuple[str, ...]:
+        """The patterns of brokers' principals; at most one ``*`` in each stands for the id."""
+        return _principals("broker.principals", self.broker_principals)
+
     def validate(self) -> None:
+        _ = self.super_user_set
+        if any(pattern.count("*") > 1 for pattern in self.broker_principal_list):
+            raise InvalidConfigError(
+                f"broker.principals={self.broker_principals[:80]!r}: give one * for the broker's id"
+            )
         try:
             _ = self.sasl_mechanisms
         except ValueError:
@@ -388,3 +428,14 @@ class BrokerConfig(Config):
                 f"group.min.session.timeout.ms={shortest} is longer than "
                 f"group.max.session.timeout.ms={longest}; lower it to {longest}"
             )
+
+
+def _principals(key: str, text: str) -> tuple[str, ...]:
+    found = tuple(filter(None, (part.strip() for part in text.split(";"))))
+    for principal in found:
+        kind, _, name = principal.partition(":")
+        if kind != "User" or not name:
+            raise InvalidConfigError(
+                f"{key}: {principal[:80]!r} is not User:name; separate several with semicolons"
+            )
+    return found

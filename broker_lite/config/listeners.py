@@ -56,6 +56,7 @@ class ListenerConfig:
     """The settings that name the address, for messages."""
     is_inter_broker: bool
     tls: TlsSettings | None = None
+    is_one_of_several: bool = False
 
     @property
     def has_logins(self) -> bool:
@@ -64,6 +65,12 @@ class ListenerConfig:
     @property
     def requires_certificate(self) -> bool:
         return self.tls is not None and self.tls.client_auth == "required"
+
+    @property
+    def is_of_brokers_alone(self) -> bool:
+        """Whether only brokers can connect: a listener of their own, with certificates of a CA
+        that no other listener trusts."""
+        return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
     @property
     def peer_security(self) -> ClientSecurity:
@@ -119,6 +126,7 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
             f"listeners={name}://{address}",
             name == inter_broker,
             _tls(config, name, own.get(name, {})) if protocols[name].endswith("SSL") else None,
+            len(bound) > 1,
         )
         for name, address in bound.items()
     )

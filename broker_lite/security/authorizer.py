@@ -50,7 +50,14 @@ class AclIndex:
     ``allow.everyone.if.no.acl.found``.
     """
 
-    __slots__ = ("_allow_if_none", "_cache", "_entries", "_prefix_lengths", "_super_users")
+    __slots__ = (
+        "_allow_if_none",
+        "_any_cache",
+        "_cache",
+        "_entries",
+        "_prefix_lengths",
+        "_super_users",
+    )
 
     def __init__(
         self,
@@ -68,11 +75,15 @@ class AclIndex:
                 lengths[pattern.kind].add(len(pattern.name))
         self._prefix_lengths = {kind: sorted(found) for kind, found in lengths.items()}
         self._cache: dict[tuple[str, str, Operation, ResourceKind, str], Decision] = {}
+        self._any_cache: dict[tuple[str, str, Operation, ResourceKind], bool] = {}
+
+    def with_entries(self, entries: Mapping[Pattern, frozenset[Entry]]) -> AclIndex:
+        """Return an index of other ACLs with the same options."""
+        return AclIndex(entries, super_users=self._super_users, allow_if_none=self._allow_if_none)
 
     def with_pattern(self, pattern: Pattern, entries: Iterable[Entry]) -> AclIndex:
         """Return an index in which these are all entries of ``pattern``; none removes it."""
-        changed = {**self._entries, pattern: frozenset(entries)}
-        return AclIndex(changed, super_users=self._super_users, allow_if_none=self._allow_if_none)
+        return self.with_entries({**self._entries, pattern: frozenset(entries)})
 
     def acls(self) -> Iterable[Acl]:
         """Yield every ACL."""
@@ -131,6 +142,15 @@ class AclIndex:
         may or may not exist (Kafka's ``authorizeByResourceType``)."""
         if principal in self._super_users:
             return True
+        key = (principal, host, operation, kind)
+        found = self._any_cache.get(key)
+        if found is None:
+            if len(self._any_cache) >= CACHED_DECISIONS_MAX:
+                self._any_cache.clear()
+            found = self._any_cache[key] = self._may_any(*key)
+        return found
+
+    def _may_any(self, principal: str, host: str, operation: Operation, kind: ResourceKind) -> bool:
         allowing = {operation, Operation.ALL} | IMPLIED_BY.get(operation, frozenset())
         allowed: list[Pattern] = []
         denied: list[Pattern] = []

@@ -25,6 +25,7 @@ from typing import Any
 from broker_lite import __version__
 from broker_lite.client.client_config import security_of_file
 from broker_lite.config import BrokerConfig
+from broker_lite.config.listeners import ListenerConfig
 from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,
@@ -51,6 +52,7 @@ from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.access import Authorizer, check_start
 from broker_lite.server.network.listener import Listener
 from broker_lite.server.network.logins import SWEEP_MS, Logins
 from broker_lite.server.partitions.disk import Disk
@@ -153,6 +155,7 @@ class Broker:
         )
         logs.adopt_cluster(cluster_id)
         parts = self._compose(listener, logs, disk, registry)
+        parts = self._with_authorizer(parts, listener.inter_broker)
         if config.sasl_mechanisms:
             parts = await self._with_logins(parts, registry)
         dispatcher = Dispatcher(self._loop, parts)
@@ -249,6 +252,14 @@ class Broker:
         registry.on_change(peers.apply)
         registry.on_change(replicas.apply)
         return parts
+
+    def _with_authorizer(self, parts: BrokerContext, inter_broker: ListenerConfig) -> BrokerContext:
+        """Return the context with an authorizer that follows the registry's snapshots."""
+        authorizer, registry = Authorizer(self._config, inter_broker), parts.registry
+        authorizer.apply(registry.snapshot)
+        check_start(self._config, inter_broker, authorizer.index)
+        registry.on_change(authorizer.apply)
+        return dataclasses.replace(parts, authorizer=authorizer)
 
     async def _with_logins(self, parts: BrokerContext, registry: Registry) -> BrokerContext:
         """Return the context of a broker that demands logins."""

@@ -21,6 +21,7 @@ from broker_lite.server.coordinators.group_transactions import GroupTransactions
 from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
 from broker_lite.server.metrics import Histogram, Metrics
+from broker_lite.server.network.access import Authorizer
 from broker_lite.server.network.logins import Logins
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
@@ -49,6 +50,7 @@ class BrokerContext:
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     fetch_waits: Histogram = field(default_factory=Histogram)
     logins: Logins = field(default_factory=Logins)
+    authorizer: Authorizer = field(default_factory=Authorizer)
 
     @property
     def broker_id(self) -> int:

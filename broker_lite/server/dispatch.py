@@ -10,11 +10,14 @@ closes the connection.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker_lite.errors import (
+    NO_ERROR,
+    ClusterAuthorizationError,
     InvalidRequestError,
     LogbusError,
     ProtocolError,
@@ -77,6 +80,7 @@ from broker_lite.server.handlers import (
     update_features,
     write_txn_markers,
 )
+from broker_lite.server.network.access import FORWARDED
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire import refusals, tables
@@ -86,6 +90,7 @@ from broker_lite.wire.api import (
     is_served,
     why_too_long,
 )
+from broker_lite.wire.calls.envelope import EnvelopeRequest, EnvelopeResponse
 from broker_lite.wire.refused_tables import CURES
 
 logger = logging.getLogger("logbus.dispatch")
@@ -144,7 +149,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.END_BATCH: end_batch.handle,
     ApiKey.KEEP_BATCH: keep_batch.handle,
 }
-"""Handlers of all APIs except Produce and Fetch, which ``Dispatcher.begin`` calls directly."""
+"""Handlers of all APIs except Produce, Fetch and Envelope, which the dispatcher calls itself."""
 
 
 LABELS: dict[int, str] = {key: key.name.lower() for key in ApiKey}
@@ -157,6 +162,7 @@ TIMED = frozenset({
 })  # fmt: skip
 """APIs with a histogram of their own; the others share one."""
 
+NOT_ASKED = "the handler did not ask whether the request is allowed, so its answer is dropped"
 TOLD_MAX = 1000
 """Maximum number of unsupported request kinds that are logged, one line each."""
 
@@ -182,7 +188,9 @@ class Dispatcher:
 
     def begin(self, frame: memoryview, reply: ResponseSlot) -> None:
         """Start answering a request. Raise ProtocolError if the frame is not a request."""
-        request = RequestContext.read(frame, reply.session, reply.arrived_ms)
+        request = RequestContext.read(
+            frame, reply.session, reply.arrived_ms, self._parts.authorizer
+        )
         key = request.api_key
         if request.session.needs_login and (
             why := self._parts.logins.why_refused(request.session, key, len(frame))
@@ -200,6 +208,8 @@ class Dispatcher:
         requests, reply.duration = self._meters[key]
         requests.n += 1
         try:
+            if request.access.is_checked:
+                _demand_cluster_rows(request)
             if key == ApiKey.PRODUCE:
                 produce.handle(self._parts, request, frame, reply)
             elif key == ApiKey.FETCH:
@@ -209,6 +219,12 @@ class Dispatcher:
                 task = self._loop.create_task(self._answer(request, message, frame, reply))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+                return
+            if not request.access.is_asked:
+                logger.error("%s: %s: %s", request, _name(request), NOT_ASKED)
+                reply.refuse(NOT_ASKED)
+        except ClusterAuthorizationError as denial:
+            self._fail(request, frame, reply, denial)
         except LogbusError:
             raise
         except Exception:
@@ -247,10 +263,7 @@ class Dispatcher:
         self, request: RequestContext, message: Any, frame: memoryview, reply: ResponseSlot
     ) -> None:
         try:
-            response = await HANDLERS[request.api_key](self._parts, request, message)
-            data = tables.encode(
-                request.api_key, request.api_version, request.correlation_id, response
-            )
+            data = await self._encoded(request, message)
         except LogbusError as error:
             self._fail(request, frame, reply, error)
         except Exception:
@@ -259,10 +272,53 @@ class Dispatcher:
         else:
             reply.answer((data,))
 
+    async def _encoded(self, request: RequestContext, message: Any) -> bytes:
+        """Return the whole frame of the answer."""
+        key = request.api_key
+        handler = self._unpack if key == ApiKey.ENVELOPE else HANDLERS[key]
+        response = await handler(self._parts, request, message)
+        if not request.access.is_answerable(message):
+            logger.error("%s: %s: %s", request, _name(request), NOT_ASKED)
+            raise UnknownServerError()
+        return tables.encode(key, request.api_version, request.correlation_id, response)
+
+    async def _unpack(
+        self, parts: BrokerContext, request: RequestContext, envelope: EnvelopeRequest
+    ) -> EnvelopeResponse:
+        """Answer a client's request that another broker forwards, as that client."""
+        if not request.is_broker:
+            raise ClusterAuthorizationError("only brokers forward requests")
+        session = dataclasses.replace(
+            request.session,
+            peer=f"{envelope.host}:0",
+            principal=envelope.principal,
+            is_forwarded=True,
+        )
+        frame = memoryview(envelope.request)
+        inner = RequestContext.read(frame, session, request.arrived_ms, parts.authorizer)
+        if inner.api_key not in FORWARDED or not is_served(inner.api_key, inner.api_version):
+            raise InvalidRequestError(f"{_name(inner)} is not forwarded")
+        message = tables.decode(inner.api_key, inner.api_version, frame, inner.body_at)
+        data: bytes | None
+        try:
+            if inner.access.is_checked:
+                _demand_cluster_rows(inner)
+            data = await self._encoded(inner, message)
+        except LogbusError as error:
+            data = _refusal(inner, frame, wire_code(error), error.message)
+        code = NO_ERROR if data is not None else UnknownServerError.code
+        return EnvelopeResponse(None if data is None else data[4:], code)
+
     def close(self) -> None:
         """Cancel all waiting requests; the broker stops."""
         for task in self._tasks:
             task.cancel()
+
+
+def _demand_cluster_rows(request: RequestContext) -> None:
+    """Raise ClusterAuthorizationError unless the API's operations on the cluster are allowed."""
+    if request.access.row.cluster:
+        request.access.check_cluster(*request.access.row.cluster)
 
 
 def _name(request: RequestContext) -> str:

@@ -32,6 +32,7 @@ from broker_lite.wire.api import (
     response_header_bytes,
 )
 from broker_lite.wire.calls import broker_transactions, groups, sinks, users, verification
+from broker_lite.wire.calls.envelope import EnvelopeRequest, encode_envelope
 from broker_lite.wire.calls.group_transactions import (
     TAG_ADD_GROUP,
     AddGroupResponse,
@@ -138,7 +139,8 @@ REQUESTS: dict[int, Any] = {
     ApiKey.LIST_CONFIG_RESOURCES: admin.ListConfigResourcesRequest,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
 }
-"""Request classes by API; Produce, Fetch, UnregisterBroker and our own are coded by hand."""
+"""Request classes by API; Produce, Fetch, UnregisterBroker, Envelope and our own are coded by
+hand."""
 
 Decoder = Callable[[Reader], Any]
 
@@ -173,6 +175,7 @@ _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MA
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
+    ApiKey.ENVELOPE: (EnvelopeRequest.decode_request, encode_envelope),
     ApiKey.OFFSETS_FOR_BYTES: (OffsetsForBytesRequest.decode_request, encode_answers),
     ApiKey.RECORD_TIMES: (RecordTimesRequest.decode_request, encode_answers),
     ApiKey.END_GROUP_OFFSETS: (EndGroupOffsetsRequest.decode_request, encode_end_group_offsets),

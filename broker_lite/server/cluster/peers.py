@@ -30,7 +30,7 @@ from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.network.context import broker_client_id
+from broker_lite.server.network.access import broker_client_id
 from broker_lite.server.partitions.replica_fetcher import Answered
 from broker_lite.wire.api import Call
 from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest

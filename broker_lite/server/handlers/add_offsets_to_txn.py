@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidGroupIdError, LogbusError
+from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.effects import AddResult
@@ -39,9 +40,14 @@ async def _add(
     parts: BrokerContext, request: RequestContext, message: Any, verify_only: bool | None
 ) -> AddResult:
     """Add the group; ``verify_only`` is None in a client's request."""
+    is_client = verify_only is None
+    if is_client:
+        request.access.check_transactional_id(message.transactional_id)
+        request.access.check_group(message.group_id)
+    else:
+        request.access.check_cluster(Operation.CLUSTER_ACTION)
     if not message.group_id:
         raise InvalidGroupIdError("the group's name is empty; give group.id")
-    is_client = verify_only is None
     result = await parts.transactions.ask(
         message.transactional_id,
         lambda token: Add(

@@ -23,6 +23,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import TRANSACTION_STATE, PartitionKey, TopicPartition
+from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.effects import AddResult
@@ -44,6 +45,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Answer a client's transaction, or the transactions of a broker's request."""
     if request.api_version < BATCHED_FROM:
         return await _add_for_client(parts, request, message)
+    request.access.check_cluster(Operation.CLUSTER_ACTION)
     if not request.is_broker:
         raise ClusterAuthorizationError(
             f"versions {BATCHED_FROM} and later of AddPartitionsToTxn are for brokers; use 3"
@@ -56,6 +58,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 async def _add_for_client(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     found = _resolve(parts.registry.snapshot, message.v3_and_below_topics)
+    for name in found:
+        try:
+            request.access.check_topic(name.topic)
+        except LogbusError as error:
+            found[name] = error
     failed = {name: key for name, key in found.items() if isinstance(key, LogbusError)}
     errors: dict[TopicPartition, LogbusError] = {}
     if failed:
@@ -63,6 +70,7 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
         errors = {name: failed.get(name, other) for name in found}
     else:
         try:
+            request.access.check_transactional_id(message.v3_and_below_transactional_id)
             result = await parts.transactions.ask(
                 message.v3_and_below_transactional_id,
                 lambda token: Add(

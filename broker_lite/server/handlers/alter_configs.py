@@ -28,6 +28,7 @@ from broker_lite.server.handlers.topic_settings import (
     LIST_KEYS,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
+    check_resource,
     checked,
     items,
     resource,
@@ -59,10 +60,10 @@ Outcome = tuple[int, str | None]
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Alter each resource; each has its own error in the answer."""
-    if parts.registry.is_controller or request.is_broker:
-        outcomes = await _alter_all(parts, message)
+    if parts.registry.is_controller or request.is_forwarded:
+        outcomes = await _alter_all(parts, request, message)
     else:
-        outcomes = await _pass_on(parts, message)
+        outcomes = await _pass_on(parts, request, message)
     return Response(
         responses=[
             build(
@@ -77,11 +78,12 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     )
 
 
-async def _alter_all(parts: BrokerContext, message: Any) -> list[Outcome]:
+async def _alter_all(parts: BrokerContext, request: RequestContext, message: Any) -> list[Outcome]:
     times = Counter((row.resource_type, row.resource_name) for row in message.resources)
     outcomes: list[Outcome] = []
     for row in message.resources:
         try:
+            check_resource(request.access, row)
             if times[row.resource_type, row.resource_name] > 1:
                 raise InvalidRequestError(
                     f"{row.resource_name!r} occurs more than once in the request"
@@ -93,7 +95,9 @@ async def _alter_all(parts: BrokerContext, message: Any) -> list[Outcome]:
     return outcomes
 
 
-async def _pass_on(parts: BrokerContext, message: Any) -> list[Outcome]:
+async def _pass_on(parts: BrokerContext, request: RequestContext, message: Any) -> list[Outcome]:
+    """Forward the request; the controller alone decides what is allowed."""
+    request.access.leave_to_controller()
     call = IncrementalAlterConfigsRequest(
         tuple(
             AlterConfigsResource(
@@ -106,7 +110,7 @@ async def _pass_on(parts: BrokerContext, message: Any) -> list[Outcome]:
         message.validate_only,
     )
     try:
-        answer = await within(WAIT_MS, ask_controller(parts, call))
+        answer = await within(WAIT_MS, ask_controller(parts, call, request))
         if len(answer.responses) != len(message.resources):
             raise NotControllerError("the controller did not answer for everything; try again")
     except LogbusError as error:

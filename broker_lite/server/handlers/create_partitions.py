@@ -27,7 +27,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         if times[row.name] > 1:
             error = InvalidRequestError(f"topic {row.name!r} occurs more than once in the request")
         else:
-            error = await _create(parts, row, message)
+            error = await _create(parts, request, row, message)
         results.append(
             build(
                 Response.CreatePartitionsTopicResult,
@@ -39,11 +39,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     return Response(results=results)
 
 
-async def _create(parts: BrokerContext, row: Any, message: Any) -> LogbusError | None:
+async def _create(
+    parts: BrokerContext, request: RequestContext, row: Any, message: Any
+) -> LogbusError | None:
     assignment = None
     if row.assignments is not None:
         assignment = [tuple(each.broker_ids) for each in row.assignments]
     try:
+        request.access.check_topic(row.name)
         work = parts.registry.create_partitions(
             row.name, row.count, assignment=assignment, validate_only=message.validate_only
         )

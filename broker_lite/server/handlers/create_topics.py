@@ -17,13 +17,16 @@ from broker_lite.errors import (
     InvalidRequestError,
     InvalidTopicError,
     LogbusError,
+    TopicAuthorizationError,
     wire_code,
 )
 from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, TRANSACTION_STATE, is_valid_name
+from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import NewTopic, TopicResult
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.topic_settings import checked, topic_settings
+from broker_lite.server.network.access import Access
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT
 from broker_lite.wire.tables import CreateTopicsResponse as Response
@@ -44,6 +47,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         try:
             if count > 1:
                 raise InvalidRequestError(f"topic {name!r} occurs more than once in the request")
+            request.access.check_topic(name)
             wanted.append(_new_topic(row))
         except LogbusError as error:
             results[name] = TopicResult(name, NULL_TOPIC_ID, error)
@@ -56,7 +60,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         except LogbusError as error:
             done = [TopicResult(topic.name, NULL_TOPIC_ID, error) for topic in wanted]
         results |= {result.name: result for result in done}
-    return Response(topics=[_answer(parts, results[name]) for name in times])
+    return Response(topics=[_answer(request.access, results[name]) for name in times])
 
 
 def _new_topic(row: Any) -> NewTopic:
@@ -111,7 +115,7 @@ def _assignment(row: Any) -> list[tuple[int, ...]]:
     return assignment
 
 
-def _answer(parts: BrokerContext, result: TopicResult) -> Any:
+def _answer(access: Access, result: TopicResult) -> Any:
     error = result.error
     if error is not None:
         return build(
@@ -122,15 +126,19 @@ def _answer(parts: BrokerContext, result: TopicResult) -> Any:
             error_message=error.message,
             configs=None,
         )
+    shows = access.may(Operation.DESCRIBE_CONFIGS, ResourceKind.TOPIC, result.name)
     return build(
         _Topic,
         name=result.name,
         topic_id=uuid(result.topic_id or NULL_TOPIC_ID),
         error_code=NO_ERROR,
         error_message=None,
-        num_partitions=result.partitions,
-        replication_factor=result.replication_factor,
-        configs=[
+        topic_config_error_code=NO_ERROR if shows else TopicAuthorizationError.code,
+        num_partitions=result.partitions if shows else -1,
+        replication_factor=result.replication_factor if shows else -1,
+        configs=None
+        if not shows
+        else [
             build(
                 _Setting,
                 name=each.key,

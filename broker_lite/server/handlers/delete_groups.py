@@ -10,6 +10,7 @@ from typing import Any
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
+from broker_lite.server.network.access import Access
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteGroupsResponse as Response
 from broker_lite.wire.tables import build
@@ -25,16 +26,17 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             build(
                 Response.DeletableGroupResult,
                 group_id=group,
-                error_code=await delete(parts, group),
+                error_code=await delete(parts, request.access, group),
             )
             for group in message.groups_names
         ]
     )
 
 
-async def delete(parts: BrokerContext, group: str) -> int:
+async def delete(parts: BrokerContext, access: Access, group: str) -> int:
     """Delete one group and return the error code."""
     try:
+        access.check_group(group)
         await within(WAIT_MS, _delete(parts, group))
     except LogbusError as error:
         return wire_code(error)

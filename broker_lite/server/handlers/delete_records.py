@@ -11,7 +11,7 @@ import asyncio
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidTopicError, LogbusError, wire_code
-from broker_lite.model import NO_OFFSET, TRANSACTION_STATE
+from broker_lite.model import NO_OFFSET, TRANSACTION_STATE, TopicPartition
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
@@ -28,7 +28,13 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     for topic in message.topics:
         rows = await asyncio.gather(
             *(
-                _delete(parts, topic.name, row.partition_index, row.offset, message.timeout_ms)
+                _delete(
+                    parts,
+                    request,
+                    TopicPartition(topic.name, row.partition_index),
+                    row.offset,
+                    message.timeout_ms,
+                )
                 for row in topic.partitions
             )
         )
@@ -37,10 +43,12 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 async def _delete(
-    parts: BrokerContext, topic: str, partition: int, offset: int, timeout_ms: int
+    parts: BrokerContext, request: RequestContext, at: TopicPartition, offset: int, timeout_ms: int
 ) -> Any:
+    topic, partition = at
     low_watermark, code = NO_OFFSET, NO_ERROR
     try:
+        request.access.check_topic(topic)
         if topic == TRANSACTION_STATE:
             raise InvalidTopicError(f"only brokers delete records of topic {topic!r}")
         deleting = parts.replicas.delete_records(topic, partition, offset)

@@ -33,14 +33,23 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         wanted = [(row.name, row.topic_id) for row in message.topics]
     else:
         wanted = [(name, NULL_TOPIC_ID) for name in message.topic_names]
-    return Response(responses=[await _delete(parts, *each, message.timeout_ms) for each in wanted])
+    return Response(
+        responses=[await _delete(parts, request, *each, message.timeout_ms) for each in wanted]
+    )
 
 
-async def _delete(parts: BrokerContext, name: str | None, topic_id: str, timeout_ms: int) -> Any:
+async def _delete(
+    parts: BrokerContext, request: RequestContext, name: str | None, topic_id: str, timeout_ms: int
+) -> Any:
     error: LogbusError | None
     try:
         if name is not None and topic_id != NULL_TOPIC_ID:
             raise InvalidRequestError(f"topic {name!r}: give its name or its id, not both")
+        known = parts.registry.snapshot.topics_by_id
+        if name is not None:
+            request.access.check_topic(name)
+        else:
+            request.access.check_topic_id(topic_id, known)
         work = parts.registry.delete_topics([topic_id if name is None else name])
         (result,) = await within(timeout_ms, work)
         error = result.error

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import InvalidRequestError
+from broker_lite.security.acls import CLUSTER_NAME, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.metadata import brokers, controller
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeClusterResponse as Response
@@ -37,5 +37,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         brokers=brokers(
             parts, snapshot, Response.DescribeClusterBroker, "broker_id", request.session.listener
         ),
-        authorized_operations=operations.ON_CLUSTER if on_cluster else None,
+        authorized_operations=(
+            request.access.operations(ResourceKind.CLUSTER, CLUSTER_NAME) if on_cluster else None
+        ),
     )

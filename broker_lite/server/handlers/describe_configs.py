@@ -26,6 +26,7 @@ from broker_lite.server.handlers.topic_settings import (
     RESOURCE_TOPIC,
     Setting,
     broker_settings,
+    check_resource,
     resource,
     topic_settings,
 )
@@ -40,13 +41,14 @@ _Synonym = _Setting.DescribeConfigsSynonym
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe each resource from the metadata snapshot; each has its own error in the answer."""
-    return Response(results=[_describe(parts, row, message) for row in message.resources])
+    return Response(results=[_describe(parts, request, row, message) for row in message.resources])
 
 
-def _describe(parts: BrokerContext, row: Any, message: Any) -> Any:
+def _describe(parts: BrokerContext, request: RequestContext, row: Any, message: Any) -> Any:
     error: LogbusError | None = None
     found: list[Setting] = []
     try:
+        check_resource(request.access, row)
         found = list(_settings(parts, row.resource_type, row.resource_name))
     except LogbusError as raised:
         error = raised

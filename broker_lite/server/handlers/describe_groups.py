@@ -16,8 +16,8 @@ from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import NO_ERROR, GroupIdNotFoundError, LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.metadata.native_members import NativeMember
+from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.consumer_protocol import encode_assignment, encode_subscription
 from broker_lite.wire.tables import DescribeGroupsResponse as Response
@@ -32,23 +32,27 @@ _Group = Response.DescribedGroup
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe each group; each has its own error in the answer."""
-    rows = [await _describe(parts, group, request.api_version) for group in message.groups]
+    rows = [await _describe(parts, request, group) for group in message.groups]
     if message.include_authorized_operations:
         for row in rows:
-            row.authorized_operations = None if row.error_code else operations.ON_GROUP
+            if not row.error_code:
+                row.authorized_operations = request.access.operations(
+                    ResourceKind.GROUP, row.group_id
+                )
     return Response(groups=rows)
 
 
-async def _describe(parts: BrokerContext, group: str, version: int) -> Any:
+async def _describe(parts: BrokerContext, request: RequestContext, group: str) -> Any:
     fields: dict[str, Any] = {"group_state": str(State.DEAD), "protocol_type": ""}
     try:
+        request.access.check_group(group)
         parts.groups.check_coordinator(group)
         found = await _found(parts, group)
     except LogbusError as error:
         fields |= {"error_code": wire_code(error), "error_message": error.message}
     else:
         fields |= found
-        if not found and version >= NOT_FOUND_FROM:
+        if not found and request.api_version >= NOT_FOUND_FROM:
             fields["error_code"] = GroupIdNotFoundError.code
             fields["error_message"] = f"group {group!r} does not exist"
     return build(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, StorageError
+from broker_lite.security.acls import CLUSTER_NAME, Operation, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeLogDirsResponse as Response
@@ -22,6 +23,8 @@ _Partition = _Topic.DescribeLogDirsPartition
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Return the usage of this broker's replicas; null topics select all."""
     wanted = None
+    if not request.access.may(Operation.DESCRIBE, ResourceKind.CLUSTER, CLUSTER_NAME):
+        return Response(results=[])
     if message.topics is not None:
         wanted = {(row.topic, index) for row in message.topics for index in row.partitions}
     topics: dict[str, list[Any]] = {}

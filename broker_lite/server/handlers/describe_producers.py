@@ -24,13 +24,18 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Describe each partition; each has its own error in the answer."""
     topics = []
     for topic in message.topics:
-        rows = [await _describe(parts, topic.name, index) for index in topic.partition_indexes]
+        rows = [
+            await _describe(parts, request, topic.name, index) for index in topic.partition_indexes
+        ]
         topics.append(build(_Topic, name=topic.name, partitions=rows))
     return Response(topics=topics)
 
 
-async def _describe(parts: BrokerContext, topic: str, partition: int) -> Any:
+async def _describe(
+    parts: BrokerContext, request: RequestContext, topic: str, partition: int
+) -> Any:
     try:
+        request.access.check_topic(topic)
         log = parts.replicas.find(topic, partition).log
         # Only the partition's append thread changes the producers, so read them there.
         producers = await parts.disk.run_on(log.key, lambda: [_row(*p) for p in log.producers])

@@ -12,13 +12,15 @@ from broker_lite.errors import (
     NO_ERROR,
     InvalidRequestError,
     InvalidTopicError,
+    TopicAuthorizationError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import NULL_TOPIC_ID, PartitionView, is_valid_name
+from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.metadata import partition_row
+from broker_lite.server.network.access import Access
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeTopicPartitionsResponse as Response
 from broker_lite.wire.tables import build, uuid
@@ -26,8 +28,6 @@ from broker_lite.wire.tables import build, uuid
 _Topic = Response.DescribeTopicPartitionsResponseTopic
 _Partition = _Topic.DescribeTopicPartitionsResponsePartition
 _Cursor = Response.Cursor
-
-_OPERATIONS = sum(1 << operation for operation in operations.ON_TOPIC)
 
 PAGE_MAX = 2000
 """Maximum partitions of one answer, as in Kafka's ``max.request.partition.size.limit``."""
@@ -41,19 +41,21 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             f"the cursor is at partition {cursor.partition_index}; the first is 0"
         )
     first_name, first = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
-    names = {row.name for row in message.topics} or snapshot.topics.keys()
+    access = request.access
+    asked = {row.name for row in message.topics}
+    names = asked or access.visible(ResourceKind.TOPIC, snapshot.topics)
     left = max(min(message.response_partition_limit, PAGE_MAX), 1)
     topics: list[Any] = []
     for name in sorted(name for name in names if name >= first_name):
         start = first if name == first_name else 0
         if left == 0:
             return Response(topics=topics, next_cursor=_cursor(name, start))
-        topic = _topic(snapshot, name, start, start + left)
+        topic = _topic(access, snapshot, name, slice(start, start + left))
         topics.append(topic)
         left -= len(topic.partitions)
         view = snapshot.topics.get(name)
         end = start + len(topic.partitions)
-        if view is not None and end < len(view.partitions):
+        if view is not None and not topic.error_code and end < len(view.partitions):
             return Response(topics=topics, next_cursor=_cursor(name, end))
     return Response(topics=topics, next_cursor=None)
 
@@ -62,13 +64,18 @@ def _cursor(name: str, partition: int) -> Any:
     return build(_Cursor, topic_name=name, partition_index=partition)
 
 
-def _topic(snapshot: MetadataSnapshot, name: str, start: int, end: int) -> Any:
+def _topic(access: Access, snapshot: MetadataSnapshot, name: str, page: slice) -> Any:
     view = snapshot.topics.get(name)
-    if view is None:
-        error = UnknownTopicOrPartitionError if is_valid_name(name) else InvalidTopicError
+    code = NO_ERROR
+    try:
+        access.check_topic(name)
+    except TopicAuthorizationError as error:
+        code = error.code
+    if view is None or code:
+        missing = UnknownTopicOrPartitionError if is_valid_name(name) else InvalidTopicError
         return build(
             _Topic,
-            error_code=error.code,
+            error_code=code or missing.code,
             name=name,
             topic_id=uuid(NULL_TOPIC_ID),
             partitions=[],
@@ -79,8 +86,10 @@ def _topic(snapshot: MetadataSnapshot, name: str, start: int, end: int) -> Any:
         name=name,
         topic_id=uuid(view.topic_id),
         is_internal=view.is_internal,
-        topic_authorized_operations=_OPERATIONS,
-        partitions=[_partition(each, snapshot) for each in view.partitions[start:end]],
+        topic_authorized_operations=sum(
+            1 << operation for operation in access.operations(ResourceKind.TOPIC, name)
+        ),
+        partitions=[_partition(each, snapshot) for each in view.partitions[page]],
     )
 
 

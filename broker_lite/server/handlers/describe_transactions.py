@@ -10,7 +10,9 @@ from typing import Any
 
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.model import NO_EPOCH, NO_PRODUCER, NO_TIMESTAMP
+from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.access import Access
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeTransactionsResponse as Response
 from broker_lite.wire.tables import build
@@ -21,12 +23,15 @@ _Topic = _State.TopicData
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe each id; each has its own error in the answer."""
-    rows = [_describe(parts, name) for name in dict.fromkeys(message.transactional_ids)]
+    rows = [
+        _describe(parts, request.access, name) for name in dict.fromkeys(message.transactional_ids)
+    ]
     return Response(transaction_states=rows)
 
 
-def _describe(parts: BrokerContext, name: str) -> Any:
+def _describe(parts: BrokerContext, access: Access, name: str) -> Any:
     try:
+        access.check_transactional_id(name)
         view = parts.transactions.describe(name)
     except LogbusError as error:
         return build(
@@ -46,6 +51,7 @@ def _describe(parts: BrokerContext, name: str) -> Any:
     for key in sorted(record.partitions):
         if key.topic_id in names:
             topics.setdefault(names[key.topic_id].name, []).append(key.partition)
+    visible = access.visible(ResourceKind.TOPIC, topics)
     return build(
         _State,
         transactional_id=name,
@@ -54,5 +60,5 @@ def _describe(parts: BrokerContext, name: str) -> Any:
         transaction_start_time_ms=record.start_ms if record.is_open else NO_TIMESTAMP,
         producer_id=record.producer_id,
         producer_epoch=record.epoch,
-        topics=[build(_Topic, topic=topic, partitions=rows) for topic, rows in topics.items()],
+        topics=[build(_Topic, topic=topic, partitions=topics[topic]) for topic in visible],
     )

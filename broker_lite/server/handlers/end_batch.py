@@ -18,6 +18,7 @@ async def handle(
 ) -> SinkResponse:
     """Decide the batch, or confirm the decision of a repeated request."""
     try:
+        request.access.check_transactional_id(message.sink)
         result = await parts.transactions.ask_sink(
             message.sink,
             lambda token: EndBatch(

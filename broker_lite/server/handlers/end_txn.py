@@ -24,6 +24,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """End the transaction; a repeated request has the same answer."""
     version = 2 if request.api_version >= BUMPS_EPOCH_FROM else 1
     try:
+        request.access.check_transactional_id(message.transactional_id)
         result = await parts.transactions.ask(
             message.transactional_id,
             lambda token: End(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker_lite.errors import (
@@ -47,6 +48,7 @@ def handle(
     """Answer the fetch or start its wait. Raise ProtocolError for a malformed request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     if message.replica_id >= 0:
+        request.access.check_follower(message.replica_id)
         _follow(parts, request, message, reply)
         return
     _ConsumerFetch(parts, request, message, reply).assess()
@@ -92,6 +94,7 @@ class _ConsumerFetch:
 
     __slots__ = (
         "_checks_crc",
+        "_denied",
         "_done",
         "_doubts",
         "_ends_only",
@@ -127,6 +130,7 @@ class _ConsumerFetch:
         self._file_bytes = _file_bytes(parts, message) if self._knows_columns else 0
         limit = max(message.max_bytes, self._file_bytes)
         self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)
+        self._denied: Mapping[int, LogbusError] = {}
         self._done = False
         self._timer: asyncio.TimerHandle | None = None
         self._waits_at: list[Replica] = []
@@ -140,6 +144,7 @@ class _ConsumerFetch:
         if not self._reply.is_open:
             self._leave()
             return
+        self._ask()
         if self._parts.replicas.is_creating_logs and self._waits_for_a_log():
             return
         rows = self._rows()
@@ -152,6 +157,12 @@ class _ConsumerFetch:
         else:
             may_wait = self._message.max_wait_ms > 0
             self._collect(rows, self._message.min_bytes if may_wait else 0)
+
+    def _ask(self) -> None:
+        """Ask again after each wait, so that a withdrawn permission takes effect at once."""
+        self._denied = self._request.access.denied_topics(
+            self._message.topics, self._parts.registry.snapshot.topics_by_id
+        )
 
     def _waits_for_a_log(self) -> bool:
         """Run ``assess`` again once a log in creation exists; return whether any log is in
@@ -167,9 +178,11 @@ class _ConsumerFetch:
         replicas = self._parts.replicas
         rows = []
         by_id = self._request.api_version >= BY_TOPIC_ID
-        for topic in self._message.topics:
+        for index, topic in enumerate(self._message.topics):
             for wanted in topic.partitions:
                 try:
+                    if index in self._denied:
+                        raise self._denied[index]
                     if by_id:
                         replica = replicas.find_by_id(topic.topic_id, wanted.partition)
                     else:
@@ -214,6 +227,7 @@ class _ConsumerFetch:
     def _time_is_up(self) -> None:
         if self._done:
             return
+        self._ask()
         rows = self._rows()
         if self._ends_only or not any(row.has_records for row in rows):
             self._answer(rows, {})
@@ -403,7 +417,7 @@ class _ConsumerFetch:
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
     """Return the bytes that the client may read from local files; 0 if it runs on another
     machine."""
-    if not message.machine or not parts.config.local_reads:
+    if not message.machine or not parts.config.allows_local_reads:
         return 0
     return message.file_bytes if message.machine == machine_id() else 0
 

@@ -58,8 +58,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         fields: dict[str, Any]
         try:
             if message.key_type == KEY_TYPE_TRANSACTION:
+                request.access.check_transactional_id(key)
                 broker_id, host, port = await _transaction_coordinator(parts, request, key)
             else:
+                request.access.check_group(key)
                 broker_id, host, port = _coordinator(parts, request, key, message.key_type)
             fields = {"node_id": broker_id, "host": host, "port": port}
         except LogbusError as error:
@@ -138,7 +140,7 @@ async def _create_state_topic(parts: BrokerContext, request: RequestContext, key
         (result,) = await registry.create_topics([topic])
         if result.error is not None and not isinstance(result.error, TopicExistsError):
             raise result.error
-    elif request.is_broker:
+    elif request.is_forwarded:
         raise NotControllerError()
     else:
         await ask_controller(parts, FindCoordinatorRequest((key,), KEY_TYPE_TRANSACTION))

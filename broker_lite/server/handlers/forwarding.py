@@ -11,9 +11,11 @@ import asyncio
 import math
 from typing import TypeVar
 
-from broker_lite.errors import NetworkError, NotControllerError, ProtocolError
+from broker_lite.errors import NetworkError, NotControllerError, ProtocolError, error_for
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.wire.api import Call
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.api import Call, decode_call, encode_call
+from broker_lite.wire.calls.envelope import EnvelopeRequest
 
 LOOK_S = 0.1
 """Seconds between checks whether the controller has changed."""
@@ -21,8 +23,25 @@ LOOK_S = 0.1
 T = TypeVar("T")
 
 
-async def ask_controller(parts: BrokerContext, call: Call[T]) -> T:
-    """Return the controller's answer. Raise NotControllerError if no controller answers."""
+async def ask_controller(
+    parts: BrokerContext, call: Call[T], request: RequestContext | None = None
+) -> T:
+    """Return the controller's answer. Raise NotControllerError if no controller answers.
+
+    With an authorizer, a call for a client's ``request`` carries the client's principal and address
+    in an Envelope, by which the controller decides.
+    """
+    if request is None or not request.access.is_checked:
+        return await _ask(parts, call)
+    session = request.session
+    inner = encode_call(call, request.correlation_id, request.client_id)
+    answer = await _ask(parts, EnvelopeRequest(bytes(inner[4:]), session.principal, session.host))
+    if answer.error_code or answer.response is None:
+        raise error_for(answer.error_code)
+    return decode_call(call, memoryview(answer.response))
+
+
+async def _ask(parts: BrokerContext, call: Call[T]) -> T:
     snapshot = parts.registry.snapshot
     controller = snapshot.brokers.get(snapshot.controller_id)
     if controller is None or controller.broker_id == parts.broker_id:

@@ -20,6 +20,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         )
 
     try:
+        request.access.check_group(message.group_id)
         error = (await parts.groups.heartbeat(message.group_id, heartbeat)).error
     except LogbusError as failure:
         error = failure

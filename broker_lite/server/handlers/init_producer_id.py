@@ -11,6 +11,7 @@ from typing import Any
 
 from broker_lite.errors import InvalidRequestError, LogbusError
 from broker_lite.model import NO_EPOCH, NO_PRODUCER
+from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.effects import InitResult
@@ -24,7 +25,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     reserve the next block."""
     try:
         if message.transactional_id is None:
+            if not request.access.may_write_any_topic():
+                request.access.check_cluster(Operation.IDEMPOTENT_WRITE)
             return Response(producer_id=await parts.registry.next_producer_id(), producer_epoch=0)
+        request.access.check_transactional_id(message.transactional_id)
         expected = _expected(message)
         await parts.transactions.wait_loaded(message.transactional_id)
         result = await parts.transactions.ask(

@@ -17,6 +17,9 @@ async def handle(
 ) -> SinkResponse:
     """Open an attempt, or repeat the answer to a repeated request."""
     try:
+        request.access.check_transactional_id(message.sink)
+        for key in message.partitions:
+            request.access.check_topic_id(key.topic_id, parts.registry.snapshot.topics_by_id)
         result = await parts.transactions.ask_sink(
             message.sink,
             lambda token: JoinBatch(

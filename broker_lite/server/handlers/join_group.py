@@ -48,6 +48,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         )
 
     try:
+        request.access.check_group(message.group_id)
         result = await parts.groups.join(message.group_id, join)
     except LogbusError as error:
         result = JoinResult(error, message.member_id)

@@ -14,6 +14,7 @@ async def handle(
 ) -> SinkResponse:
     """Restart the time after which a silent batch aborts."""
     try:
+        request.access.check_transactional_id(message.sink)
         result = await parts.transactions.ask_sink(
             message.sink,
             lambda token: KeepBatch(token, message.sink, message.run, message.batch),

@@ -24,6 +24,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if batched:
         leavers = [Leaver(row.member_id, row.group_instance_id) for row in message.members]
     try:
+        request.access.check_group(message.group_id)
         errors = (await parts.groups.leave(message.group_id, leavers)).errors
     except LogbusError as error:
         return Response(error_code=wire_code(error), members=[])

@@ -14,6 +14,7 @@ from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import gather
+from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import KnownGroup
 from broker_lite.server.network.context import RequestContext
@@ -32,6 +33,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             if (chosen := parts.groups.coordinator_of(row.group)) is not None
             and chosen.broker_id == parts.broker_id
         ]
+        names = [row.group for row in listed]
+        visible = frozenset(request.access.visible(ResourceKind.GROUP, names))
+        listed = [row for row in listed if row.group in visible]
         states = await gather([_state(parts, row) for row in listed])
         rows = [(row.group, TYPES[row.kind], *state) for row, state in zip(listed, states)]
     except LogbusError as error:

@@ -68,9 +68,10 @@ async def _answer(
 ) -> Any:
     code, found = 0, ListedOffset(NO_OFFSET)
     made = asyncio.Event()
-    if parts.replicas.defer(topic, row.partition_index, False, made.set):
-        await made.wait()
     try:
+        request.access.check_topic(topic)
+        if parts.replicas.defer(topic, row.partition_index, False, made.set):
+            await made.wait()
         replica = parts.replicas.find(topic, row.partition_index)
         leader_epoch = row.current_leader_epoch if request.api_version >= 4 else -1
         replica.check_leader(leader_epoch)

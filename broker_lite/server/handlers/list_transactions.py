@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import InvalidRegularExpressionError, LogbusError, wire_code
+from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.records import TransactionState
@@ -38,6 +39,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 and (message.duration_filter < 0 or is_old)
             ):
                 rows.append(view)
+        kind = ResourceKind.TRANSACTIONAL_ID
+        visible = frozenset(request.access.visible(kind, [view.name for view in rows]))
+        rows = [view for view in rows if view.name in visible]
         names = _matching([view.name for view in rows], message.transactional_id_pattern)
     except LogbusError as error:
         return Response(

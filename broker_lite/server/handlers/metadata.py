@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from broker_lite.errors import (
+    NO_ERROR,
     InvalidTopicError,
     LeaderNotAvailableError,
+    TopicAuthorizationError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -25,9 +27,10 @@ from broker_lite.model import (
     TopicView,
     is_valid_name,
 )
+from broker_lite.security.acls import CLUSTER_NAME, Operation, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.topic_creation import create_missing
+from broker_lite.server.network.access import Access
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.api import NodeEndpoint
 from broker_lite.wire.tables import MetadataResponse as Response
@@ -49,24 +52,25 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     elected another leader. An answer with the dead leader would send the client to a closed port,
     and the client would retry after a backoff. The handler therefore waits for due elections.
     """
-    wanted = message.topics
+    wanted, access = message.topics, request.access
     failed: dict[str, int] = {}
     if wanted and parts.config.auto_create_topics and message.allow_auto_topic_creation:
         known = parts.registry.snapshot.topics
         missing = [row.name for row in wanted if row.name is not None and row.name not in known]
-        failed = await create_missing(parts, missing)
+        failed = await create_missing(parts, request, missing)
     asks_all = wanted is None or (not wanted and request.api_version <= ALL_WHEN_EMPTY_UNTIL)
     await parts.registry.wait_elections(
-        lambda now: now.topics.values() if asks_all else _found(wanted, now)
+        lambda now: _visible(access, now) if asks_all else _found(access, wanted, now)
     )
     snapshot = parts.registry.snapshot
     if asks_all:
-        topics = [_topic(view, snapshot) for view in snapshot.topics.values()]
+        topics = [_topic(view, snapshot) for view in _visible(access, snapshot)]
     else:
-        topics = [_wanted(row, snapshot, request.api_version, failed) for row in wanted]
+        topics = [_wanted(row, snapshot, request, failed) for row in wanted]
     if message.include_topic_authorized_operations:
         for row in topics:
-            row.authorized_operations = None if row.error_code else operations.ON_TOPIC
+            if not row.error_code:
+                row.authorized_operations = access.operations(ResourceKind.TOPIC, row.name)
     on_cluster = message.include_cluster_authorized_operations
     return Response(
         brokers=brokers(
@@ -75,7 +79,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         cluster_id=snapshot.cluster_id,
         controller_id=controller(snapshot),
         topics=topics,
-        authorized_operations=operations.ON_CLUSTER if on_cluster else None,
+        authorized_operations=(
+            access.operations(ResourceKind.CLUSTER, CLUSTER_NAME) if on_cluster else None
+        ),
     )
 
 
@@ -115,36 +121,54 @@ def controller(snapshot: MetadataSnapshot) -> int:
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
 
 
-def _found(wanted: Iterable[Any], snapshot: MetadataSnapshot) -> Iterator[TopicView]:
-    """Yield the requested topics that exist."""
+def _visible(access: Access, snapshot: MetadataSnapshot) -> list[TopicView]:
+    """Return the topics that the client may describe."""
+    names = access.visible(ResourceKind.TOPIC, snapshot.topics)
+    return [snapshot.topics[name] for name in names]
+
+
+def _found(
+    access: Access, wanted: Iterable[Any], snapshot: MetadataSnapshot
+) -> Iterator[TopicView]:
+    """Yield the requested topics that exist and that the client may describe."""
     for row in wanted:
         view = (
             snapshot.topics_by_id.get(row.topic_id)
             if row.name is None
             else snapshot.topics.get(row.name)
         )
-        if view is not None:
+        if view is not None and access.may(Operation.DESCRIBE, ResourceKind.TOPIC, view.name):
             yield view
 
 
-def _wanted(row: Any, snapshot: MetadataSnapshot, version: int, failed: Mapping[str, int]) -> Any:
-    name, topic_id = row.name, row.topic_id
+def _wanted(
+    row: Any, snapshot: MetadataSnapshot, request: RequestContext, failed: Mapping[str, int]
+) -> Any:
+    name, topic_id, version = row.name, row.topic_id, request.api_version
+    code = NO_ERROR
+    try:
+        if name is None:
+            request.access.check_topic_id(topic_id, snapshot.topics_by_id)
+        else:
+            request.access.check_topic(name)
+    except TopicAuthorizationError as error:
+        code = error.code
     if name is None:
         found = snapshot.topics_by_id.get(topic_id)
-        if found is None:
+        if found is None or code:
             return build(
                 _Topic,
-                error_code=UnknownTopicIdError.code,
+                error_code=code or UnknownTopicIdError.code,
                 name=None if version >= NULL_NAME_FROM else "",
                 topic_id=uuid(topic_id),
                 partitions=[],
             )
         return _topic(found, snapshot)
     found = snapshot.topics.get(name)
-    if found is not None:
+    if found is not None and not code:
         return _topic(found, snapshot)
-    error = UnknownTopicOrPartitionError if is_valid_name(name) else InvalidTopicError
-    code = failed.get(name, error.code)
+    missing = UnknownTopicOrPartitionError if is_valid_name(name) else InvalidTopicError
+    code = code or failed.get(name, missing.code)
     return build(_Topic, error_code=code, name=name, topic_id=uuid(NULL_TOPIC_ID), partitions=[])
 
 

@@ -15,10 +15,12 @@ from broker_lite.errors import (
     GroupSubscribedToTopicError,
     LogbusError,
     NonEmptyGroupError,
+    TopicAuthorizationError,
     UnknownTopicOrPartitionError,
     wire_code,
 )
 from broker_lite.model import TopicPartition
+from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
@@ -42,11 +44,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     }
     known = {key for key in asked if _exists(parts, key)}
     subscribed: frozenset[str] = frozenset()
+    topics = dict.fromkeys(topic.name for topic in message.topics)
     try:
+        request.access.check_group(message.group_id)
+        visible = frozenset(request.access.visible(ResourceKind.TOPIC, topics))
         group = await parts.groups.find_taken(message.group_id)
         if group is not None:
             subscribed = _subscribed(group)
-        wanted = {key for key in known if key.topic not in subscribed}
+        wanted = {key for key in known if key.topic in visible - subscribed}
         work = parts.registry.delete_group_offsets(message.group_id, wanted)
         await within(WAIT_MS, work)
     except LogbusError as error:
@@ -54,7 +59,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
     def answer(name: str, index: int) -> Any:
         code = NO_ERROR
-        if TopicPartition(name, index) not in known:
+        if name not in visible:
+            code = TopicAuthorizationError.code
+        elif TopicPartition(name, index) not in known:
             code = UnknownTopicOrPartitionError.code
         elif name in subscribed:
             code = GroupSubscribedToTopicError.code

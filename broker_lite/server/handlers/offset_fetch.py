@@ -15,11 +15,14 @@ from typing import Any
 from broker_lite.errors import (
     NO_ERROR,
     LogbusError,
+    TopicAuthorizationError,
     UnstableOffsetCommitError,
     wire_code,
 )
 from broker_lite.model import NO_OFFSET, CommittedOffset, TopicPartition
+from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.access import Access
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls import groups as own
 from broker_lite.wire.tables import OffsetFetchResponse as Response
@@ -44,7 +47,12 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         is_own = own_tag(message)
         for wanted in message.groups:
             code, found = await _read(
-                parts, wanted.group_id, wanted.topics, is_stable=is_stable, with_former=is_own
+                parts,
+                request.access,
+                wanted.group_id,
+                wanted.topics,
+                is_stable=is_stable,
+                with_former=is_own,
             )
             rows.append((wanted.group_id, code, found))
         if is_own:
@@ -61,13 +69,21 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 for group, code, found in rows
             ]
         )
-    code, found = await _read(parts, message.group_id, message.topics, is_stable=is_stable)
+    code, found = await _read(
+        parts, request.access, message.group_id, message.topics, is_stable=is_stable
+    )
     topics = _rows(_OldTopic, _OldTopic.OffsetFetchResponsePartition, found, code)
     return Response(topics=topics, error_code=code)
 
 
 async def _read(
-    parts: BrokerContext, group: str, topics: Any, *, is_stable: bool, with_former: bool = False
+    parts: BrokerContext,
+    access: Access,
+    group: str,
+    topics: Any,
+    *,
+    is_stable: bool,
+    with_former: bool = False,
 ) -> tuple[int, Mapping[TopicPartition, FoundRow]]:
     """Return an error code, and the offsets of the requested partitions or of all."""
     wanted = None
@@ -76,6 +92,7 @@ async def _read(
     code = NO_ERROR
     found: dict[TopicPartition, FoundRow] = {}
     try:
+        access.check_group(group)
         if is_stable:
             offsets, unstable = await parts.registry.fetch_stable_offsets(
                 group, wanted, with_former=with_former
@@ -86,6 +103,13 @@ async def _read(
         found |= {key: (offset, NO_ERROR) for key, offset in offsets.items()}
     except LogbusError as error:
         code = wire_code(error)
+    names = dict.fromkeys(key.topic for key in (found if wanted is None else wanted))
+    if code == NO_ERROR:
+        visible = frozenset(access.visible(ResourceKind.TOPIC, names))
+        if wanted is None:
+            return code, {key: row for key, row in found.items() if key.topic in visible}
+        denied = TopicAuthorizationError.code
+        found |= {key: (NONE, denied) for key in wanted if key.topic not in visible}
     if wanted is not None:
         found = {key: found.get(key, (NONE, NO_ERROR)) for key in wanted}
     return code, found

@@ -26,16 +26,17 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             build(
                 _Topic,
                 topic=topic.topic,
-                partitions=[_answer(parts, topic.topic, row) for row in topic.partitions],
+                partitions=[_answer(parts, request, topic.topic, row) for row in topic.partitions],
             )
             for topic in message.topics
         ]
     )
 
 
-def _answer(parts: BrokerContext, topic: str, row: Any) -> Any:
+def _answer(parts: BrokerContext, request: RequestContext, topic: str, row: Any) -> Any:
     code, found = NO_ERROR, OffsetAndEpoch(NO_OFFSET, NO_EPOCH)
     try:
+        request.access.check_topic(topic)
         replica = parts.replicas.find(topic, row.partition)
         replica.check_leader(row.current_leader_epoch)
         log = replica.log

@@ -22,7 +22,7 @@ async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
     """Answer each partition, in the request's order."""
-    found = [_find(parts, row) for row in message.partitions]
+    found = [_find(parts, request, row) for row in message.partitions]
     # Use one read-thread job for all partitions: a job each would cost more than the lookups.
     answers = await parts.disk.run_read(lambda: [_answer(one) for one in found])
     return OffsetsForBytesResponse(tuple(answers))
@@ -35,9 +35,12 @@ class _Lookup(NamedTuple):
     end: int
 
 
-def _find(parts: BrokerContext, row: BytesPartition) -> BytesAnswer | _Lookup:
+def _find(
+    parts: BrokerContext, request: RequestContext, row: BytesPartition
+) -> BytesAnswer | _Lookup:
     """Return the lookup for a read thread, or the answer if no lookup is needed."""
     try:
+        request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
         replica.check_leader()
         log, end = replica.log, replica.high_watermark

@@ -72,7 +72,16 @@ def handle(
 class _Produce:
     """One produce request in flight, with one answer row per partition."""
 
-    __slots__ = ("_left", "_message", "_parts", "_reply", "_request", "_rows", "_unreadable")
+    __slots__ = (
+        "_denied",
+        "_left",
+        "_message",
+        "_parts",
+        "_reply",
+        "_request",
+        "_rows",
+        "_unreadable",
+    )
 
     def __init__(
         self,
@@ -90,6 +99,9 @@ class _Produce:
         ]
         # The extra count keeps the request open until all appends have started.
         self._left = 1 + sum(len(row) for row in self._rows)
+        self._denied = request.access.denied_topics(
+            message.topics, parts.registry.snapshot.topics_by_id
+        )
         self._unreadable: dict[tuple[int, int], LogbusError] = {}
         """Errors of batches without a maximum timestamp, by (topic index, partition index)."""
 
@@ -137,6 +149,8 @@ class _Produce:
         message, replicas = self._message, self._parts.replicas
         partition, records = message.topics[t].partitions[p]
         try:
+            if t in self._denied:
+                raise self._denied[t]
             find = replicas.find_by_id if by_id else replicas.find
             replica = find(name, partition)
             if (t, p) in self._unreadable:
@@ -213,6 +227,7 @@ class _Produce:
             raise TransactionalIdAuthorizationError(
                 f"a batch of a transaction for {replica} has no transactional id"
             )
+        self._request.access.check_transactional_id(message.transactional_id)
         if message.acks != wire.ACKS_ALL:
             raise InvalidRequiredAcksError(
                 f"acks={message.acks}: a batch of a transaction takes acks=all"

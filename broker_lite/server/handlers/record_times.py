@@ -20,11 +20,14 @@ async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
     """Answer each partition, in the request's order."""
-    return RecordTimesResponse(tuple([await _answer(parts, row) for row in message.partitions]))
+    return RecordTimesResponse(
+        tuple([await _answer(parts, request, row) for row in message.partitions])
+    )
 
 
-async def _answer(parts: BrokerContext, row: TimePartition) -> TimeAnswer:
+async def _answer(parts: BrokerContext, request: RequestContext, row: TimePartition) -> TimeAnswer:
     try:
+        request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
         replica.check_leader()
         log, end = replica.log, replica.last_stable_offset

@@ -34,6 +34,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         )
 
     try:
+        request.access.check_group(message.group_id)
         result = await parts.groups.sync(message.group_id, sync)
     except LogbusError as error:
         result = SyncResult(error)

@@ -15,6 +15,7 @@ from broker_lite.errors import (
     NO_ERROR,
     LeaderNotAvailableError,
     LogbusError,
+    TopicAuthorizationError,
     TopicExistsError,
     wire_code,
 )
@@ -23,6 +24,7 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import NewTopic
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT, CreatableTopic, CreateTopicsRequest
 
 CREATED_MAX = 100
@@ -34,25 +36,38 @@ INTERNAL = "__"
 logger = logging.getLogger("logbus.topics")
 
 
-async def create_missing(parts: BrokerContext, names: Sequence[str]) -> dict[str, int]:
+async def create_missing(
+    parts: BrokerContext, request: RequestContext, names: Sequence[str]
+) -> dict[str, int]:
     """Create topics with default settings and wait until this broker's metadata have them.
 
     Return the error code of each topic that failed.
     """
     wanted = [name for name in names if is_valid_name(name) and not name.startswith(INTERNAL)]
     wanted = list(dict.fromkeys(wanted))[:CREATED_MAX]
+    denied = {}
+    for name in wanted:
+        try:
+            request.access.check_creation(name)
+        except TopicAuthorizationError as error:
+            denied[name] = error.code
+    wanted = [name for name in wanted if name not in denied]
     if not wanted:
-        return {}
+        return denied
     try:
-        codes = await within(WAIT_MS, _create(parts, wanted))
+        codes = await within(WAIT_MS, _create(parts, request, wanted))
     except LogbusError as error:
         # ZooKeeper or the controller is unavailable. Clients retry after this error.
         logger.debug("topics %s cannot be created now: %s", wanted, error.message)
-        return dict.fromkeys(wanted, LeaderNotAvailableError.code)
-    return {name: code for name, code in codes.items() if code not in (0, TopicExistsError.code)}
+        return denied | dict.fromkeys(wanted, LeaderNotAvailableError.code)
+    return denied | {
+        name: code for name, code in codes.items() if code not in (0, TopicExistsError.code)
+    }
 
 
-async def _create(parts: BrokerContext, names: Sequence[str]) -> dict[str, int]:
+async def _create(
+    parts: BrokerContext, request: RequestContext, names: Sequence[str]
+) -> dict[str, int]:
     registry = parts.registry
     if registry.is_controller:
         rows = [NewTopic(name, DEFAULT_COUNT, DEFAULT_COUNT, None, {}) for name in names]
@@ -62,7 +77,7 @@ async def _create(parts: BrokerContext, names: Sequence[str]) -> dict[str, int]:
         }
     else:
         topics = tuple(CreatableTopic(name) for name in names)
-        answer = await ask_controller(parts, CreateTopicsRequest(topics, WAIT_MS))
+        answer = await ask_controller(parts, CreateTopicsRequest(topics, WAIT_MS), request)
         codes = {row.name: row.error_code for row in answer.topics}
     created = [name for name, code in codes.items() if code == NO_ERROR]
     if created:

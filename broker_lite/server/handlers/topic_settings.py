@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker_lite.config import BrokerConfig, Key, TopicConfig, keys, parse, value_text
 from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
 from broker_lite.model import Endpoint
 from broker_lite.replication.throttle import RATES, UNLIMITED
+from broker_lite.server.network.access import Access
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -80,6 +81,15 @@ def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
 def resource(kind: int, name: str) -> str:
     """Return the resource's name for an error message."""
     return f"{_RESOURCES.get(kind, f'resource of type {kind}')} {name!r}"
+
+
+def check_resource(access: Access, row: Any) -> None:
+    """Raise an authorization error unless the API's operation is allowed on the row's topic or, for
+    any other resource, on the cluster."""
+    if row.resource_type == RESOURCE_TOPIC:
+        access.check_topic(row.resource_name)
+    else:
+        access.check_cluster()
 
 
 def items(value: str) -> list[str]:

@@ -36,11 +36,15 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     refused: dict[tuple[TopicPartition, str], int] = {}
     codes: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
+    access = request.access
     for topic in message.topics:
         topic_id = own_tag(topic) or NULL_TOPIC_ID
         for row in topic.partitions:
             key = TopicPartition(topic.name, row.partition_index)
             try:
+                access.check_transactional_id(message.transactional_id)
+                access.check_group(message.group_id)
+                access.check_topic(topic.name)
                 offsets[key] = checked_offset(parts, key, row, topic_id)
             except LogbusError as error:
                 refused[key, topic_id] = wire_code(error)

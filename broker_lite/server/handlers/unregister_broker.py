@@ -21,10 +21,10 @@ async def handle(
 ) -> UnregisterBrokerResponse:
     """Remove the broker, or forward the request to the controller."""
     try:
-        if parts.registry.is_controller or request.is_broker:
+        if parts.registry.is_controller or request.is_forwarded:
             await within(WAIT_MS, parts.registry.retire_broker(message.broker_id))
             return UnregisterBrokerResponse(0, NO_ERROR, None)
         call = UnregisterBrokerRequest(message.broker_id)
-        return await within(WAIT_MS, ask_controller(parts, call))
+        return await within(WAIT_MS, ask_controller(parts, call, request))
     except LogbusError as error:
         return UnregisterBrokerResponse(0, wire_code(error), error.message)

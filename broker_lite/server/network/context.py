@@ -1,29 +1,26 @@
 """The session and request context of a client request, as every handler receives them.
 
 The listener creates a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
-request. No client-supplied field grants a right. Until brokers have certificates, only
-``is_broker`` trusts the client id, and only to prevent a second forwarding. Loop thread.
+request. No client-supplied field grants a right. Only while nothing else tells brokers from
+clients does ``is_broker`` trust the client id (``Authorizer.is_broker``). Loop thread.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broker_lite.security.acls import canonical_host
 from broker_lite.security.scram import KeyPair
 from broker_lite.security.scram_server import ScramLogin
+from broker_lite.server.network.access import Access, Authorizer
 from broker_lite.wire.api import RequestHeader, parse_header
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated (Kafka's name for it)."""
 PLAINTEXT = "PLAINTEXT"
 """The name of the listener of ``host`` and ``port``."""
-_BROKER_CLIENT = "logbus-broker-"
-
-
-def broker_client_id(broker_id: int) -> str:
-    """Return the client id that a broker gives when it sends requests to another broker."""
-    return f"{_BROKER_CLIENT}{broker_id}"
+NO_AUTHORIZER = Authorizer()
 
 
 @dataclass(slots=True)
@@ -56,20 +53,23 @@ class Session:
     """When the client's certificate ends (wall-clock ms); 0: never."""
     opened_ms: int = 0
     """Monotonic time at which the session began."""
+    is_forwarded: bool = False
+    """Whether another broker forwards the client's request."""
+    host: str = field(init=False)
+    """The client's address without its port, in the form of ACLs."""
+
+    def __post_init__(self) -> None:
+        self.host = canonical_host(self.peer.rpartition(":")[0])
 
     @property
     def is_before_login(self) -> bool:
         """Whether the client must log in and never has."""
         return self.needs_login and not self.mechanism
 
-    @property
-    def host(self) -> str:
-        """The client's address without its port."""
-        return self.peer.rpartition(":")[0]
-
 
 class RequestContext(NamedTuple):
-    """One request: its header fields, its session, and its arrival time (monotonic ms)."""
+    """One request: its header fields, its session, its arrival time (monotonic ms), and what it
+    may do."""
 
     api_key: int
     api_version: int
@@ -78,11 +78,19 @@ class RequestContext(NamedTuple):
     body_at: int
     session: Session
     arrived_ms: int
+    access: Access = NO_AUTHORIZER.access(Session(0, ""), 0)
 
     @classmethod
-    def read(cls, frame: memoryview, session: Session, arrived_ms: int) -> RequestContext:
+    def read(
+        cls,
+        frame: memoryview,
+        session: Session,
+        arrived_ms: int,
+        authorizer: Authorizer = NO_AUTHORIZER,
+    ) -> RequestContext:
         """Return the context of a received frame. Raises ProtocolError for a broken header."""
-        return cls(*parse_header(frame), session, arrived_ms)
+        header = parse_header(frame)
+        return cls(*header, session, arrived_ms, authorizer.access(session, header.api_key))
 
     @property
     def header(self) -> RequestHeader:
@@ -92,7 +100,12 @@ class RequestContext(NamedTuple):
     @property
     def is_broker(self) -> bool:
         """Whether another broker of the cluster sent the request."""
-        return (self.client_id or "").startswith(_BROKER_CLIENT)
+        return self.access.is_broker(self.session, self.client_id)
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether a broker sends the request for a client; it is not forwarded again."""
+        return self.session.is_forwarded or self.is_broker
 
     def deadline_ms(self, timeout_ms: int) -> int:
         """Return the monotonic time by which a request with this timeout must be answered."""

@@ -51,25 +51,6 @@ EARLY_FRAME_BYTES_MAX = 16 << 10
 RELOAD_S = 10.0
 """Seconds between checks for changed certificate files."""
 
-_OPEN = {
-    "PLAINTEXT": (
-        "is reached from other machines, and there are no logins and no encryption: every client "
-        "may read, write and delete everything"
-    ),
-    "SASL_PLAINTEXT": (
-        "is reached from other machines, and there is no encryption and no authorization: "
-        "observers of the network, and every user, may read, write and delete everything"
-    ),
-    "SSL": (
-        "is reached from other machines, and there is no authorization: every client that "
-        "completes a handshake may read, write and delete everything"
-    ),
-    "SASL_SSL": (
-        "is reached from other machines, and there is no authorization: every user may read, write "
-        "and delete everything"
-    ),
-}
-
 
 class Listener:
     """The bound sockets of all listeners, and their connections. The constructor raises
@@ -355,6 +336,7 @@ class _Port:
 
     def __init__(self, listener: ListenerConfig, config: BrokerConfig, clock: Clock) -> None:
         self.config = listener
+        self._broker = config
         self.tls: ListenerTls | None = None
         self.is_accepting = False
         self.socket = _bind(listener, config)
@@ -377,7 +359,8 @@ class _Port:
         address = _address(self.bound.host)
         if address.is_loopback:
             return []
-        warning = [f"{self.config.setting} {_OPEN[self.config.protocol]}"]
+        weakness = _weakness(self.config, self._broker)
+        warning = [f"{self.config.setting} {weakness}"] if weakness else []
         if address.is_unspecified and self.config.advertised is None:
             warning.append(
                 f"{_advertising(self.config)} is empty, so the advertised host is "
@@ -385,6 +368,23 @@ class _Port:
                 "this machine"
             )
         return warning
+
+
+def _weakness(listener: ListenerConfig, config: BrokerConfig) -> str:
+    """Return what an address off loopback lacks; empty if it is secure."""
+    lacks = []
+    if listener.tls is None:
+        lacks.append("TLS")
+    if not (listener.has_logins or listener.requires_certificate):
+        lacks.append("logins")
+    if config.authorizer != "enforce":
+        lacks.append("authorizer=enforce")
+    if not lacks:
+        return ""
+    return (
+        f"is reached from other machines without {', '.join(lacks)}: any client may read, write "
+        "and delete"
+    )
 
 
 def _advertising(listener: ListenerConfig) -> str:
@@ -417,10 +417,11 @@ def _bind(listener: ListenerConfig, config: BrokerConfig) -> socket.socket:
     except OSError as error:
         raise InvalidConfigError(f"{listener.setting}: {error.strerror or error}") from None
     family, kind, protocol, _, address = found[0]
-    if not config.listeners_insecure_allow and not _address(str(address[0])).is_loopback:
+    is_own = config.listeners_insecure_allow or _address(str(address[0])).is_loopback
+    if not is_own and (weakness := _weakness(listener, config)):
         raise InvalidConfigError(
-            f"{listener.setting} {_OPEN[listener.protocol]}. Listen on 127.0.0.1, or, on a private "
-            "network, set listeners.insecure.allow=true (logbus up --insecure)"
+            f"{listener.setting} {weakness}. Set what is missing, listen on 127.0.0.1, or, on a "
+            "private network, set listeners.insecure.allow=true (logbus up --insecure)"
         )
     sock = socket.socket(family, kind, protocol)
     try:

@@ -40,6 +40,7 @@ def test_every_api_has_versions_and_a_codec() -> None:
         ApiKey.END_BATCH,
         ApiKey.KEEP_BATCH,
         ApiKey.UNREGISTER_BROKER,
+        ApiKey.ENVELOPE,
     }
     assert set(VERSIONS) == {*REQUESTS, *BY_HAND, *ours}
 

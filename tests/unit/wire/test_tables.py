@@ -18,6 +18,7 @@ from broker_lite.model import PartitionKey
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call, parse_header, read_response_header
 from broker_lite.wire.calls import groups
+from broker_lite.wire.calls.envelope import EnvelopeRequest, EnvelopeResponse
 from broker_lite.wire.calls.group_transactions import (
     AddGroupRequest,
     AddGroupResponse,
@@ -216,6 +217,22 @@ def test_apis_unknown_to_the_library_round_trip() -> None:
     assert octets[4:].hex() == "00000005" + "00" + "00000000" + "0066" + "03" + "6e6f" + "00"
     _, reader = read_response_header(memoryview(octets)[4:], header.api_key, 0)
     assert UnregisterBrokerRequest.decode(reader) == response
+    assert reader.left == 0
+
+
+@pytest.mark.parametrize("response", [EnvelopeResponse(b"frame", 0), EnvelopeResponse(None, 31)])
+@pytest.mark.parametrize("host", ["10.0.0.7", "fe80::1"])
+def test_envelope_round_trips(host: str, response: EnvelopeResponse) -> None:
+    request = EnvelopeRequest(b"inner frame", "User:zoë", host)
+    frame = memoryview(encode_call(request, 5, None))[4:]
+    header = parse_header(frame)
+    assert tables.decode(header.api_key, 0, frame, header.body_at) == request
+    for size in range(header.body_at, len(frame)):
+        with pytest.raises(ProtocolError):
+            tables.decode(header.api_key, 0, frame[:size], header.body_at)
+    octets = tables.encode(header.api_key, 0, 5, response)
+    _, reader = read_response_header(memoryview(octets)[4:], header.api_key, 0)
+    assert EnvelopeRequest.decode(reader) == response
     assert reader.left == 0
 
 

@@ -98,7 +98,7 @@ def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
         message = SimpleNamespace(
             topics=[SimpleNamespace(name="t", partitions=[row])], isolation_level=0
         )
-        request = cast(Any, SimpleNamespace(api_version=7))
+        request = context_of(ApiKey.LIST_OFFSETS, 7)
         asked = asyncio.ensure_future(list_offsets.handle(Reader(old).parts, request, message))
         await asyncio.sleep(0)
         await depose(world)

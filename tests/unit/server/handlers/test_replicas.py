@@ -20,7 +20,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import PartitionView, ReplicaId, StateChange
 from broker_lite.server.handlers import unregister_broker
-from broker_lite.server.network.context import broker_client_id
+from broker_lite.server.network.access import broker_client_id
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest
 

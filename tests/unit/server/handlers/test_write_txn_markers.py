@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from handler_world import received
+from handler_world import context_of, received
 from replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
@@ -124,7 +124,7 @@ class Client:
         message = SimpleNamespace(
             topics=[SimpleNamespace(name="t", partitions=[row])], isolation_level=int(committed)
         )
-        request = cast(Any, SimpleNamespace(api_version=7))
+        request = context_of(ApiKey.LIST_OFFSETS, 7)
         answer = await list_offsets.handle(self.parts, request, message)
         (found,) = answer.topics[0].partitions
         assert found.error_code == 0
@@ -401,7 +401,9 @@ async def times_at(node: Node, *offsets: int) -> list[int]:
     """Return the offset of the first record at or after each offset."""
     rows = [SimpleNamespace(topic_id=TOPIC_ID, partition=0, offset=at) for at in offsets]
     message = SimpleNamespace(partitions=rows)
-    answer = await record_times.handle(Client(node).parts, cast(Any, None), message)
+    answer = await record_times.handle(
+        Client(node).parts, context_of(ApiKey.RECORD_TIMES, 0), message
+    )
     return [row.offset for row in answer.answers]
 
 
@@ -439,7 +441,9 @@ def test_open_transaction_is_described() -> None:
         topic = SimpleNamespace(name="t", partition_indexes=[0])
         parts = Client(leader).parts
         message = SimpleNamespace(topics=[topic])
-        answer = await describe_producers.handle(parts, cast(Any, None), message)
+        answer = await describe_producers.handle(
+            parts, context_of(ApiKey.DESCRIBE_PRODUCERS, 0), message
+        )
         (found,) = answer.topics[0].partitions
         starts = {
             row.producer_id: (row.current_txn_start_offset, row.coordinator_epoch)

@@ -7,7 +7,7 @@ import asyncio
 from handler_world import World, context_of, kind
 
 from broker_lite.server.handlers import api_versions
-from broker_lite.server.network.context import broker_client_id
+from broker_lite.server.network.access import broker_client_id
 from broker_lite.wire.api import ApiKey
 
 

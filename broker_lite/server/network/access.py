@@ -1,0 +1,518 @@
+"""Authorization of requests: what each API demands, and who has it.
+
+``ROWS`` has one row for each served API; a served API without a row fails at import. Dispatch
+demands the operations on the cluster. Handlers ask ``request.access`` for every topic, group and
+transactional id that a request names; a handler that never asked gets no answer out
+(``Access.is_answerable``). Loop thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import (
+    ClusterAuthorizationError,
+    GroupAuthorizationError,
+    InvalidConfigError,
+    LogbusError,
+    TopicAuthorizationError,
+    TransactionalIdAuthorizationError,
+)
+from broker_lite.model import TopicView
+from broker_lite.security.acls import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    Entry,
+    Operation,
+    Pattern,
+    Permission,
+    ResourceKind,
+)
+from broker_lite.security.authorizer import AclIndex
+from broker_lite.wire.api import VERSIONS, ApiKey
+
+if TYPE_CHECKING:
+    from broker_lite.config.listeners import ListenerConfig
+    from broker_lite.metadata.cache import MetadataSnapshot
+
+logger = logging.getLogger("logbus.access")
+
+ANY_BROKER = -1
+"""The broker id of a principal that all brokers share."""
+_BROKER_CLIENT = "logbus-broker-"
+
+
+def broker_client_id(broker_id: int) -> str:
+    """Return the client id that a broker gives when it sends requests to another broker."""
+    return f"{_BROKER_CLIENT}{broker_id}"
+
+
+_ALL_OPERATIONS = {kind: frozenset(known) for kind, known in OPERATIONS.items()}
+_ERRORS: Mapping[ResourceKind, type[LogbusError]] = {
+    ResourceKind.TOPIC: TopicAuthorizationError,
+    ResourceKind.GROUP: GroupAuthorizationError,
+    ResourceKind.TRANSACTIONAL_ID: TransactionalIdAuthorizationError,
+    ResourceKind.CLUSTER: ClusterAuthorizationError,
+}
+
+
+class AccessRow(NamedTuple):
+    """The operations that one API demands.
+
+    Dispatch demands one of ``cluster`` before the handler starts. The handler asks for each named
+    topic, group and transactional id; ``instead`` is an operation on the cluster that stands for
+    all of them. ``names`` lists the request's fields with resources: if all are empty, the handler
+    has nothing to ask.
+    """
+
+    topic: Operation | None = None
+    group: Operation | None = None
+    transactional_id: Operation | None = None
+    cluster: tuple[Operation, ...] = ()
+    instead: Operation | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether the handler has to ask."""
+        return any((self.topic, self.group, self.transactional_id, self.instead))
+
+    def operation(self, kind: ResourceKind) -> Operation:
+        """Return the operation that the API demands on a resource of this kind."""
+        found = {
+            ResourceKind.TOPIC: self.topic,
+            ResourceKind.GROUP: self.group,
+            ResourceKind.TRANSACTIONAL_ID: self.transactional_id,
+        }[kind]
+        assert found is not None, f"the row has no operation on a {kind.name}"
+        return found
+
+
+_OP = Operation
+_TOPICS = ("topics",)
+_MEMBER = AccessRow(group=_OP.READ)
+_SINK = AccessRow(transactional_id=_OP.WRITE)
+
+ROWS: Mapping[int, AccessRow] = {
+    ApiKey.SASL_HANDSHAKE: AccessRow(),
+    ApiKey.API_VERSIONS: AccessRow(),
+    ApiKey.SASL_AUTHENTICATE: AccessRow(),
+    ApiKey.PRODUCE: AccessRow(_OP.WRITE, transactional_id=_OP.WRITE),
+    ApiKey.FETCH: AccessRow(_OP.READ),  # A follower's fetch instead needs a broker's session.
+    ApiKey.LIST_OFFSETS: AccessRow(_OP.DESCRIBE, names=_TOPICS),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
+        _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION, names=_TOPICS
+    ),
+    ApiKey.METADATA: AccessRow(_OP.DESCRIBE, names=_TOPICS),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
+    ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ),
+    ApiKey.OFFSET_FETCH: AccessRow(_OP.DESCRIBE, _OP.DESCRIBE, names=("groups", "group_id")),
+    ApiKey.FIND_COORDINATOR: AccessRow(
+        None, _OP.DESCRIBE, _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION,
+        names=("coordinator_keys", "key"),
+    ),
+    ApiKey.JOIN_GROUP: _MEMBER,
+    ApiKey.HEARTBEAT: _MEMBER,
+    ApiKey.LEAVE_GROUP: _MEMBER,
+    ApiKey.SYNC_GROUP: _MEMBER,
+    ApiKey.DESCRIBE_GROUPS: AccessRow(None, _OP.DESCRIBE, names=("groups",)),
+    ApiKey.LIST_GROUPS: AccessRow(None, _OP.DESCRIBE, instead=_OP.DESCRIBE),
+    ApiKey.CREATE_TOPICS: AccessRow(_OP.CREATE, instead=_OP.CREATE, names=_TOPICS),
+    ApiKey.DELETE_TOPICS: AccessRow(_OP.DELETE, names=("topics", "topic_names")),
+    ApiKey.DELETE_RECORDS: AccessRow(_OP.DELETE, names=_TOPICS),
+    ApiKey.CREATE_PARTITIONS: AccessRow(_OP.ALTER, names=_TOPICS),
+    ApiKey.INIT_PRODUCER_ID: AccessRow(transactional_id=_OP.WRITE),
+    ApiKey.ADD_PARTITIONS_TO_TXN: AccessRow(_OP.WRITE, transactional_id=_OP.WRITE),
+    ApiKey.ADD_OFFSETS_TO_TXN: AccessRow(None, _OP.READ, _OP.WRITE),
+    ApiKey.END_TXN: AccessRow(transactional_id=_OP.WRITE),
+    ApiKey.WRITE_TXN_MARKERS: AccessRow(cluster=(_OP.CLUSTER_ACTION, _OP.ALTER)),
+    ApiKey.TXN_OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ, _OP.WRITE),
+    ApiKey.DESCRIBE_CONFIGS: AccessRow(_OP.DESCRIBE_CONFIGS, names=("resources",)),
+    ApiKey.ALTER_CONFIGS: AccessRow(_OP.ALTER_CONFIGS, names=("resources",)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: AccessRow(_OP.ALTER_CONFIGS, names=("resources",)),
+    ApiKey.LIST_CONFIG_RESOURCES: AccessRow(cluster=(_OP.DESCRIBE_CONFIGS,)),
+    ApiKey.DESCRIBE_LOG_DIRS: AccessRow(instead=_OP.DESCRIBE),
+    ApiKey.DELETE_GROUPS: AccessRow(None, _OP.DELETE, names=("groups_names",)),
+    ApiKey.OFFSET_DELETE: AccessRow(_OP.READ, _OP.DELETE),
+    ApiKey.ELECT_LEADERS: AccessRow(cluster=(_OP.ALTER,)),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: AccessRow(cluster=(_OP.ALTER,)),
+    ApiKey.UNREGISTER_BROKER: AccessRow(cluster=(_OP.ALTER,)),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: AccessRow(cluster=(_OP.DESCRIBE,)),
+    ApiKey.UPDATE_FEATURES: AccessRow(cluster=(_OP.ALTER,)),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: AccessRow(cluster=(_OP.DESCRIBE,)),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AccessRow(cluster=(_OP.ALTER,)),
+    ApiKey.ENVELOPE: AccessRow(cluster=(_OP.CLUSTER_ACTION,)),  # The inner row, too.
+    ApiKey.DESCRIBE_CLUSTER: AccessRow(),
+    ApiKey.DESCRIBE_PRODUCERS: AccessRow(_OP.READ, names=_TOPICS),
+    ApiKey.DESCRIBE_TRANSACTIONS: AccessRow(
+        _OP.DESCRIBE, transactional_id=_OP.DESCRIBE, names=("transactional_ids",)
+    ),
+    ApiKey.LIST_TRANSACTIONS: AccessRow(transactional_id=_OP.DESCRIBE, instead=_OP.CLUSTER_ACTION),
+    ApiKey.OFFSETS_FOR_BYTES: AccessRow(_OP.DESCRIBE, names=("partitions",)),
+    ApiKey.RECORD_TIMES: AccessRow(_OP.DESCRIBE, names=("partitions",)),
+    ApiKey.END_GROUP_OFFSETS: AccessRow(cluster=(_OP.CLUSTER_ACTION,)),
+    ApiKey.JOIN_BATCH: AccessRow(_OP.WRITE, transactional_id=_OP.WRITE),
+    ApiKey.END_BATCH: _SINK,
+    ApiKey.KEEP_BATCH: _SINK,
+}  # fmt: skip
+
+_UNKNOWN = AccessRow()
+"""The row of an API that is not served; dispatch refuses its requests."""
+
+if VERSIONS.keys() != ROWS.keys():
+    raise AssertionError(f"without a row, or not served: {sorted(VERSIONS.keys() ^ ROWS.keys())}")
+
+
+FORWARDED = frozenset(
+    (ApiKey.CREATE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.UNREGISTER_BROKER)
+)
+"""APIs that an Envelope may carry: those that brokers forward to the controller."""
+
+
+class Client(Protocol):
+    """The session of a request, as far as decisions need it."""
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def listener(self) -> str: ...
+
+    @property
+    def is_forwarded(self) -> bool: ...
+
+
+class NamedTopic(Protocol):
+    """A topic of a Produce or a Fetch. Before version 13 the id is null, from 13 on the name is
+    empty."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def topic_id(self) -> str: ...
+
+
+_NOTHING: Mapping[int, LogbusError] = {}
+
+
+class Access:
+    """What one request may do; handlers ask here. This class allows everything, as a broker without
+    an authorizer does."""
+
+    __slots__ = ("_authorizer", "row")
+
+    is_checked = False
+    is_asked = True
+
+    def __init__(self, authorizer: Authorizer, row: AccessRow) -> None:
+        self._authorizer = authorizer
+        self.row = row
+
+    def is_broker(self, session: Client, client_id: str | None) -> bool:
+        """Return whether another broker of the cluster sent the request."""
+        return self._authorizer.is_broker(session, client_id)
+
+    def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
+        """Return whether the operation is allowed; a denial is not logged."""
+        return True
+
+    def may_write_any_topic(self) -> bool:
+        """Return whether the client may write to a topic of any name."""
+        return True
+
+    def check(
+        self, operation: Operation, kind: ResourceKind, name: str, shown: str | None = None
+    ) -> None:
+        """Raise the authorization error of the kind unless the operation is allowed, or the row's
+        ``instead``. The error names the resource as ``shown``, by default ``name``."""
+
+    def check_topic(self, name: str, shown: str | None = None) -> None:
+        """Raise TopicAuthorizationError unless the row's operation on the topic is allowed."""
+
+    def check_creation(self, name: str) -> None:
+        """Raise TopicAuthorizationError unless a Metadata request may describe and create the
+        topic."""
+
+    def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:
+        """Raise TopicAuthorizationError, without the name, unless the row's operation on the topic
+        is allowed or the id does not exist."""
+
+    def check_group(self, name: str) -> None:
+        """Raise GroupAuthorizationError unless the row's operation on the group is allowed."""
+
+    def check_transactional_id(self, name: str) -> None:
+        """Raise TransactionalIdAuthorizationError unless the row's operation is allowed."""
+
+    def check_cluster(self, *operations: Operation) -> None:
+        """Raise ClusterAuthorizationError unless one of the operations is allowed, by default the
+        row's operation on topics."""
+
+    def leave_to_controller(self) -> None:
+        """Declare that the controller decides: the request is forwarded with its principal."""
+
+    def check_follower(self, replica_id: int) -> None:
+        """Raise ClusterAuthorizationError unless the session is of the broker of this id."""
+
+    def denied_topics(
+        self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
+    ) -> Mapping[int, LogbusError]:
+        """Return the error of each denied topic, by its index. A topic id that does not exist is
+        not denied; it has an error of its own."""
+        return _NOTHING
+
+    def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
+        """Return the names that the row's operation may list."""
+        return names if isinstance(names, Collection) else list(names)
+
+    def operations(self, kind: ResourceKind, name: str) -> frozenset[Operation]:
+        """Return all allowed operations on the resource (KIP-430)."""
+        return _ALL_OPERATIONS[kind]
+
+    def is_answerable(self, message: Any) -> bool:
+        """Return whether the handler asked, or the request names no resource."""
+        return True
+
+
+class _CheckedAccess(Access):
+    """The access of one request at a broker with an authorizer."""
+
+    __slots__ = ("_session", "is_asked")
+
+    is_checked = True
+
+    def __init__(self, authorizer: Authorizer, row: AccessRow, session: Client) -> None:
+        self._authorizer = authorizer
+        self.row = row
+        self._session = session
+        self.is_asked = False
+
+    def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
+        self.is_asked = True
+        authorizer = self._authorizer
+        return authorizer.decides(self._session, operation, kind, name) or authorizer.only_reports
+
+    def may_write_any_topic(self) -> bool:
+        self.is_asked = True
+        authorizer, session = self._authorizer, self._session
+        return authorizer.only_reports or authorizer.index.may_any(
+            session.principal, session.host, Operation.WRITE, ResourceKind.TOPIC
+        )
+
+    def check(
+        self, operation: Operation, kind: ResourceKind, name: str, shown: str | None = None
+    ) -> None:
+        self.is_asked = True
+        decides, session = self._authorizer.decides, self._session
+        if decides(session, operation, kind, name):
+            return
+        instead = self.row.instead
+        if instead is not None and decides(session, instead, ResourceKind.CLUSTER, CLUSTER_NAME):
+            return
+        self._authorizer.deny(session, operation, kind, name, shown)
+
+    def check_topic(self, name: str, shown: str | None = None) -> None:
+        self.check(self.row.operation(ResourceKind.TOPIC), ResourceKind.TOPIC, name, shown)
+
+    def check_creation(self, name: str) -> None:
+        self.check_topic(name)
+        if not self.may(Operation.CREATE, ResourceKind.CLUSTER, CLUSTER_NAME):
+            self.check(Operation.CREATE, ResourceKind.TOPIC, name)
+
+    def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:
+        self.is_asked = True
+        view = by_id.get(topic_id)
+        if view is not None:
+            self.check_topic(view.name, topic_id)
+
+    def check_group(self, name: str) -> None:
+        self.check(self.row.operation(ResourceKind.GROUP), ResourceKind.GROUP, name)
+
+    def check_transactional_id(self, name: str) -> None:
+        kind = ResourceKind.TRANSACTIONAL_ID
+        self.check(self.row.operation(kind), kind, name)
+
+    def check_cluster(self, *operations: Operation) -> None:
+        self.is_asked = True
+        kind = ResourceKind.CLUSTER
+        operations = operations or (self.row.operation(ResourceKind.TOPIC),)
+        authorizer, session = self._authorizer, self._session
+        if not any(authorizer.decides(session, each, kind, CLUSTER_NAME) for each in operations):
+            authorizer.deny(session, operations[0], kind, CLUSTER_NAME)
+
+    def leave_to_controller(self) -> None:
+        self.is_asked = True
+
+    def check_follower(self, replica_id: int) -> None:
+        self.is_asked = True
+        if self._authorizer.broker_id(self._session) not in (ANY_BROKER, replica_id):
+            kind, name = ResourceKind.CLUSTER, f"replica {replica_id}"
+            self._authorizer.deny(self._session, Operation.CLUSTER_ACTION, kind, name)
+
+    def denied_topics(
+        self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
+    ) -> Mapping[int, LogbusError]:
+        self.is_asked = True
+        authorizer, session, operation = self._authorizer, self._session, self.row.topic
+        assert operation is not None
+        denied: dict[int, LogbusError] = {}
+        for index, topic in enumerate(topics):
+            name, shown = topic.name, topic.name
+            if not name:
+                view = by_id.get(topic.topic_id)
+                if view is None:
+                    continue
+                name, shown = view.name, topic.topic_id
+            if not authorizer.decides(session, operation, ResourceKind.TOPIC, name):
+                try:
+                    authorizer.deny(session, operation, ResourceKind.TOPIC, name, shown)
+                except TopicAuthorizationError as error:
+                    denied[index] = error
+        return denied
+
+    def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
+        instead, operation = self.row.instead, self.row.operation(kind)
+        self.is_asked = True
+        if instead is not None and self.may(instead, ResourceKind.CLUSTER, CLUSTER_NAME):
+            return list(names)
+        return [name for name in names if self.may(operation, kind, name)]
+
+    def operations(self, kind: ResourceKind, name: str) -> frozenset[Operation]:
+        return frozenset(each for each in _ALL_OPERATIONS[kind] if self.may(each, kind, name))
+
+    def is_answerable(self, message: Any) -> bool:
+        if self.is_asked or not self.row.asks:
+            return True
+        fields = [getattr(message, name, ()) for name in self.row.names]
+        return bool(fields) and not any(each is None or each for each in fields)
+
+
+def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclIndex) -> None:
+    """Raise InvalidConfigError, which names the settings, for an authorizer that no user could
+    administer, or under which brokers could not work together."""
+    if config.authorizer != "enforce":
+        return
+    may_alter = any(
+        pattern.kind is ResourceKind.CLUSTER
+        and entry.permission is Permission.ALLOW
+        and entry.operation in (Operation.ALTER, Operation.ALL)
+        for pattern, entry in acls.acls()
+    )
+    if not config.super_user_set and not may_alter:
+        raise InvalidConfigError(
+            "authorizer=enforce, but super.users is empty and no ACL allows ALTER on the cluster, "
+            "so no user could add one; set super.users=User:name"
+        )
+    if not (inter_broker.has_logins or inter_broker.requires_certificate):
+        raise InvalidConfigError(
+            f"authorizer=enforce, but brokers neither log in nor show certificates on listener "
+            f"{inter_broker.name}, so any client could pose as one; set inter.broker.listener.name "
+            "to a listener with ssl.client.auth=required, or sasl.enabled.mechanisms and "
+            "inter.broker.client.config"
+        )
+
+
+class Authorizer:
+    """The decisions of one broker: its ACLs, super users, and which sessions are other brokers'.
+
+    ``apply`` takes each metadata snapshot. ``inter_broker`` is the listener for brokers.
+    """
+
+    def __init__(
+        self, config: BrokerConfig | None = None, inter_broker: ListenerConfig | None = None
+    ) -> None:
+        config = config or BrokerConfig()
+        self.is_on = config.authorizer != "off"
+        self.only_reports = config.authorizer == "report"
+        self.index = AclIndex(
+            {},
+            super_users=config.super_user_set,
+            allow_if_none=config.allow_everyone_if_no_acl,
+        )
+        self._acls: Mapping[Pattern, frozenset[Entry]] = {}
+        self._brokers = config.broker_principal_list
+        self._inter_broker = "" if inter_broker is None else inter_broker.name
+        self._is_separate = inter_broker is not None and inter_broker.is_of_brokers_alone
+        self._open = Access(self, AccessRow())
+
+    def apply(self, snapshot: MetadataSnapshot) -> None:
+        """Decide by the snapshot's ACLs from now on."""
+        if snapshot.acls is not self._acls:
+            self._acls = snapshot.acls
+            self.index = self.index.with_entries(snapshot.acls)
+
+    def access(self, session: Client, api_key: int) -> Access:
+        """Return the access of a new request."""
+        if not self.is_on:
+            return self._open
+        return _CheckedAccess(self, ROWS.get(api_key, _UNKNOWN), session)
+
+    def is_broker(self, session: Client, client_id: str | None) -> bool:
+        """Return whether the session is another broker's. The client id counts only while nothing
+        better tells brokers from clients."""
+        if self.is_on and self.broker_id(session) is not None:
+            return True
+        if self.is_on and not self.only_reports:
+            return False
+        if self._is_separate:
+            return session.listener == self._inter_broker
+        return (client_id or "").startswith(_BROKER_CLIENT)
+
+    def broker_id(self, session: Client) -> int | None:
+        """Return the id in a broker's principal; None for a client. ``ANY_BROKER`` if all brokers
+        share the principal."""
+        if session.listener != self._inter_broker or session.is_forwarded:
+            return None
+        for pattern in self._brokers:
+            prefix, star, suffix = pattern.partition("*")
+            principal = session.principal
+            if not star:
+                if principal == pattern:
+                    return ANY_BROKER
+            elif principal.startswith(prefix) and principal.endswith(suffix):
+                number = principal[len(prefix) : len(principal) - len(suffix)]
+                if number.isdecimal() and number.isascii():
+                    return int(number)
+        return None
+
+    def decides(self, session: Client, operation: Operation, kind: ResourceKind, name: str) -> bool:
+        """Return whether an ACL or the session's role allows the operation."""
+        if self.index.may(session.principal, session.host, operation, kind, name):
+            return True
+        return (
+            operation is Operation.CLUSTER_ACTION
+            and kind is ResourceKind.CLUSTER
+            and self.broker_id(session) is not None
+        )
+
+    def deny(
+        self,
+        session: Client,
+        operation: Operation,
+        kind: ResourceKind,
+        name: str,
+        shown: str | None = None,
+    ) -> None:
+        """Log the denial; raise the authorization error of the kind unless denials are only
+        reported."""
+        verb, noun = operation.name.lower(), kind.name.lower()
+        logger.warning(
+            "%s from %s may not %s %s %r%s",
+            session.principal,
+            session.host,
+            verb,
+            noun,
+            name,
+            "; allowed, since authorizer=report" if self.only_reports else "",
+        )
+        if not self.only_reports:
+            raise _ERRORS[kind](
+                f"{session.principal} may not {verb} {noun} {(shown or name)!r}; a user with ALTER "
+                "on the cluster can allow it with: logbus acl add"
+            )

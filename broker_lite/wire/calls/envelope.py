@@ -1,0 +1,74 @@
+"""Envelope v0 (KIP-590): a client's request that one broker forwards to the controller.
+
+The principal is its text in UTF-8, and the address is packed as in Kafka. Both sides.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from broker_lite.errors import ProtocolError
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
+
+
+class EnvelopeResponse(NamedTuple):
+    """The controller's answer: a response frame without its length, None with an error."""
+
+    response: bytes | None
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeRequest:
+    """Forward ``request``, a frame without its length, of ``principal`` at ``host``, an IP
+    address."""
+
+    API_KEY: ClassVar[int] = ApiKey.ENVELOPE
+    VERSION: ClassVar[int] = 0
+
+    request: bytes
+    principal: str
+    host: str
+
+    def encode(self, writer: Writer) -> None:
+        _put(writer, self.request)
+        _put(writer, self.principal.encode("utf-8"))
+        _put(writer, ipaddress.ip_address(self.host).packed)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> EnvelopeResponse:
+        view = reader.view()
+        return reader.ended(EnvelopeResponse(None if view is None else bytes(view), reader.i16()))
+
+    @staticmethod
+    def decode_request(reader: Reader) -> EnvelopeRequest:
+        """Decode the request. Raises ProtocolError."""
+        request, principal, host = reader.view(), reader.view(), reader.view()
+        if request is None or principal is None or host is None:
+            raise ProtocolError("an Envelope without request, principal or address")
+        try:
+            text = str(bytes(principal), "utf-8")
+            address = str(ipaddress.ip_address(bytes(host)))
+        except ValueError as error:
+            raise ProtocolError(
+                f"an Envelope with a broken principal or address: {error}"
+            ) from None
+        return reader.ended(EnvelopeRequest(bytes(request), text, address))
+
+
+def encode_envelope(response: EnvelopeResponse, writer: Writer) -> None:
+    """The broker's side: the body of the answer."""
+    if response.response is None:
+        writer.i8(0)
+    else:
+        _put(writer, response.response)
+    writer.i16(response.error_code)
+    writer.tag_end()
+
+
+def _put(writer: Writer, data: bytes) -> None:
+    writer.buffer += uvarint_bytes(len(data) + 1) + data
