@@ -579,6 +579,18 @@ class TlsError(LogbusError):
     code, name = 10024, "TLS_FAILED"
 
 
+class ContextNotFoundError(LogbusError):
+    """``contexts.toml`` has no context of this name."""
+
+    code, name = 10030, "CONTEXT_NOT_FOUND"
+
+
+class ReadOnlyContextError(LogbusError):
+    """The command changes the cluster of a context that was created with ``--read-only``."""
+
+    code, name = 10031, "READ_ONLY_CONTEXT"
+
+
 _DEFAULT_MESSAGES: dict[str, str] = {
     "UNKNOWN_SERVER_ERROR": "unexpected error in the broker; see the broker's log",
     "UNKNOWN_TOPIC_OR_PARTITION": "this broker does not know the topic or partition",

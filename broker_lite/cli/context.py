@@ -2,62 +2,131 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
-import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from broker_lite.errors import LogbusError, UnknownTopicOrPartitionError
+from broker_lite.errors import LogbusError, ReadOnlyContextError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
+    from broker_lite.cli.contexts import Context
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+READING = frozenset(
+    {
+        ("acl", "list"),
+        ("config", "describe"),
+        ("consume",),
+        ("doctor",),
+        ("groups", "describe"),
+        ("groups", "list"),
+        ("groups", "members"),
+        ("health",),
+        ("lag",),
+        ("status",),
+        ("top",),
+        ("topic", "describe"),
+        ("topic", "list"),
+        ("transactions", "describe"),
+        ("transactions", "hanging"),
+        ("transactions", "list"),
+        ("user", "list"),
+    }
+)
+"""Commands that a read-only context allows. Others are refused, new ones too."""
+
+
 def cluster_options(command: F) -> F:
-    """Add ``-b`` and ``--zookeeper``; without them the environment or the last ``logbus up``
-    decides. Errors of the client name these options."""
+    """Add ``-b``, ``--zookeeper``, ``--context`` and ``-F``; without them the environment, the
+    selected context or the last ``logbus up`` decides. Errors of the client name these options."""
 
     @functools.wraps(command)
-    def told(*args: Any, **values: Any) -> Any:
-        try:
-            return command(*args, **values)
-        except LogbusError as error:
-            from broker_lite.cli.option_names import spellings_of, spelt
+    def on_cluster(
+        *args: Any, context_name: str | None, client_config: str | None, **values: Any
+    ) -> Any:
+        is_named = bool(values["bootstrap_servers"] or values["zookeeper"])
+        if context_name and is_named:
+            raise click.UsageError("--context names the cluster; leave -b and --zookeeper out")
+        from broker_lite.cli.contexts import choose
 
-            error.message = spelt(error.message, spellings_of(click.get_current_context().command))
-            raise
+        chosen = choose(context_name, is_named)
+        if chosen is not None:
+            _require_reading(chosen)
+            values["bootstrap_servers"] = chosen.bootstrap_servers or None
+            values["zookeeper"] = chosen.zookeeper or None
+        with _security(client_config, chosen):
+            try:
+                return command(*args, **values)
+            except LogbusError as error:
+                from broker_lite.cli.option_names import spellings_of, spelt
+
+                said = spellings_of(click.get_current_context().command)
+                error.message = spelt(error.message, said)
+                raise
 
     with_file = click.option(
         "-F",
         "--client-config",
         type=click.Path(exists=True, dir_okay=False),
-        expose_value=False,
-        callback=_use_client_config,
         help="File with security.protocol, sasl.username, … Default: LOGBUS_CLIENT_CONFIG.",
-    )(cast(F, told))
-    wrapped = click.option(
-        "--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper."
+    )(cast(F, on_cluster))
+    with_context = click.option(
+        "--context",
+        "context_name",
+        metavar="NAME",
+        help="A cluster of 'logbus context'. Default: LOGBUS_CONTEXT, or the selected one.",
     )(with_file)
+    with_zookeeper = click.option(
+        "--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper."
+    )(with_context)
     return click.option(
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
-        help="Brokers to begin with. Default: LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, or the "
-        "cluster that 'logbus up' last started.",
-    )(wrapped)
+        help="Brokers to begin with. Default: the context, LOGBUS_BOOTSTRAP_SERVERS, "
+        "LOGBUS_ZOOKEEPER, or the cluster that 'logbus up' last started.",
+    )(with_zookeeper)
 
 
-def _use_client_config(_: click.Context, __: click.Parameter, path: str | None) -> None:
-    """Let all connections of this process use the file's security settings."""
-    if path is not None:
-        os.environ["LOGBUS_CLIENT_CONFIG"] = path
+@contextlib.contextmanager
+def _security(client_config: str | None, chosen: Context | None) -> Iterator[None]:
+    """Use the security settings of -F, else of the context, else of the environment."""
+    if client_config is None and chosen is None:
+        yield
+        return
+    from broker_lite.client.client_config import chosen_security, security_of_file
+
+    if client_config is not None:
+        security = security_of_file(Path(client_config))
+    else:
+        assert chosen is not None
+        security = chosen.security()
+    with chosen_security(security):
+        yield
+
+
+def _require_reading(chosen: Context) -> None:
+    """Raise ReadOnlyContextError if the context is read-only and the command may change it."""
+    if not chosen.read_only:
+        return
+    context = click.get_current_context()
+    words = tuple(context.command_path.split()[1:])
+    # A member of a group commits offsets.
+    if words not in READING or (words == ("consume",) and context.params.get("group")):
+        raise ReadOnlyContextError(
+            f"context {chosen.name!r} is read-only, and 'logbus {' '.join(words)}' may change its "
+            "cluster. Name the cluster with -b, or use another context"
+        )
 
 
 def settings_option(command: F) -> F:

@@ -14,6 +14,7 @@ import click
 from broker_lite import __version__
 from broker_lite.errors import (
     BrokerNotAvailableError,
+    ContextNotFoundError,
     CoordinationUnavailableError,
     DeliveryTimedOutError,
     LogbusError,
@@ -25,6 +26,7 @@ from broker_lite.errors import (
 )
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 EXIT_WARNING = 4
 EXIT_CRITICAL = 5
@@ -54,6 +56,10 @@ COMMANDS = {
         "Open transactions, and those that hang.",
     ),
     "user": ("broker_lite.cli.user:user", "Users and their passwords."),
+    "context": (
+        "broker_lite.cli.context_commands:context",
+        "Named clusters, and the one that commands use.",
+    ),
     "mirror": ("broker_lite.cli.mirror:mirror", "Copy a Kafka or logbus cluster, live."),
     "checkpoint": (
         "broker_lite.cli.spark_programs:checkpoint",
@@ -180,6 +186,8 @@ def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
 
 def exit_code(error: LogbusError) -> int:
     """Return the exit code of an error."""
+    if isinstance(error, ContextNotFoundError):
+        return EXIT_USAGE
     if isinstance(error, NoClusterError | SourceUnreachableError):
         return EXIT_UNREACHABLE
     if isinstance(error, _UNREACHABLE):

@@ -47,7 +47,11 @@ def find(directory: Path | None) -> Facts:
         facts = discovery.read_cluster(directory / "cluster.json")
         if facts is None:
             others = alive()
-            cure = f"these run: {names(others)}" if others else "start one with: logbus up"
+            cure = (
+                f"these run: {names(others)}"
+                if others
+                else f"start it with: logbus up --dir {directory}"
+            )
             raise NoClusterError(f"no cluster runs in {directory}; {cure}")
         return facts
     last = discovery.read_cluster(discovery.last_cluster_path())
@@ -57,6 +61,14 @@ def find(directory: Path | None) -> Facts:
         if facts is not None:
             return facts
     raise NoClusterError("no cluster of 'logbus up' runs; start one with: logbus up")
+
+
+def at(servers: str) -> Facts | None:
+    """Return the running cluster of this machine that has these addresses."""
+    for facts in alive():
+        if facts.get("bootstrap_servers") == servers:
+            return facts
+    return None
 
 
 def names(clusters: Sequence[Facts]) -> str:

@@ -22,6 +22,8 @@ import click
 from click.core import ParameterSource
 
 from broker_lite.cli import output, running, up_report
+from broker_lite.cli.context import cluster_options, key_values
+from broker_lite.cli.main import EXIT_UNREACHABLE
 from broker_lite.cli.up_report import LOG
 from broker_lite.client import discovery
 from broker_lite.errors import DirectoryLockedError, LogbusError, PortInUseError
@@ -29,6 +31,8 @@ from broker_lite.errors import DirectoryLockedError, LogbusError, PortInUseError
 if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import ClusterView
 
+STATUS_MS = 3000
+"""Time in which the brokers must answer ``status``."""
 STOP_SECONDS = 45.0
 START_SECONDS = 90.0
 NAMED_MAX = 5
@@ -99,7 +103,6 @@ def up(
     words = up_report.Words(form, port, up_report.brokers_in(where))
     if detach:
         return _detach(words)
-    from broker_lite.cli.context import key_values
     from broker_lite.local.cluster import LocalCluster
 
     settings = key_values(config, "--config") | {"host": host}
@@ -154,11 +157,49 @@ def down(directory: Path | None) -> int:
     type=click.Path(file_okay=False, path_type=Path),
     help="Of the cluster. Default: the last one that 'up' started.",
 )
+@cluster_options
 @output.output_option
-def status(directory: Path | None, form: str | None) -> int:
-    """Show whether the local cluster runs, its brokers and replicas; exit code 3 if it does not."""
-    facts = running.find(directory)
+def status(
+    directory: Path | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
+) -> int:
+    """Show a cluster's brokers and replicas; exit code 3 if a broker of it does not run.
+
+    Without --dir it is the cluster that other commands would use. Of a cluster of this machine it
+    shows processes and memory, too.
+
+    \b
+    Examples:
+      logbus status
+      logbus status --dir ./cluster
+      logbus status -b kafka1:9092,kafka2:9092 -o json
+      logbus status --context prod
+    """
+    named = bootstrap_servers or zookeeper
+    if named and directory is not None:
+        raise click.UsageError(
+            "--dir names a cluster of this machine; leave -b and --zookeeper out"
+        )
+    if directory is None and (named or any(map(os.environ.get, _VARIABLES))):
+        servers = discovery.resolve(bootstrap_servers, zookeeper)
+        facts = running.at(servers)
+        if facts is None:
+            return _show_state(*_remote_state(servers), form)
+    else:
+        facts = running.find(directory)
     shown, brokers = _state(facts)
+    code = _show_state(shown, brokers, form)
+    if code:
+        output.say(_cure(facts))
+    others = [other for other in running.alive() if not running.is_same(other, facts)]
+    if directory is None and not named and others:
+        output.say(f"also running: {running.names(others)}")
+    return code
+
+
+_VARIABLES = (discovery.ENV_BOOTSTRAP, discovery.ENV_ZOOKEEPER)
+
+
+def _show_state(shown: dict[str, Any], brokers: list[dict[str, Any]], form: str | None) -> int:
     if output.is_table(form):
         output.show_one(shown, "table")
         click.echo()
@@ -166,12 +207,39 @@ def status(directory: Path | None, form: str | None) -> int:
         output.show([row | cell for row, cell in zip(brokers, memory, strict=True)], "table")
     else:
         output.show_one(shown | {"brokers": brokers}, form)
-    if shown["running"] < len(brokers):
-        output.say(_cure(facts))
-    others = [other for other in running.alive() if not running.is_same(other, facts)]
-    if directory is None and others:
-        output.say(f"also running: {running.names(others)}")
-    return 0 if shown["running"] == len(brokers) else 3
+    return 0 if shown["running"] == len(brokers) else EXIT_UNREACHABLE
+
+
+def _remote_state(servers: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return what the brokers report of a cluster: no processes. Raises NoBrokersError."""
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.administration.health import BrokerLoad, broker_loads
+
+    with Admin(servers, timeout_ms=STATUS_MS) as admin:
+        view = admin.cluster()
+    loads = broker_loads(view)
+    brokers = []
+    for broker_id in sorted({*view.brokers, *loads}):
+        endpoint = view.brokers.get(broker_id)
+        brokers.append(
+            {
+                "id": broker_id,
+                "host": endpoint and endpoint.host,
+                "port": endpoint and endpoint.port,
+                "pid": None,
+                "metrics_port": None,
+                "running": endpoint is not None,
+                "memory_bytes": None,
+                **loads.get(broker_id, BrokerLoad(0, 0, 0))._asdict(),
+            }
+        )
+    shown: dict[str, Any] = {
+        "bootstrap_servers": servers,
+        "zookeeper": None,
+        "directory": None,
+        "running": len(view.brokers),
+    }
+    return shown | _replicas(view), brokers
 
 
 def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -199,7 +267,7 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
     }
     if shown["running"]:
         try:
-            with Admin(facts["bootstrap_servers"], timeout_ms=3000) as admin:
+            with Admin(facts["bootstrap_servers"], timeout_ms=STATUS_MS) as admin:
                 view = admin.cluster()
             shown |= _replicas(view)
             loads = broker_loads(view)

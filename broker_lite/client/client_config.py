@@ -6,9 +6,10 @@ The file has ``key=value`` lines in Kafka's or librdkafka's names; other keys ar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,27 @@ OPTIONS = frozenset({*KEYS, JAAS, FILE})
 """The options that ``security_of_options`` reads."""
 
 
+_chosen: ClientSecurity | None = None
+"""The settings of ``chosen_security``; None: those of the environment."""
+
+
+@contextlib.contextmanager
+def chosen_security(security: ClientSecurity) -> Iterator[None]:
+    """Let connections of this process that name no security use these settings in place of the
+    environment's. For a program with one cluster: the command line."""
+    global _chosen
+    before, _chosen = _chosen, security
+    try:
+        yield
+    finally:
+        _chosen = before
+
+
 def security_of_environment() -> ClientSecurity:
-    """Return the security settings of the file that LOGBUS_CLIENT_CONFIG names; without the
-    variable, none."""
+    """Return the settings of ``chosen_security``, else those of the file that LOGBUS_CLIENT_CONFIG
+    names; without the variable, none."""
+    if _chosen is not None:
+        return _chosen
     path = os.environ.get(VARIABLE)
     return security_of_file(Path(path)) if path else NO_SECURITY
 

@@ -108,7 +108,6 @@ def test_own_clients_log_in_with_a_file(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", "")  # restored, though -F sets it
     file = tmp_path / "client.properties"
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     text = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config="
@@ -119,7 +118,8 @@ def test_own_clients_log_in_with_a_file(
     file.chmod(0o600)
     assert logbus(["user", "list", "-b", servers, "-F", str(file)]) == 0
     assert "alice" in capfd.readouterr().out
-    with connect(servers) as bus:  # -F has set the variable for this process
+    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", str(file))
+    with connect(servers) as bus:
         bus.create_topic("t", partitions=1)
         with bus.producer() as producer:
             assert producer.send("t", value=b"hello").result(30).offset == 0

@@ -1,0 +1,164 @@
+"""``logbus context``: name clusters, and select the one that commands talk to."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import click
+
+from broker_lite.cli import contexts, output
+from broker_lite.cli.context import key_values
+from broker_lite.cli.contexts import Context
+from broker_lite.cli.nouns import Noun
+from broker_lite.client.discovery import join, parse_endpoints
+from broker_lite.config.client_security import USERNAME
+from broker_lite.errors import InvalidConfigError
+
+
+@click.group(cls=Noun)
+def context() -> None:
+    """Named clusters, and the one that commands use.
+
+    A command uses, in this order: -b or --zookeeper; --context; LOGBUS_CONTEXT;
+    LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER; the selected context; the cluster that 'logbus up'
+    last started. Python and Spark ignore contexts.
+
+    \b
+    Examples:
+      logbus context create prod -b kafka1:9092,kafka2:9092 --read-only
+      logbus context use prod
+      logbus topic list --context prod
+    """
+
+
+@context.command("list")
+@output.output_option
+def list_contexts(form: str | None) -> None:
+    """List contexts; the selected one is marked.
+
+    \b
+    Examples:
+      logbus context list
+      logbus context list -o json
+    """
+    found = contexts.load(contexts.path())
+    rows = [
+        {
+            "name": each.name,
+            "selected": each.name == found.selected,
+            "bootstrap_servers": each.bootstrap_servers or None,
+            "zookeeper": each.zookeeper or None,
+            "read_only": each.read_only,
+            "user": each.settings.get(USERNAME),
+        }
+        for each in found.by_name.values()
+    ]
+    output.show(rows, form)
+    if not rows:
+        output.say("there is no context; add one with: logbus context create NAME -b HOST:PORT")
+
+
+@context.command()
+@click.argument("name")
+@click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,…", help="Brokers to begin with.")
+@click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper.")
+@click.option("--read-only", is_flag=True, help="Refuse commands that change the cluster.")
+@click.option(
+    "-X",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A security setting: security.protocol, ssl.ca.location, sasl.mechanism, sasl.username, …",
+)
+@click.option("--password-file", metavar="FILE", help="File whose first line is the password.")
+@click.option(
+    "--password-command",
+    metavar="COMMAND",
+    help="Command whose first line of output is the password; run without a shell.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Keep a context of this name.")
+def create(name: str, settings: tuple[str, ...], if_not_exists: bool, **given: object) -> None:
+    """Add a context.
+
+    \b
+    Examples:
+      logbus context create prod -b kafka1:9092,kafka2:9092 --read-only
+      logbus context create prod -b kafka1:9093 -X security.protocol=SASL_SSL \\
+          -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=ann --password-command 'pass logbus'
+    """
+    if bool(given["bootstrap_servers"]) == bool(given["zookeeper"]):
+        raise click.UsageError("give the cluster's addresses: -b HOST:PORT,… or --zookeeper")
+    if not name.isprintable() or name in ("", "-"):
+        raise click.BadParameter(f"{name!r} is no name", param_hint="NAME")
+    if given["password_file"] and given["password_command"]:
+        raise click.UsageError("give --password-file or --password-command, not both")
+    values = {key: value for key, value in given.items() if value is not None}
+    if "bootstrap_servers" in values:
+        values["bootstrap_servers"] = join(parse_endpoints(str(values["bootstrap_servers"])))
+    if "password_file" in values:
+        values["password_file"] = os.path.abspath(os.path.expanduser(str(values["password_file"])))
+    pairs = key_values(settings, "-X")
+    contexts.require_no_secret(pairs)
+    found = contexts.load(contexts.path())
+    if name in found.by_name:
+        if if_not_exists:
+            return
+        raise InvalidConfigError(
+            f"there is a context {name!r}; delete it first: logbus context delete {name}"
+        )
+    new = Context(name, settings=pairs, **values)  # type: ignore[arg-type]
+    by_name = {**found.by_name, name: new}
+    contexts.save(contexts.path(), dataclasses.replace(found, by_name=by_name))
+    output.say(f"{name}: created; select it with: logbus context use {name}")
+
+
+@context.command()
+@click.argument("name", required=False)
+@click.option("--none", "is_none", is_flag=True, help="Select no context.")
+def use(name: str | None, is_none: bool) -> None:
+    """Select the context of commands that name no cluster; '-' selects the previous one.
+
+    \b
+    Examples:
+      logbus context use prod
+      logbus context use -
+      logbus context use --none
+    """
+    if (name is None) == (not is_none):
+        raise click.UsageError("give the NAME of a context, '-' for the previous one, or --none")
+    found = contexts.load(contexts.path())
+    if name == "-":
+        if not found.previous:
+            raise InvalidConfigError("no context was selected before")
+        name = found.previous
+    chosen = "" if name is None else found.get(name).name
+    previous = found.previous if chosen == found.selected else found.selected
+    contexts.save(contexts.path(), dataclasses.replace(found, selected=chosen, previous=previous))
+    output.say(f"commands use {chosen}" if chosen else "no context is selected")
+
+
+@context.command()
+@click.argument("name")
+@click.option("--if-exists", is_flag=True, help="Accept that there is no such context.")
+def delete(name: str, if_exists: bool) -> None:
+    """Delete a context. The cluster stays as it is.
+
+    \b
+    Examples:
+      logbus context delete prod
+      logbus context delete prod --if-exists
+    """
+    found = contexts.load(contexts.path())
+    if if_exists and name not in found.by_name:
+        return
+    gone = found.get(name).name
+    contexts.save(
+        contexts.path(),
+        contexts.Contexts(
+            "" if found.selected == gone else found.selected,
+            "" if found.previous == gone else found.previous,
+            {key: value for key, value in found.by_name.items() if key != gone},
+        ),
+    )
+    output.say(f"{name}: deleted")

@@ -1,0 +1,245 @@
+"""Contexts: named clusters of the command line, in ``contexts.toml`` of the user's settings.
+
+A context holds addresses and the settings of a login, never a password: ``password_file`` or
+``password_command`` give it. The file needs mode 0600, because commands in it are run. Python and
+Spark do not read it: a laptop's choice must not redirect a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import json
+import os
+import shlex
+import stat
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker_lite.client import discovery
+from broker_lite.client.client_config import JAAS, security_of
+from broker_lite.config.client_security import KEYS, NO_SECURITY, PASSWORD, ClientSecurity
+from broker_lite.errors import ContextNotFoundError, InvalidConfigError
+
+VARIABLE = "LOGBUS_CONTEXT"
+FILE = "contexts.toml"
+COMMAND_SECONDS = 60.0
+"""Maximum time of a ``password_command``, which may ask the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A named cluster. ``settings`` are security settings by their names in client files."""
+
+    name: str
+    bootstrap_servers: str = ""
+    zookeeper: str = ""
+    read_only: bool = False
+    password_file: str = ""
+    password_command: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def security(self) -> ClientSecurity:
+        """Return the security settings with the password. Raises InvalidConfigError."""
+        if not self.settings:
+            return NO_SECURITY
+        password = self._password()
+        try:
+            return security_of({**self.settings, **({PASSWORD: password} if password else {})})
+        except InvalidConfigError as error:
+            raise InvalidConfigError(f"context {self.name!r}: {error.message}") from None
+
+    def _password(self) -> str:
+        if self.password_command:
+            return _output_of(self.name, self.password_command)
+        if not self.password_file:
+            return ""
+        path = Path(self.password_file).expanduser()
+        try:
+            return path.read_text("utf-8").partition("\n")[0]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise InvalidConfigError(
+                f"context {self.name!r}: password_file {path} cannot be read: {reason}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The content of ``contexts.toml``."""
+
+    selected: str = ""
+    previous: str = ""
+    by_name: Mapping[str, Context] = field(default_factory=dict)
+
+    def get(self, name: str) -> Context:
+        """Return a context. Raises ContextNotFoundError with the nearest name."""
+        found = self.by_name.get(name)
+        if found is not None:
+            return found
+        near = difflib.get_close_matches(name, self.by_name, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; see: logbus context list"
+        raise ContextNotFoundError(f"there is no context {name!r}{hint}")
+
+
+def path(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the place of ``contexts.toml``: the XDG configuration folder's ``logbus``."""
+    env = os.environ if environment is None else environment
+    root = env.get("XDG_CONFIG_HOME")
+    return (Path(root) if root else Path.home() / ".config") / "logbus" / FILE
+
+
+def choose(
+    name: str | None, is_named: bool, environment: Mapping[str, str] | None = None
+) -> Context | None:
+    """Return the context that names the cluster of a command, or None.
+
+    ``name`` is that of --context; ``is_named``: -b or --zookeeper names the cluster. The order:
+    options, --context, LOGBUS_CONTEXT, LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, the selected
+    context. Raises ContextNotFoundError, InvalidConfigError for an invalid file.
+    """
+    env = os.environ if environment is None else environment
+    if name is None and is_named:
+        return None
+    wanted = name or env.get(VARIABLE)
+    if wanted:
+        return load(path(env)).get(wanted)
+    if env.get(discovery.ENV_BOOTSTRAP) or env.get(discovery.ENV_ZOOKEEPER):
+        return None
+    if not path(env).exists():
+        return None
+    found = load(path(env))
+    return found.get(found.selected) if found.selected else None
+
+
+def load(file: Path) -> Contexts:
+    """Read ``contexts.toml``; without the file there are none. Raises InvalidConfigError with the
+    line of a syntax error or the key of a wrong value."""
+    try:
+        text = file.read_text("utf-8")
+        mode = file.stat().st_mode
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidConfigError(f"{file} cannot be read: {reason}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InvalidConfigError(
+            f"{file} may be used by other users, and its commands are run; run: chmod 600 {file}"
+        )
+    try:
+        found = tomllib.loads(text)
+        return _contexts(found)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidConfigError(f"{file}: {error}; correct that line") from None
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"{file}: {error.message}") from None
+
+
+def save(file: Path, contexts: Contexts) -> None:
+    """Replace ``contexts.toml``, with mode 0600. Raises InvalidConfigError if it cannot."""
+    lines = ["# Clusters of the logbus command; see: logbus context --help"]
+    lines += [f"{key} = {_text(getattr(contexts, key))}" for key in ("selected", "previous")]
+    for context in contexts.by_name.values():
+        lines += ["", f"[contexts.{_text(context.name)}]"]
+        for item in dataclasses.fields(Context)[1:-1]:
+            value = getattr(context, item.name)
+            if value != item.default:
+                lines.append(f"{item.name} = {_text(value)}")
+        if context.settings:
+            pairs = ", ".join(f"{_text(k)} = {_text(v)}" for k, v in context.settings.items())
+            lines.append(f"settings = {{ {pairs} }}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        number, temporary = tempfile.mkstemp(dir=file.parent)  # has mode 0600
+        with os.fdopen(number, "w", encoding="utf-8") as new:
+            new.write("\n".join(lines) + "\n")
+        os.replace(temporary, file)
+    except OSError as error:
+        raise InvalidConfigError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def require_no_secret(settings: Mapping[str, str]) -> None:
+    """Raise InvalidConfigError for a setting that a context may not hold."""
+    for key in settings:
+        if key in (PASSWORD, JAAS):
+            raise InvalidConfigError(
+                f"{key}: a context holds no password; give --password-file FILE or "
+                "--password-command COMMAND"
+            )
+        if key not in KEYS:
+            known = ", ".join(each for each in KEYS if each != PASSWORD)
+            raise InvalidConfigError(f"{key!r} is no security setting of a client: {known}")
+
+
+def _contexts(found: Mapping[str, Any]) -> Contexts:
+    """Return checked contexts. Raises InvalidConfigError that names the key."""
+    for key, value in found.items():
+        if key not in ("selected", "previous", "contexts"):
+            raise InvalidConfigError(f"unknown key {key!r}; correct or remove it")
+        if not isinstance(value, dict if key == "contexts" else str):
+            raise InvalidConfigError(f"{key} = {value!r} has the wrong type")
+    rows = found.get("contexts", {})
+    by_name = {name: _context(name, row) for name, row in rows.items()}
+    for key in ("selected", "previous"):
+        if found.get(key) and found[key] not in by_name:
+            raise InvalidConfigError(f"{key} = {found[key]!r}: there is no such context")
+    return Contexts(found.get("selected", ""), found.get("previous", ""), by_name)
+
+
+def _context(name: str, row: Any) -> Context:
+    if not isinstance(row, dict):
+        raise InvalidConfigError(f"contexts.{name} is no table")
+    kinds = {item.name: type(item.default) for item in dataclasses.fields(Context)[1:-1]}
+    kinds["settings"] = dict
+    for key, value in row.items():
+        where = f"contexts.{name}.{key}"
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidConfigError(f"unknown key {where}{hint}")
+        if not isinstance(value, kinds[key]):
+            raise InvalidConfigError(f"{where} = {value!r}: give a {kinds[key].__name__}")
+    settings = row.get("settings", {})
+    require_no_secret(settings)
+    for key, value in settings.items():
+        if not isinstance(value, str):
+            raise InvalidConfigError(f"contexts.{name}.settings.{key} = {value!r}: give a str")
+    found = Context(name, **row)
+    if bool(found.bootstrap_servers) == bool(found.zookeeper):
+        raise InvalidConfigError(f"contexts.{name}: give bootstrap_servers or zookeeper")
+    return found
+
+
+def _output_of(name: str, command: str) -> str:
+    """Return the first line that a context's command prints; errors do not repeat its output."""
+    reason = "it printed nothing"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
+            done = subprocess.run(
+                shlex.split(command),
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+                timeout=COMMAND_SECONDS,
+            )
+        except (OSError, ValueError) as error:
+            raise InvalidConfigError(
+                f"context {name!r}: password_command {command!r} cannot be run: {error}"
+            ) from None
+        if done.returncode == 0 and done.stdout.partition("\n")[0]:
+            return done.stdout.partition("\n")[0]
+        if done.returncode:
+            reason = f"it ended with code {done.returncode}"
+    raise InvalidConfigError(f"context {name!r}: password_command {command!r}: {reason}")
+
+
+def _text(value: str | bool) -> str:
+    """Return a value as TOML writes it; JSON's strings are valid TOML."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,163 @@
+"""Contexts: which cluster a command gets, and what ``contexts.toml`` may hold."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker_lite.cli import contexts
+from broker_lite.cli.main import run
+from broker_lite.client.client_config import chosen_security, security_of_environment
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.config.secret import Secret
+from broker_lite.errors import InvalidConfigError
+
+LOGIN = (
+    *("-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"),
+    *("-X", "sasl.username=ann"),
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("LOGBUS_CONTEXT", "LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert run(["context", "create", "prod", "-b", "h1,h2:93", "--read-only"]) == 0
+    assert run(["context", "create", "dev", "--zookeeper", "z:2181/logbus"]) == 0
+    return tmp_path
+
+
+def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
+    capsys.readouterr()
+    assert run(["context", "list", "-o", "json"]) == 0
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_contexts_are_kept_with_their_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert contexts.path().stat().st_mode & 0o777 == 0o600
+    found = listed(capsys)
+    assert found["prod"]["bootstrap_servers"] == "h1:9092,h2:93"
+    assert found["prod"]["read_only"] and not found["prod"]["selected"]
+    assert found["dev"]["zookeeper"] == "z:2181/logbus" and not found["dev"]["read_only"]
+
+
+def test_selection_goes_back_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    def selected() -> list[str]:
+        return [name for name, row in listed(capsys).items() if row["selected"]]
+
+    assert run(["context", "use", "-"]) == 1
+    assert run(["context", "use", "prod"]) == run(["context", "use", "dev"]) == 0
+    assert selected() == ["dev"]
+    assert run(["context", "use", "-"]) == 0
+    assert selected() == ["prod"]
+    assert run(["context", "use", "--none"]) == 0
+    assert selected() == []
+    assert run(["context", "use", "prod"]) == run(["context", "delete", "prod"]) == 0
+    assert list(listed(capsys)) == ["dev"] and selected() == []
+    assert run(["context", "delete", "prod", "--if-exists"]) == 0
+    assert run(["context", "create", "dev", "-b", "h"]) == 1
+    assert run(["context", "create", "dev", "-b", "h", "--if-not-exists"]) == 0
+    assert listed(capsys)["dev"]["bootstrap_servers"] is None
+
+
+def test_first_name_of_a_cluster_in_the_documented_order_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def name(option: str | None = None, *, is_named: bool = False) -> str | None:
+        found = contexts.choose(option, is_named)
+        return found and found.name
+
+    assert name() is None
+    assert run(["context", "use", "prod"]) == 0
+    assert name() == "prod"
+    monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "h:1")
+    assert name() is None
+    monkeypatch.setenv("LOGBUS_CONTEXT", "dev")
+    assert name() == "dev"
+    assert name("prod") == "prod"
+    assert name(is_named=True) is None
+
+
+def test_unknown_context_offers_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topic", "list", "--context", "prd"]) == 2
+    assert "no context 'prd'; did you mean 'prod'?" in capsys.readouterr().err
+    assert run(["topic", "list", "--context", "prod", "-b", "h:1"]) == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topic", "create", "t"],
+        ["topic", "delete", "t", "--yes"],
+        ["produce", "t"],
+        ["consume", "t", "-g", "g"],
+        ["groups", "seek", "g", "t", "--to", "latest", "--yes"],
+        ["broker", "retire", "1"],
+    ],
+    ids=" ".join,
+)
+def test_read_only_context_refuses_changes_before_connecting(
+    capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert run([*command, "--context", "prod"]) == 1
+    assert "LOGBUS_READ_ONLY_CONTEXT" in capsys.readouterr().err
+
+
+def test_context_holds_no_password(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    create = ["context", "create", "x", "-b", "h", *LOGIN]
+    assert run([*create, "-X", "sasl.password=secret"]) == 1
+    assert "--password-file" in capsys.readouterr().err
+    assert run([*create, "-X", "sasl.user=ann"]) == 1
+    (home / "password").write_text("from a file\nnot this\n")
+    assert run([*create, "--password-file", str(home / "password")]) == 0
+    print_it = shlex.join([sys.executable, "-c", "print('from a command')"])
+    assert run(["context", "create", "y", "-b", "h", *LOGIN, "--password-command", print_it]) == 0
+    found = contexts.load(contexts.path()).by_name
+    for name, password in (("x", "from a file"), ("y", "from a command")):
+        security = found[name].security()
+        assert security.username == "ann" and security.demands_login
+        assert security.secret == Secret(password)
+    fails = shlex.join([sys.executable, "-c", "print('sec' + 'ret'); exit(3)"])
+    assert run(["context", "create", "z", "-b", "h", *LOGIN, "--password-command", fails]) == 0
+    with pytest.raises(InvalidConfigError, match="ended with code 3") as error:
+        contexts.load(contexts.path()).by_name["z"].security()
+    assert "secret" not in str(error.value)
+
+
+def test_chosen_security_ends_with_its_block() -> None:
+    before = security_of_environment()
+    with chosen_security(ClientSecurity(protocol="SSL")):
+        assert security_of_environment().is_tls
+    assert security_of_environment() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("selected = prod", "at line 1"),
+        ('[contexts.a]\nbootstrap_server = "h"', "contexts.a.bootstrap_server; did you mean"),
+        ('[contexts.a]\nbootstrap_servers = "h"\nread_only = "yes"', "contexts.a.read_only"),
+        ("[contexts.a]\n", "contexts.a: give bootstrap_servers or zookeeper"),
+        ('selected = "b"', "selected = 'b': there is no such context"),
+        ("color = 1", "unknown key 'color'"),
+    ],
+)
+def test_invalid_file_is_named_with_line_or_key(
+    text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contexts.path().write_text(text)
+    assert run(["context", "list"]) == 1
+    error = capsys.readouterr().err
+    assert said in error and str(contexts.path()) in error
+
+
+def test_file_that_others_may_write_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    contexts.path().chmod(0o660)
+    assert run(["context", "list"]) == 1
+    assert f"chmod 600 {contexts.path()}" in capsys.readouterr().err
