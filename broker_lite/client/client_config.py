@@ -50,6 +50,11 @@ def chosen_security(security: ClientSecurity) -> Iterator[None]:
         _chosen = before
 
 
+def is_chosen() -> bool:
+    """Return whether ``chosen_security`` is in effect."""
+    return _chosen is not None
+
+
 def security_of_environment() -> ClientSecurity:
     """Return the settings of ``chosen_security``, else those of the file that LOGBUS_CLIENT_CONFIG
     names; without the variable, none."""

@@ -14,7 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from broker_lite.client.client_config import VARIABLE, security_of_environment, security_of_file
+from broker_lite.client.client_config import (
+    VARIABLE,
+    is_chosen,
+    security_of_environment,
+    security_of_file,
+)
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError, NoClusterError
 from broker_lite.model import Endpoint
@@ -93,14 +98,14 @@ def security_for(
 ) -> ClientSecurity:
     """Return the security of connections to these brokers.
 
-    The first source wins: ``given``, the file that LOGBUS_CLIENT_CONFIG names, the file that
-    ``logbus up --secure`` wrote for the cluster with these addresses. Credentials of that file go
-    to no other address. Raises InvalidConfigError.
+    The first source wins: ``given``, the settings of ``chosen_security``, the file that
+    LOGBUS_CLIENT_CONFIG names, the file that ``logbus up --secure`` wrote for the cluster with
+    these addresses. Credentials of that file go to no other address. Raises InvalidConfigError.
     """
     env = os.environ if environment is None else environment
     if given is not None:
         return given
-    if env.get(VARIABLE):
+    if is_chosen() or env.get(VARIABLE):
         return security_of_environment()
     wanted = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
     folder = data_directory(env)

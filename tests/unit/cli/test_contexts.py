@@ -12,6 +12,7 @@ import pytest
 from broker_lite.cli import contexts
 from broker_lite.cli.main import run
 from broker_lite.client.client_config import chosen_security, security_of_environment
+from broker_lite.client.discovery import security_for
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError
@@ -134,6 +135,7 @@ def test_chosen_security_ends_with_its_block() -> None:
     before = security_of_environment()
     with chosen_security(ClientSecurity(protocol="SSL")):
         assert security_of_environment().is_tls
+        assert security_for("h:1").is_tls
     assert security_of_environment() == before
 
 
