@@ -291,7 +291,8 @@ def _topic(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
 
 
 def _partition(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
-    return _constant(item.partition, pa.int32(), rows.row_count)
+    # Not cached: a task of hundreds of small partitions would replace the cached columns.
+    return fixed(np.full(rows.row_count, item.partition, np.int32), pa.int32())
 
 
 def _offset(_: OffsetRange, rows: FetchedBatch) -> pa.Array:

@@ -305,6 +305,6 @@ Next:
   tail -f any.log | logbus produce events
   logbus consume events
   spark.readStream.format("logbus").option("subscribe", "events").load()
-  make demo FILE=any.log                       this demo with your file (also .gz)
-  make demo KILL=1                             this demo, with one broker killed halfway
+  logbus demo --file any.log                   this demo with your file (also .gz)
+  logbus demo --kill                           this demo, with one broker killed halfway
 """
