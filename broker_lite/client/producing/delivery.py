@@ -351,7 +351,8 @@ class Delivery:
         self.stale.add(batch.topic)
         if not part.held:
             # Batches that were in flight together share one backoff.
-            part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
+            part.retry_at_ms = now_ms + backoff_ms(part.refusals, self._retry_backoff_ms)
+            part.refusals += 1
             part.failures += 1
             if part.failures == REPORTED_FAILURE:
                 self.failing[batch.where] = error

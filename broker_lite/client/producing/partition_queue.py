@@ -27,6 +27,7 @@ class PartitionQueue:
         "leader_epoch",
         "next_sequence",
         "queue",
+        "refusals",
         "retry_at_ms",
         "sent_count",
         "spoiled",
@@ -42,6 +43,9 @@ class PartitionQueue:
         self.spoiled = False
         self.sent_count = 0
         self.failures = 0
+        self.refusals = 0
+        """Failures in a row since the leader epoch began. The backoff grows with them: the outage
+        before an election does not delay retries at the new leader."""
         self.error: LogbusError | None = None
         self.retry_at_ms = 0.0
         self.leader_epoch = NO_EPOCH
@@ -71,6 +75,8 @@ class PartitionQueue:
         if batch.number < 0:
             batch.number, self.sent_count = self.sent_count, self.sent_count + 1
         self.in_flight.append(batch)
+        if leader_epoch != self.leader_epoch:
+            self.refusals = 0
         self.leader_epoch = leader_epoch
 
     def returned(self, batch: ProducerBatch) -> bool:
@@ -82,7 +88,7 @@ class PartitionQueue:
 
     def accepted(self, batch: ProducerBatch) -> None:
         """Record that the batch is in the log."""
-        self.failures = 0
+        self.failures = self.refusals = 0
         self.error = None
         if batch.sequence >= 0 and batch.identity == self.identity:
             last = (batch.sequence + batch.row_count - 1) & SEQUENCE_MASK

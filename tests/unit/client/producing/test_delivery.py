@@ -28,7 +28,7 @@ from broker_lite.record.records import decode_rows
 from broker_lite.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
 
 NOT_LEADER, OUT_OF_ORDER, DUPLICATE, TOO_LARGE, UNKNOWN_PRODUCER = 6, 45, 46, 10, 59
-CORRUPT, INVALID_RECORD, UNKNOWN_ERROR = 2, 87, -1
+CORRUPT, INVALID_RECORD, UNKNOWN_ERROR, NOT_ENOUGH_REPLICAS = 2, 87, -1, 19
 
 
 def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> ProducerBatch:
@@ -567,6 +567,20 @@ def test_a_newer_leader_is_asked_at_once() -> None:
     bench.view = view(leaders=(2,), leader_epoch=6)
     assert bench.delivery.without_leader(bench.now, bench.view) == set()
     assert [each.endpoint for each in bench.send()] == [TWO]
+
+
+def test_backoff_at_a_newer_leader_begins_anew() -> None:
+    """The next leader of killed brokers refuses records until a second replica is in sync."""
+    bench = Bench()
+    bench.add(make())
+    bench.fail(bench.send()[0])
+    for _ in range(5):
+        bench.fail(bench.later()[0])
+    bench.view = view(leaders=(2,), leader_epoch=6)
+    bench.answer(bench.send()[0], NOT_ENOUGH_REPLICAS)
+    assert bench.delivery.next_due_ms(bench.now) == bench.now + 50
+    bench.answer(bench.later(50)[0], NOT_ENOUGH_REPLICAS)
+    assert bench.delivery.next_due_ms(bench.now) == bench.now + 100
 
 
 def test_a_topic_that_is_gone_fails_what_waits_for_it() -> None:
