@@ -1,18 +1,25 @@
-"""Transactional producers of Python's clients of Kafka, which use the first transaction version."""
+"""Transactional producers of Python's clients of Kafka, which use the first transaction version.
+
+Also with connections that are cut before the end of each transaction: the end then comes on a newer
+connection than the transaction's begin, and the coordinator refuses older ones only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Iterator
 
 import aiokafka
 import confluent_kafka
 import kafka
 import pytest
 from client_programs import Note
+from cutting_proxy import CuttingProxy
 
-from broker_lite.bus import Bus
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.real
 
@@ -92,3 +99,62 @@ def test_aiokafka_commits_and_aborts(
     asyncio.run(send())
     assert committed(bus, topic) == COMMITTED
     answered(versions["aiokafka"], "transactional_id, commit, abort", "served")
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
+) -> Iterator[CuttingProxy]:
+    """The only way to a cluster of one broker."""
+    with CuttingProxy() as proxy:
+        config = {"advertised.port": str(proxy.port)}
+        folder = tmp_path_factory.mktemp("proxied")
+        place = f"{zookeeper.address}/proxied/logbus"
+        with LocalCluster(1, directory=folder, config=config, zookeeper=place) as running:
+            proxy.target = f"127.0.0.1:{running.brokers[0].port}"
+            yield proxy
+
+
+def send_with_librdkafka(address: str, topic: str, cut: Callable[[], int]) -> None:
+    settings = {"bootstrap.servers": address, "transactional.id": topic, "log_level": 0}
+    producer = confluent_kafka.Producer(settings)
+    producer.init_transactions(WAIT_S)
+    for number in range(5):
+        producer.begin_transaction()
+        producer.produce(topic, b"%d" % number)
+        assert producer.flush(WAIT_S) == 0
+        assert cut()
+        (producer.abort_transaction if number % 2 else producer.commit_transaction)(WAIT_S)
+
+
+def send_with_aiokafka(address: str, topic: str, cut: Callable[[], int]) -> None:
+    async def send() -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=address, transactional_id=topic)
+        async with asyncio.timeout(WAIT_S), producer:
+            for number in range(5):
+                await producer.begin_transaction()
+                await producer.send_and_wait(topic, b"%d" % number)
+                assert cut()
+                await (producer.abort_transaction if number % 2 else producer.commit_transaction)()
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize(
+    ("client", "send"),
+    [("librdkafka", send_with_librdkafka), ("aiokafka", send_with_aiokafka)],
+    ids=["librdkafka", "aiokafka"],
+)
+def test_transaction_ends_on_another_connection_than_it_began(
+    proxy: CuttingProxy,
+    answered: Note,
+    versions: dict[str, str],
+    client: str,
+    send: Callable[[str, str, Callable[[], int]], None],
+) -> None:
+    with connect(proxy.address) as bus:
+        bus.create_topic(client, partitions=1)
+        send(proxy.address, client, proxy.cut)
+        assert committed(bus, client) == COMMITTED
+    asked = "transactions: commit, abort, with connections closed before each end"
+    answered(versions[client], asked, "served")
