@@ -173,6 +173,34 @@ def test_lag_is_reported_in_records_and_seconds(bus: Bus, topic: str) -> None:
     assert bus.admin.lag("nobody") == {}
 
 
+def test_lag_of_many_groups_is_that_of_each(bus: Bus, topic: str) -> None:
+    wheres = [TopicPartition(topic, index) for index in range(3)]
+    with bus.producer() as producer:
+        for where in wheres:
+            for _ in range(5):
+                producer.send(topic, b"x", partition=where.partition)
+    names = [f"many-{topic}-{n}" for n in range(12)]
+    for n, name in enumerate(names):
+        bus.admin.commit_offsets(name, dict.fromkeys(wheres, n % 6))
+    with bus.consumer(topic, group=f"live-{topic}", start="earliest", auto_commit=False) as live:
+        until(lambda: live.poll(0.1), what="the member reads")
+        found = bus.admin.lag_many([*names, f"live-{topic}", "nobody"])
+    assert list(found) == [*names, f"live-{topic}", "nobody"]
+    for n, name in enumerate(names):
+        rows = found[name].partitions
+        assert [rows[where].records for where in wheres] == [5 - n % 6] * 3
+        assert all((rows[where].seconds == 0) is (n % 6 == 5) for where in wheres)
+        assert (found[name].state, found[name].members) == ("Empty", ())
+    member = found[f"live-{topic}"]
+    assert (member.state, len(member.members)) == ("Stable", 1)
+    # Nothing is committed: the lag counts from the start of the log.
+    assert {row.records for row in member.partitions.values()} == {5}
+    assert {row.owner for row in member.partitions.values()} == {member.members[0].member_id}
+    assert found["nobody"].state == "Dead" and not found["nobody"].partitions
+    bus.admin.delete_topic(topic)
+    assert not any(row.partitions for row in bus.admin.lag_many(names).values())
+
+
 def test_admin_describes_disks(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
         producer.send(topic, b"v")

@@ -24,6 +24,7 @@ from broker_lite.metadata.store import (
     Suspended,
     write_surely,
 )
+from broker_lite.metadata.zookeeper import _MultiRead
 
 
 @asynccontextmanager
@@ -51,6 +52,51 @@ def test_reads_return_written_znodes(world: World) -> None:
             assert again is not None
             assert (again.data, again.version) == (b"2", 1)
             assert again.created_zxid == znode.created_zxid > 0
+
+    world.run(body())
+
+
+async def read_at_once(store: MetadataStore) -> None:
+    """Read 150 znodes, a missing one and lists of children in one turn of the loop."""
+    await store.write([Create("/a", b"1"), Create("/a/b"), Create("/a/c")])
+    await store.write([Create(f"/a/c/{n}", b"%d" % n) for n in range(150)])
+    found = await asyncio.gather(
+        *(store.get(f"/a/c/{n}") for n in range(150)),
+        store.get("/none"),
+        store.children("/a"),
+        store.children("/none"),
+        store.write([Set("/a", b"2", 0)]),
+        store.get("/a"),
+    )
+    assert [row.data for row in found[:150] if row is not None] == [b"%d" % n for n in range(150)]
+    assert found[150:154] == [None, ["b", "c"], None, None]
+    # Requests keep their order: the last read follows the write.
+    assert (found[154].data, found[154].version) == (b"2", 1)
+
+
+def test_reads_of_one_turn_of_the_loop_each_have_their_answer(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (store, _):
+            await read_at_once(store)
+
+    world.run(body())
+
+
+def test_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper before 3.6 refuses the request as one of an unknown type, and ends the connection:
+    reads in flight fail, and later ones are sent one by one."""
+    monkeypatch.setattr(_MultiRead, "type", 9999)
+
+    async def body() -> None:
+        async with started(world) as (store, _):
+            try:
+                await asyncio.gather(store.get("/a"), store.get("/b"))
+            except CoordinationUnavailableError:
+                while not store.connected:
+                    await asyncio.sleep(0.01)
+            await read_at_once(store)
 
     world.run(body())
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from broker_lite.client.administration import admin_requests, replica_requests
-from broker_lite.client.administration.group_lag import PartitionLag, lag_of, owned_by
-from broker_lite.client.administration.query_lease import holder_of, running
+from broker_lite.client.administration.group_lag import PartitionLag, owned_by
+from broker_lite.client.administration.many_groups import GroupLag, lag_of_groups
+from broker_lite.client.administration.query_lease import holder_of
 from broker_lite.client.administration.replica_requests import Reassignment
 from broker_lite.client.discovery import join, parse_endpoints, security_for
 from broker_lite.client.operations import group_requests, requests
@@ -33,8 +34,6 @@ from broker_lite.errors import (
     error_for,
 )
 from broker_lite.model import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     NAME_LENGTH_MAX,
     CommittedOffset,
     ListedOffset,
@@ -352,17 +351,9 @@ class Admin:
     ) -> dict[TopicPartition, ListedOffset]:
         """Return the first record at or after each offset and its timestamp in ms (-1: none);
         offset -1 if no such record exists yet."""
-        return requests.raise_first(self.record_times_each(after))
-
-    def record_times_each(
-        self, after: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, ListedOffset | LogbusError]:
-        """Return the same as ``record_times``, with an error in place of a failed partition's
-        row."""
-        found: dict[TopicPartition, ListedOffset | LogbusError] = self._run(
-            requests.record_times(self._cluster, after, self._deadline())
+        return requests.raise_first(
+            self._run(requests.record_times(self._cluster, after, self._deadline()))
         )
-        return found
 
     # -- groups
 
@@ -371,24 +362,21 @@ class Admin:
 
         Covers every partition with a committed offset or a reading member.
         """
-        committed = {tp: at for tp, at in self.committed(group).items() if at.offset >= 0}
-        now_ms = time.time() * 1000
-        owners = running(committed, now_ms)
-        owners |= {tp: name for name, owned in self.group_members(group).items() for tp in owned}
-        wheres = committed.keys() | owners.keys()
-        if not wheres:
-            return {}
-        view = self.cluster({tp.topic for tp in wheres})
-        led = sorted(tp for tp in wheres if view.leader(tp) is not None)
-        ends = self.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP)) if led else {}
-        new = dict.fromkeys((tp for tp in led if tp not in committed), EARLIEST_TIMESTAMP)
-        starts = {tp: committed[tp].offset for tp in led if tp in committed}
-        starts |= {tp: at.offset for tp, at in (self.list_offsets(new) if new else {}).items()}
-        unread = {tp: start for tp, start in starts.items() if start < ends[tp].offset}
-        firsts = self.record_times_each(unread) if unread else {}
-        return lag_of(
-            committed, starts=starts, ends=ends, firsts=firsts, owners=owners, now_ms=now_ms
+        found = self.lag_many([group])[group]
+        if found.error is not None:
+            raise found.error
+        return dict(found.partitions)
+
+    def lag_many(self, groups: Iterable[str]) -> dict[str, GroupLag]:
+        """Return state, members and lag of many groups, with a few requests to each broker.
+
+        A group that cannot be read has its ``error``; the others are complete. Raises
+        NoBrokersError.
+        """
+        found: dict[str, GroupLag] = self._run(
+            lag_of_groups(self._cluster, groups, lambda: time.time() * 1000, self._deadline())
         )
+        return found
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
         """Return the live members of a group and their partitions; empty without such a group."""

@@ -24,8 +24,8 @@ class PartitionLag(NamedTuple):
     - ``seconds``: age of the first unread record by its timestamp and this machine's clock. 0
       without unread records, or if only markers and aborted records are unread. None if that
       record has no timestamp or is unreadable.
-    - ``end``, ``records``, ``seconds``: None for a partition without a leader or of a deleted
-      topic.
+    - ``end``, ``records``, ``seconds``: None for a partition without a leader that answers, or of
+      a deleted topic.
     - ``owner``: the member or Spark query (its run id) that reads the partition, or None.
     """
 

@@ -7,6 +7,7 @@ See also ``group_requests`` and ``admin_requests``. No I/O; a shell runs the ste
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -349,29 +350,52 @@ def record_times(
     cluster: Cluster, after: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[ListedOffset]]:
     """Return the first record at or after each offset and its timestamp; -1 without a record."""
-    check_offsets(after)
+    found = yield from record_times_of_many(
+        cluster, {where: (offset,) for where, offset in after.items()}, deadline_ms
+    )
+    return {
+        where: rows if isinstance(rows, LogbusError) else rows[0] for where, rows in found.items()
+    }
+
+
+def record_times_of_many(
+    cluster: Cluster, after: Mapping[TopicPartition, Sequence[int]], deadline_ms: float
+) -> Operation[PerPartition[tuple[ListedOffset, ...]]]:
+    """Return the same as ``record_times`` for several offsets of each partition, in their order.
+
+    One failed offset fails its partition.
+    """
+    for where, offsets_asked in after.items():
+        for offset in offsets_asked:
+            check_offsets({where: offset})
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
         return CallExchange(
             offsets.RecordTimesRequest(
                 tuple(
                     offsets.TimePartition(
-                        cluster.view.topic_id(where.topic), where.partition, after[where]
+                        cluster.view.topic_id(where.topic), where.partition, offset
                     )
                     for where in group
+                    for offset in after[where]
                 )
             )
         )
 
     def read(
         answer: offsets.RecordTimesResponse, group: list[TopicPartition]
-    ) -> PerPartition[ListedOffset]:
-        found: PerPartition[ListedOffset] = _all_missing(group)
-        for where, row in zip(group, answer.answers):
+    ) -> PerPartition[tuple[ListedOffset, ...]]:
+        found: PerPartition[tuple[ListedOffset, ...]] = _all_missing(group)
+        rows = iter(answer.answers)
+        for where in group:
+            own = list(itertools.islice(rows, len(after[where])))
+            if len(own) < len(after[where]):
+                break
+            failed = next((row for row in own if row.error_code), None)
             found[where] = (
-                error_for(row.error_code)
-                if row.error_code
-                else ListedOffset(row.offset, row.timestamp)
+                error_for(failed.error_code)
+                if failed is not None
+                else tuple(ListedOffset(row.offset, row.timestamp) for row in own)
             )
         return found
 

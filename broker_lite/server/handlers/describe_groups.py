@@ -15,6 +15,7 @@ from broker_lite.coordinator.group import State
 from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import NO_ERROR, GroupIdNotFoundError, LogbusError, wire_code
 from broker_lite.metadata import znodes
+from broker_lite.metadata.loader import gather
 from broker_lite.metadata.native_members import NativeMember
 from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
@@ -24,6 +25,8 @@ from broker_lite.wire.tables import DescribeGroupsResponse as Response
 from broker_lite.wire.tables import build
 
 NOT_FOUND_FROM = 6
+GROUPS_AT_ONCE = 10
+"""Groups of a request that are read from ZooKeeper at the same time."""
 PROTOCOL_NATIVE = "range"
 """The assignment protocol reported for native groups."""
 
@@ -32,7 +35,9 @@ _Group = Response.DescribedGroup
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Describe each group; each has its own error in the answer."""
-    rows = [await _describe(parts, request, group) for group in message.groups]
+    rows = await gather(
+        [_describe(parts, request, group) for group in message.groups], GROUPS_AT_ONCE
+    )
     if message.include_authorized_operations:
         for row in rows:
             if not row.error_code:

@@ -19,6 +19,7 @@ from broker_lite.errors import (
     UnstableOffsetCommitError,
     wire_code,
 )
+from broker_lite.metadata.loader import gather
 from broker_lite.model import NO_OFFSET, CommittedOffset, TopicPartition
 from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
@@ -33,6 +34,8 @@ _OldTopic = Response.OffsetFetchResponseTopic
 _Topic = _Group.OffsetFetchResponseTopics
 
 BATCHED_FROM = 8
+GROUPS_AT_ONCE = 10
+"""Groups of a request that are read from ZooKeeper at the same time."""
 NONE = CommittedOffset(NO_OFFSET)
 
 FoundRow = tuple[CommittedOffset, int]
@@ -43,18 +46,23 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Read each group; each has its own error in the answer."""
     is_stable = message.require_stable
     if request.api_version >= BATCHED_FROM:
-        rows = []
         is_own = own_tag(message)
-        for wanted in message.groups:
-            code, found = await _read(
+        read = [
+            _read(
                 parts,
                 request.access,
-                wanted.group_id,
-                wanted.topics,
+                row.group_id,
+                row.topics,
                 is_stable=is_stable,
                 with_former=is_own,
             )
-            rows.append((wanted.group_id, code, found))
+            for row in message.groups
+        ]
+        names = [row.group_id for row in message.groups]
+        rows = [
+            (name, code, found)
+            for name, (code, found) in zip(names, await gather(read, GROUPS_AT_ONCE), strict=True)
+        ]
         if is_own:
             return own.OffsetFetchResponse(0, tuple(_own_group(*row) for row in rows))
         kind = _Topic.OffsetFetchResponsePartitions

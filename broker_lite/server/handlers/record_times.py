@@ -7,35 +7,56 @@ ends at the last stable offset, as lag in records does, and skips markers and ab
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
+from broker_lite.storage.log import Log
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
+
+NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
 
 
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
     """Answer each partition, in the request's order."""
-    return RecordTimesResponse(
-        tuple([await _answer(parts, request, row) for row in message.partitions])
-    )
+    answers: list[TimeAnswer] = []
+    for _, rows in itertools.groupby(
+        message.partitions, key=lambda row: (row.topic_id, row.partition)
+    ):
+        answers += await _answers(parts, request, list(rows))
+    return RecordTimesResponse(tuple(answers))
 
 
-async def _answer(parts: BrokerContext, request: RequestContext, row: TimePartition) -> TimeAnswer:
+async def _answers(
+    parts: BrokerContext, request: RequestContext, rows: Sequence[TimePartition]
+) -> list[TimeAnswer]:
+    """Answer the offsets of one partition with one turn of the disk's threads."""
+    first = rows[0]
     try:
-        request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
-        replica = parts.replicas.find_by_id(row.topic_id, row.partition)
+        request.access.check_topic_id(first.topic_id, parts.registry.snapshot.topics_by_id)
+        replica = parts.replicas.find_by_id(first.topic_id, first.partition)
         replica.check_leader()
-        log, end = replica.log, replica.last_stable_offset
-        if row.offset >= end:
-            return TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
-        found = await parts.disk.run_read(lambda: log.first_at(row.offset, end))
     except LogbusError as error:
-        return TimeAnswer(wire_code(error), NO_OFFSET, NO_TIMESTAMP)
-    if found is None:
-        return TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
-    return TimeAnswer(0, found.offset, found.timestamp_ms)
+        return [_failed(error)] * len(rows)
+    log, end = replica.log, replica.last_stable_offset
+    if all(row.offset >= end for row in rows):
+        return [NONE] * len(rows)
+    return await parts.disk.run_read(lambda: [_first(log, row.offset, end) for row in rows])
+
+
+def _first(log: Log, offset: int, end: int) -> TimeAnswer:
+    try:
+        found = None if offset >= end else log.first_at(offset, end)
+    except LogbusError as error:
+        return _failed(error)
+    return NONE if found is None else TimeAnswer(0, found.offset, found.timestamp_ms)
+
+
+def _failed(error: LogbusError) -> TimeAnswer:
+    return TimeAnswer(wire_code(error), NO_OFFSET, NO_TIMESTAMP)

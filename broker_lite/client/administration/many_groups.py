@@ -1,0 +1,299 @@
+"""The lag of many groups with few requests: ``Admin.lag`` and ``Admin.lag_many`` run it.
+
+A lookup of all coordinators, then OffsetFetch and DescribeGroups with up to ``GROUPS_AT_ONCE``
+groups for each coordinator, then ListOffsets and RecordTimes with all partitions of a leader. No
+I/O; a shell runs the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from broker_lite.client.administration.group_lag import PartitionLag, lag_of, owned_by
+from broker_lite.client.administration.query_lease import running
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.operations.requests import PerPartition, on_any_broker
+from broker_lite.client.transport.steps import CallExchange, Operation, Pause, Send, SendAll
+from broker_lite.errors import (
+    CoordinatorNotAvailableError,
+    GroupIdNotFoundError,
+    LogbusError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    CommittedOffset,
+    Endpoint,
+    ListedOffset,
+    TopicPartition,
+)
+from broker_lite.wire.calls import groups
+from broker_lite.wire.calls.groups import DescribedGroupMember
+
+GROUPS_AT_ONCE = 100
+"""Groups in one request to a coordinator."""
+TIMES_AT_ONCE = 2000
+"""Offsets in one round of RecordTimes requests."""
+TOPIC_ATTEMPTS = 3
+"""Attempts to list offsets while topics are being deleted."""
+
+DEAD = "Dead"
+"""The state of a group that does not exist."""
+
+
+class GroupLag(NamedTuple):
+    """A group, its members, and its lag in each committed or owned partition.
+
+    ``error``: why the group could not be read; the other fields are then empty. A group that does
+    not exist has the state Dead.
+    """
+
+    state: str
+    protocol_type: str = ""
+    members: tuple[DescribedGroupMember, ...] = ()
+    partitions: Mapping[TopicPartition, PartitionLag] = {}
+    error: LogbusError | None = None
+
+
+class _Progress(NamedTuple):
+    """What a coordinator reports about one group."""
+
+    state: str
+    protocol_type: str
+    members: tuple[DescribedGroupMember, ...]
+    committed: Mapping[TopicPartition, CommittedOffset]
+
+
+def lag_of_groups(
+    cluster: Cluster, names: Iterable[str], wall_ms: Callable[[], float], deadline_ms: float
+) -> Operation[dict[str, GroupLag]]:
+    """Return the lag of groups; ``wall_ms`` is the clock that records' timestamps are of."""
+    found = yield from _progress(cluster, names, deadline_ms)
+    now_ms = wall_ms()
+    good = {name: row for name, row in found.items() if isinstance(row, _Progress)}
+    owners = {name: _owners(row, now_ms) for name, row in good.items()}
+    wheres = {tp for name, row in good.items() for tp in (*row.committed, *owners[name])}
+    new = {tp for name, row in good.items() for tp in owners[name] if tp not in row.committed}
+    ends, begins = yield from _bounds(cluster, wheres, new, deadline_ms)
+    starts = {
+        name: {
+            tp: row.committed[tp].offset if tp in row.committed else begins[tp].offset
+            for tp in (*row.committed, *owners[name])
+            if tp in ends and (tp in row.committed or tp in begins)
+        }
+        for name, row in good.items()
+    }
+    unread: dict[TopicPartition, set[int]] = {}
+    for of_group in starts.values():
+        for tp, start in of_group.items():
+            if start < ends[tp].offset:
+                unread.setdefault(tp, set()).add(start)
+    times = yield from _first_unread(cluster, unread, deadline_ms)
+    lags: dict[str, GroupLag] = {}
+    for name, row in found.items():
+        if isinstance(row, LogbusError):
+            lags[name] = GroupLag("", error=row)
+            continue
+        firsts = {
+            tp: times[tp, start] for tp, start in starts[name].items() if (tp, start) in times
+        }
+        partitions = lag_of(
+            row.committed,
+            starts=starts[name],
+            ends={tp: ends[tp] for tp in starts[name]},
+            firsts=firsts,
+            owners=owners[name],
+            now_ms=now_ms,
+        )
+        lags[name] = GroupLag(row.state, row.protocol_type, row.members, partitions)
+    return lags
+
+
+def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
+    """Return the Spark query or member that reads each partition."""
+    found = running(row.committed, now_ms)
+    for member in row.members:
+        found |= dict.fromkeys(owned_by(member), member.member_id)
+    return found
+
+
+def _progress(
+    cluster: Cluster, names: Iterable[str], deadline_ms: float
+) -> Operation[dict[str, _Progress | LogbusError]]:
+    """Return the progress of groups; follow groups that move to another coordinator."""
+    order = list(dict.fromkeys(names))
+    found: dict[str, _Progress | LogbusError] = {}
+    pending, attempt = order, 0
+    while pending:
+        for at in range(0, len(pending), GROUPS_AT_ONCE * 10):
+            part = pending[at : at + GROUPS_AT_ONCE * 10]
+            homes = yield from _coordinators(cluster, part, deadline_ms)
+            found |= {name: row for name, row in homes.items() if isinstance(row, LogbusError)}
+            by_home: dict[Endpoint, list[str]] = {}
+            for name, home in homes.items():
+                if isinstance(home, Endpoint):
+                    by_home.setdefault(home, []).append(name)
+            while by_home:
+                now = {home: rows[:GROUPS_AT_ONCE] for home, rows in by_home.items()}
+                found |= yield from _ask(now, max(1.0, deadline_ms - cluster.now_ms()))
+                by_home = {
+                    home: rows[GROUPS_AT_ONCE:]
+                    for home, rows in by_home.items()
+                    if len(rows) > GROUPS_AT_ONCE
+                }
+        pending = [name for name in pending if _is_retriable(found[name])]
+        pause = backoff_ms(attempt)
+        if not pending or cluster.now_ms() + pause >= deadline_ms:
+            break
+        yield Pause(pause)
+        attempt += 1
+    return {name: found[name] for name in order}
+
+
+def _is_retriable(row: object) -> bool:
+    return isinstance(row, LogbusError) and row.retriable
+
+
+def _coordinators(
+    cluster: Cluster, names: Sequence[str], deadline_ms: float
+) -> Operation[dict[str, Endpoint | LogbusError]]:
+    request = groups.FindCoordinatorRequest(tuple(names), groups.KEY_TYPE_GROUP)
+    answer: groups.FindCoordinatorResponse = yield from on_any_broker(
+        cluster, CallExchange(request), lambda _: None, deadline_ms
+    )
+    found: dict[str, Endpoint | LogbusError] = {
+        row.key: error_for(row.error_code, row.error_message or "")
+        if row.error_code
+        else Endpoint(row.host, row.port)
+        for row in answer.coordinators
+    }
+    return {name: found.get(name) or _unanswered(name) for name in names}
+
+
+def _unanswered(name: str) -> CoordinatorNotAvailableError:
+    return CoordinatorNotAvailableError(f"group {name!r}: the broker's answer does not have it")
+
+
+def _ask(
+    by_home: Mapping[Endpoint, Sequence[str]], timeout_ms: float
+) -> Operation[dict[str, _Progress | LogbusError]]:
+    """Fetch offsets and descriptions of groups from their coordinators, all at once."""
+    sends = []
+    for home, names in by_home.items():
+        rows = tuple(groups.OffsetFetchGroup(name) for name in names)
+        sends.append(Send(home, CallExchange(groups.OffsetFetchRequest(rows)), timeout_ms))
+        described = groups.DescribeGroupsRequest(tuple(names))
+        sends.append(Send(home, CallExchange(described), timeout_ms))
+    answers = yield SendAll(sends)
+    found: dict[str, _Progress | LogbusError] = {}
+    for number, names in enumerate(by_home.values()):
+        offsets, described = answers[2 * number : 2 * number + 2]
+        failed = next(
+            (each for each in (offsets, described) if isinstance(each, LogbusError)), None
+        )
+        if failed is not None:
+            found |= dict.fromkeys(names, failed)
+            continue
+        commits = {row.group_id: row for row in offsets.groups}
+        states = {row.group_id: row for row in described.groups}
+        for name in names:
+            if name in commits and name in states:
+                found[name] = _joined(commits[name], states[name])
+            else:
+                found[name] = _unanswered(name)
+    return found
+
+
+def _joined(
+    offsets: groups.FetchedOffsetsGroup, described: groups.DescribedGroup
+) -> _Progress | LogbusError:
+    is_absent = described.error_code == GroupIdNotFoundError.code
+    for code, text in (
+        (offsets.error_code, ""),
+        (0 if is_absent else described.error_code, described.error_message or ""),
+    ):
+        if code:
+            return error_for(code, text)
+    committed: dict[TopicPartition, CommittedOffset] = {}
+    for topic in offsets.topics:
+        for row in topic.partitions:
+            if row.error_code and not isinstance(
+                error_for(row.error_code), UnknownTopicOrPartitionError
+            ):
+                return error_for(row.error_code)
+            if row.committed_offset >= 0:
+                committed[TopicPartition(topic.name, row.partition_index)] = CommittedOffset(
+                    row.committed_offset,
+                    row.committed_leader_epoch,
+                    row.metadata or "",
+                    row.topic_id,
+                    row.commit_ms,
+                )
+    state = DEAD if is_absent else described.group_state
+    return _Progress(state, described.protocol_type, described.members, committed)
+
+
+Offsets = dict[TopicPartition, ListedOffset]
+
+
+def _bounds(
+    cluster: Cluster, wheres: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
+) -> Operation[tuple[Offsets, Offsets]]:
+    """Return the ends of the partitions that have a leader, and the beginnings of ``new`` ones.
+
+    A topic that is deleted meanwhile is absent.
+    """
+    attempt = 0
+    while wheres:
+        view = yield from requests.refresh(cluster, {tp.topic for tp in wheres}, deadline_ms)
+        led = sorted(tp for tp in wheres if view.leader(tp) is not None)
+        try:
+            ends = yield from _listed(cluster, led, LATEST_TIMESTAMP, deadline_ms)
+            begins = yield from _listed(
+                cluster, [tp for tp in led if tp in new], EARLIEST_TIMESTAMP, deadline_ms
+            )
+            return ends, begins
+        except UnknownTopicOrPartitionError:
+            attempt += 1
+            if attempt == TOPIC_ATTEMPTS:
+                raise
+    return {}, {}
+
+
+def _listed(
+    cluster: Cluster, wheres: Sequence[TopicPartition], timestamp: int, deadline_ms: float
+) -> Operation[Offsets]:
+    if not wheres:
+        return {}
+    found: PerPartition[ListedOffset] = yield from requests.list_offsets(
+        cluster,
+        dict.fromkeys(wheres, timestamp),
+        isolation_level=requests.isolation_code("read_committed"),
+        deadline_ms=deadline_ms,
+    )
+    return {tp: row for tp, row in found.items() if isinstance(row, ListedOffset)}
+
+
+def _first_unread(
+    cluster: Cluster, unread: Mapping[TopicPartition, set[int]], deadline_ms: float
+) -> Operation[dict[tuple[TopicPartition, int], ListedOffset | LogbusError]]:
+    """Return the first record at or after each offset, with an error of a failed partition."""
+    found: dict[tuple[TopicPartition, int], ListedOffset | LogbusError] = {}
+    pairs = [(tp, offset) for tp, offsets in unread.items() for offset in sorted(offsets)]
+    for at in range(0, len(pairs), TIMES_AT_ONCE):
+        part: dict[TopicPartition, list[int]] = {}
+        for tp, offset in pairs[at : at + TIMES_AT_ONCE]:
+            part.setdefault(tp, []).append(offset)
+        try:
+            answers = yield from requests.record_times_of_many(cluster, part, deadline_ms)
+        except LogbusError as error:
+            answers = dict.fromkeys(part, error)
+        for tp, offsets in part.items():
+            rows = answers[tp]
+            for number, offset in enumerate(offsets):
+                found[tp, offset] = rows if isinstance(rows, LogbusError) else rows[number]
+    return found

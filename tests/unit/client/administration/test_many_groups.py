@@ -1,0 +1,100 @@
+"""Many groups with few requests: coordinators that move, fail or leave a group out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker_lite.client.administration.many_groups import GROUPS_AT_ONCE, GroupLag, lag_of_groups
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import Pause, Send, SendAll
+from broker_lite.errors import GroupIdNotFoundError, NetworkError, NotCoordinatorError
+from broker_lite.model import Endpoint
+from broker_lite.wire.calls import groups
+
+Answer = Callable[[int, str], int | NetworkError]
+"""The error code with which a port's broker answers for a group in a round."""
+
+
+def play(
+    names: list[str], home: Callable[[str, int], int], code: Callable[[str, int, int], Any]
+) -> tuple[dict[str, GroupLag], list[list[int]]]:
+    """Run the operation. ``home(group, round)`` is the coordinator's port, ``code(group, port,
+    round)`` its error code. Return the result, and the number of groups in each round's sends."""
+    now, rounds, sizes = 0.0, 0, []
+    operation = lag_of_groups(
+        Cluster((Endpoint("b", 1),), lambda: now), names, lambda: 0.0, 20_000.0
+    )
+    result: Any = None
+    try:
+        while True:
+            step = operation.send(result)
+            match step:
+                case Pause(delay_ms):
+                    now, result, rounds = now + delay_ms, None, rounds + 1
+                case Send(_, exchange):
+                    keys = exchange.call.coordinator_keys
+                    rows = [
+                        groups.FoundCoordinator(key, 0, "b", home(key, rounds), 0, None)
+                        for key in keys
+                    ]
+                    result = groups.FindCoordinatorResponse(0, tuple(rows))
+                case SendAll(sends):
+                    result = [answer(send, code, rounds) for send in sends]
+                    sizes.append([asked(send) for send in sends])
+    except StopIteration as stop:
+        return stop.value, sizes
+
+
+def asked(send: Send) -> int:
+    return len(send.exchange.call.groups)
+
+
+def answer(send: Send, code: Callable[[str, int, int], Any], rounds: int) -> Any:
+    call, port = send.exchange.call, send.endpoint.port
+    if isinstance(call, groups.OffsetFetchRequest):
+        names = [row.group_id for row in call.groups]
+        if isinstance(code(names[0], port, rounds), NetworkError):
+            return code(names[0], port, rounds)
+        return groups.OffsetFetchResponse(
+            0, tuple(groups.FetchedOffsetsGroup(name, (), 0) for name in names)
+        )
+    return groups.DescribeGroupsResponse(
+        0,
+        tuple(
+            groups.DescribedGroup(code(name, port, rounds), None, name, "Empty", "consumer", "", ())
+            for name in call.groups
+            if not isinstance(code(name, port, rounds), NetworkError)
+        ),
+    )
+
+
+def test_each_coordinator_gets_its_groups_in_parts() -> None:
+    names = [f"g{n}" for n in range(250)]
+    found, sizes = play(names, lambda name, _: 1 + int(name[1:]) % 2, lambda *_: 0)
+    assert list(found) == names
+    assert {row.state for row in found.values()} == {"Empty"}
+    assert sizes == [[GROUPS_AT_ONCE] * 4, [25] * 4]
+
+
+def test_a_group_that_moved_is_asked_at_its_new_coordinator() -> None:
+    moved = NotCoordinatorError.code
+
+    def code(name: str, port: int, _: int) -> int:
+        return moved if (name, port) == ("b", 1) else 0
+
+    found, sizes = play(["a", "b"], lambda name, rounds: 2 if rounds else 1, code)
+    assert {name: row.error for name, row in found.items()} == {"a": None, "b": None}
+    assert sizes == [[2, 2], [1, 1]]
+
+
+def test_a_broker_that_stays_away_costs_only_its_own_groups() -> None:
+    gone = NetworkError("refused")
+
+    def code(name: str, port: int, _: int) -> Any:
+        return gone if port == 2 else GroupIdNotFoundError.code if name == "none" else 0
+
+    found, _ = play(["a", "b", "none"], lambda name, _: 2 if name == "b" else 1, code)
+    assert found["b"].error is gone and not found["b"].partitions
+    assert (found["a"].state, found["a"].error) == ("Empty", None)
+    assert (found["none"].state, found["none"].error) == ("Dead", None)
