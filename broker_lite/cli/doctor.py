@@ -245,8 +245,8 @@ def source_tree() -> Finding:
         "warning",
         f"{' and '.join(unlike)} in this folder and in {home} are not the same: of a Spark script "
         "the driver may take the one and the workers the other",
-        "pip install . again, or start scripts in another folder, or export PYTHONSAFEPATH=1 "
-        "(only what is installed counts)",
+        "rm -rf build && pip install ., or start scripts in another folder, or export "
+        "PYTHONSAFEPATH=1 (only what is installed counts)",
     )
 
 
