@@ -125,12 +125,15 @@ class World:
         return answer.topics[0]
 
 
-async def ask(parts: BrokerContext, name: str, version: int, **fields: Any) -> Any:
+async def ask(
+    parts: BrokerContext, name: str, version: int, *, software: str = "", **fields: Any
+) -> Any:
     """Pass a request of a client through the broker's tables and its handler."""
     request = kind(f"{name}Request")(version=version, **fields)
     request.with_header(correlation_id=3, client_id="c")
     frame = memoryview(request.encode(header=True, framed=True))[4:]
     context = received(frame)
+    context.session.software = software
     message = tables.decode(context.api_key, version, frame, context.body_at)
     response = await handler(context.api_key)(parts, context, message)
     octets = tables.encode(context.api_key, version, 3, response)

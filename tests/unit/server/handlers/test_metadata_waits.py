@@ -11,6 +11,7 @@ from handler_world import World, run, struct
 
 from broker_lite.server.cluster.broker_registration import ELECTION_S
 from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.handlers.metadata import NOTICE_S
 
 
 async def start(world: World) -> tuple[Registry, int]:
@@ -69,6 +70,22 @@ def test_metadata_names_the_next_leader_when_a_leaders_connection_ended(
             world.brokers[number].registry.suspect(3, epoch)
         (topic,) = (await asking).topics
         assert (topic.partitions[0].error_code, topic.partitions[0].leader_id) == (0, 2)
+
+    run(body)
+
+
+def test_metadata_waits_when_a_client_notices_a_death_before_the_broker() -> None:
+    async def body(world: World) -> None:
+        registry, epoch = await start(world)
+        asking = asyncio.ensure_future(
+            world.ask("Metadata", 12, broker=2, topics=None, software="kgo v1")
+        )
+        await asyncio.sleep(NOTICE_S / 2)
+        registry.lost(3, epoch)
+        for number in (1, 2):
+            world.brokers[number].registry.suspect(3, epoch)
+        (topic,) = (await asking).topics
+        assert topic.partitions[0].leader_id == 2
 
     run(body)
 
