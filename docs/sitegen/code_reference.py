@@ -8,7 +8,7 @@ from broker_lite.errors import TABLE, LogbusError
 from broker_lite.server.metrics import COUNTER, METRICS, PREFIX, SECONDS
 from pyspark_logbus.lag_metrics import SPARK_METRICS
 from pyspark_logbus.options import OPTIONS, Option
-from sitegen.error_texts import ERROR_TEXTS
+from sitegen.error_texts import ERROR_TEXTS, NO_TEXT
 from sitegen.tables import cell, code, prose, table
 
 _ERRORS = """# Errors
@@ -62,7 +62,7 @@ def errors() -> str:
 
 
 def _error(row: type[LogbusError]) -> str:
-    text = ERROR_TEXTS[row.name]
+    text = ERROR_TEXTS.get(row.name, NO_TEXT)
     facts = [f"`[LOGBUS_{row.name}]`", f"class `{row.__name__}`", f"code {row.code}"]
     facts += ["retriable"] if row.retriable else []
     facts += ["definite"] if row.definite else ["may have taken effect"]

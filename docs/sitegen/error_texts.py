@@ -16,6 +16,9 @@ class Text(NamedTuple):
     cure: str
 
 
+NO_TEXT = Text("", "")
+"""For an error that has no text yet; a test names it."""
+
 _RETRIED = "Clients retry by themselves."
 _LOAD = "Wait. Clients retry by themselves until `delivery.timeout.ms` or the call's deadline."
 _METADATA = "Clients refresh their metadata and retry."
@@ -50,7 +53,8 @@ ERROR_TEXTS: Mapping[str, Text] = {
     ),
     "LEADER_NOT_AVAILABLE": Text(
         "No in-sync replica of the partition is alive, so none may lead.",
-        "Start the brokers that `logbus health` names.",
+        "Start the brokers that `logbus health` names. If their disks are lost for ever, see "
+        "[a lost disk](../operations/drill.md#a-disk-is-lost).",
     ),
     "NOT_LEADER_OR_FOLLOWER": Text(
         "The request reached a broker that no longer leads the partition.",
@@ -409,7 +413,8 @@ ERROR_TEXTS: Mapping[str, Text] = {
     "COORDINATION_UNAVAILABLE": Text(
         "ZooKeeper does not answer. Producing and fetching continue; elections, administration "
         "and offset commits wait.",
-        "Restore ZooKeeper's quorum.",
+        "Restore ZooKeeper's quorum; see "
+        "[the drill](../operations/drill.md#zookeeper-loses-its-quorum).",
     ),
     "WRITE_CONFLICT": Text(
         "Other writers changed the same znode during every attempt of a write.",
@@ -483,6 +488,14 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "The coordinator did not answer the end of a transaction in time.",
         "Call `commit()` again (or `abort()`, if that was called): a repeat cannot reach another "
         "transaction.",
+    ),
+    "CONTEXT_NOT_FOUND": Text(
+        "No context has the name that `--context`, `LOGBUS_CONTEXT` or `logbus context use` gives.",
+        "List contexts with `logbus context list`, or create one with `logbus context create`.",
+    ),
+    "READ_ONLY_CONTEXT": Text(
+        "The command changes a cluster, and the context was created with `--read-only`.",
+        "Name the cluster with `-b`, or use a context that may change it.",
     ),
     "TLS_FAILED": Text(
         "A TLS handshake failed, or only one side speaks TLS.",
