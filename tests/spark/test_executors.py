@@ -1,0 +1,167 @@
+"""The exactly-once sink with executors of their own, of which one dies and one is too slow.
+
+Master and workers run in the driver's JVM, as in Spark's ``local-cluster[2,1,1024]``; each worker
+has a host of its own, because Spark speculates on another host only. The driver is a process of its
+own, since a session of another kind cannot live beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import until
+from spark_processes import QUICK_JVM
+from spark_queries import records
+
+from broker_lite.bus import Bus, connect
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+VALUES = [f"{number:02}" for number in range(20)]
+
+DRIVER = """
+import os, sys, time
+from pathlib import Path
+from pyspark import SparkConf, SparkContext, TaskContext
+from pyspark.sql import SparkSession
+import pyspark_logbus as logbus
+
+servers, folder = sys.argv[1:]
+folder = Path(folder)
+conf = SparkConf().setAll({
+    **logbus.spark_conf(),
+    "spark.ui.enabled": "false", "spark.master.rest.enabled": "false",
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2",
+    "spark.speculation": "true", "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "1s", "spark.worker.timeout": "600",
+}.items())
+SparkContext._ensure_initialized(conf=conf)
+jvm, gateway = SparkContext._jvm, SparkContext._gateway
+deploy, settings = jvm.org.apache.spark.deploy, jvm.org.apache.spark.SparkConf()
+master = getattr(deploy.master, "Master$").__getattr__("MODULE$").startRpcEnvAndEndpoint(
+    "127.0.0.1", 0, 0, settings)._1()
+address = f"spark://127.0.0.1:{master.address().port()}"
+masters = gateway.new_array(jvm.java.lang.String, 1)
+masters[0] = address
+workers = getattr(deploy.worker, "Worker$").__getattr__("MODULE$")
+for number in (1, 2):
+    workers.startRpcEnvAndEndpoint(f"127.0.0.{number}", 0, 0, 1, 1024, masters,
+        str(folder / f"worker-{number}"), jvm.scala.Option.apply(number), settings,
+        jvm.scala.Option.apply(None))
+conf.setMaster(address)
+spark = SparkSession(SparkContext(conf=conf))
+spark.sparkContext.setLogLevel("OFF")
+
+def run(name):
+    def look(batches):
+        context = TaskContext.get()
+        for batch in batches:
+            yield batch
+            # The rows are with the sink's producer, or on the brokers.
+            if context.partitionId() or context.attemptNumber():
+                continue
+            status = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2]
+            new = folder / f"{name}.new"
+            new.write_text(status.split()[1])
+            new.rename(folder / f"{name}.waiting")
+            while not (folder / f"{name}.go").exists():
+                time.sleep(0.01)
+
+    read = (spark.readStream.format("logbus").option("bootstrap.servers", servers)
+            .option("subscribe", "executors-in").option("startingOffsets", "earliest").load())
+    query = (read.select("value").mapInArrow(look, "value binary")
+             .writeStream.format("logbus").option("bootstrap.servers", servers)
+             .option("topic", f"executors-{name}").option("deliveryGuarantee", "exactly_once")
+             .option("checkpointLocation", str(folder / name)).trigger(availableNow=True).start())
+    query.awaitTermination()
+    print("done", name, query.exception() is None, flush=True)
+
+print("ready", flush=True)
+for name in map(str.strip, sys.stdin):
+    run(name)
+spark.stop()
+"""
+
+
+class Driver:
+    """The process with Spark; ``folder`` holds the flags of its tasks."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        self.folder = folder
+
+    def begin(self, name: str) -> int:
+        """Copy the topic to another; return the executor of the task that waits, as a pid."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{name}\n")
+        self._process.stdin.flush()
+        waiting = self.folder / f"{name}.waiting"
+        until(lambda: waiting.exists() or self._process.poll() is not None)
+        return int(waiting.read_text())
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def let_go(self, name: str) -> None:
+        (self.folder / f"{name}.go").touch()
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    folder, servers = tmp_path_factory.mktemp("executors"), cluster.bootstrap_servers
+    with connect(servers) as bus:
+        bus.create_topic("executors-in", partitions=2)
+        with bus.producer() as producer:
+            for number, value in enumerate(VALUES):
+                producer.send("executors-in", value.encode(), partition=number % 2)
+    environment = {name: value for name, value in os.environ.items() if name[:6] != "SPARK_"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", DRIVER, servers, str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder,
+            env=environment | QUICK_JVM,
+        )  # fmt: skip
+        with process:
+            made = Driver(process, folder)
+            assert made.line() == "ready", (folder / "log").read_text()[-4000:]
+            yield made
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(60)
+
+
+def output(bus: Bus, name: str) -> str:
+    topic = f"executors-{name}"
+    bus.create_topic(topic, partitions=2)
+    return topic
+
+
+def visible(bus: Bus, topic: str) -> list[Any]:
+    return sorted(record.value.decode() for record in records(bus, topic))
+
+
+def test_rows_of_a_killed_executor_are_written_once(bus: Bus, driver: Driver) -> None:
+    topic = output(bus, "killed")
+    os.kill(driver.begin("killed"), signal.SIGKILL)
+    assert driver.line() == "done killed True"
+    assert visible(bus, topic) == VALUES
+
+
+def test_speculative_attempt_is_counted_once(bus: Bus, driver: Driver) -> None:
+    topic = output(bus, "slow")
+    driver.begin("slow")
+    # Another attempt of the task overtakes the one that waits.
+    assert driver.line() == "done slow True"
+    driver.let_go("slow")
+    assert visible(bus, topic) == VALUES
