@@ -166,3 +166,50 @@ def test_write_with_a_version_is_idempotent(queries, bus):
     assert len(visible(bus, target)) == 10
     write(4)
     assert len(visible(bus, target)) == 20
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False], ids=["with a version", "without"])
+def test_write_in_foreach_batch_is_atomic_and_idempotent_with_a_version(
+    queries, bus, is_idempotent
+):
+    source, target = queries.topic(3, 3), queries.topic(0, 0)
+    checkpoint = queries.checkpoint()
+
+    def write(frame, batch):
+        options = {"transactionalId": f"each-{target}", "transactionVersion": str(batch)}
+        queries.write(
+            frame.select("value"),
+            topic=target,
+            **EXACTLY_ONCE,
+            **(options if is_idempotent else {}),
+        )
+
+    def run():
+        read = queries.stream(subscribe=source, startingOffsets="earliest")
+        trigger = {"availableNow": True}
+        query = queries.start(read, checkpoint=checkpoint, trigger=trigger, each=write)
+        query.awaitTermination()
+        assert query.exception() is None
+
+    run()
+    once = queries.values(source)
+    assert visible(bus, target) == once
+    forget_last_commit(checkpoint)
+    run()
+    assert visible(bus, target) == (once if is_idempotent else sorted(once + once))
+
+
+def test_replay_of_a_committed_batch_leaves_the_state_of_the_query_whole(queries, bus):
+    """The replay reads its rows to the end, or the state before the sink would not be committed."""
+    source, target = queries.topic(2, 2), queries.topic(0, 0)
+    checkpoint = queries.checkpoint()
+
+    def distinct(rows):
+        return rows.dropDuplicates(["value"])
+
+    copy(queries, source, target, checkpoint, distinct)
+    assert visible(bus, target) == ["0", "1"]
+    forget_last_commit(checkpoint)
+    queries.fill(source, 3, 4)
+    copy(queries, source, target, checkpoint, distinct)
+    assert visible(bus, target) == ["0", "1", "2", "3"]

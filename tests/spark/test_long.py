@@ -52,13 +52,19 @@ def read(reader, topic):
 assert read(spark.read, source).count() == 5
 (spark.range(5).selectExpr("concat('batch-', id) value").write.format("logbus").mode("append")
  .option("bootstrap.servers", servers).option("topic", source).save())
+for _ in range(2):
+    (spark.range(5).selectExpr("concat('once-', id) value").write.format("logbus").mode("append")
+     .option("bootstrap.servers", servers).option("topic", source)
+     .option("deliveryGuarantee", "exactly_once").option("transactionalId", "connect")
+     .option("transactionVersion", "1").save())
 query = (read(spark.readStream, source).select("value").writeStream.format("logbus")
          .option("bootstrap.servers", servers).option("topic", sink)
+         .option("deliveryGuarantee", "exactly_once")
          .option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
 query.awaitTermination(60)
 assert query.exception() is None, query.exception()
 rows = sorted(bytes(row.value).decode() for row in read(spark.read, sink).collect())
-assert rows == sorted([str(n) for n in range(5)] + [f"batch-{n}" for n in range(5)]), rows
+assert rows == sorted(word + str(n) for word in ("", "batch-", "once-") for n in range(5)), rows
 try:
     read(spark.read, "nowhere").count()
 except Exception as error:
