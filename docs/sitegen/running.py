@@ -130,7 +130,12 @@ def run_all(notebooks: list[Path]) -> Iterator[tuple[Path, Run]]:
 
     import pyspark_logbus as logbus
 
-    here = {"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}
+    here = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.showConsoleProgress": "false",
+    }
     builder = SparkSession.builder.master("local[2]").config(map=logbus.spark_conf() | here)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
