@@ -7,6 +7,8 @@ import socket
 import time
 from typing import Any, TypeVar
 
+from patience import PATIENCE_S
+
 from broker_lite.wire.api import Call, correlation_id_of, decode_call, encode_call
 from broker_lite.wire.calls.cluster import MetadataRequest
 from broker_lite.wire.frame import FrameReceiver
@@ -69,7 +71,7 @@ class PlainConnection:
 
 def until_known(bootstrap_servers: str, topic: str, topic_id: str) -> None:
     """Wait until each of these brokers returns this id for the topic."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     for address in bootstrap_servers.split(","):
         with PlainConnection(address) as connection:
             while connection.call(MetadataRequest((topic,))).topics[0].topic_id != topic_id:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from broker_lite.cli import supervisor
 from broker_lite.client import discovery
@@ -63,7 +64,7 @@ def logbus(tmp_path: Path) -> Iterator[Logbus]:
         )
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -185,7 +186,7 @@ def test_broker_that_fails_to_start_is_reported_and_retried(
 @contextlib.contextmanager
 def taken(port: int) -> Iterator[None]:
     """The port is listened on, from the moment on that its owner has left it."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             listener = socket.create_server(("127.0.0.1", port))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from broker_lite.local.guard import Guard
 from broker_lite.local.process import end, is_running, memory_bytes, start_mark
@@ -34,7 +35,7 @@ time.sleep(600)
 """
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"condition not met within {seconds} s"
