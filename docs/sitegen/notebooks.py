@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,8 @@ import nbformat
 SEPARATOR = "# COMMAND ----------"
 MAGIC = "# MAGIC"
 TITLE = "# DBTITLE 1,"
+_FOLDED = "Outside Databricks"
+"""The title of the cell that a reader rarely wants to see; it is folded on the page."""
 
 
 class Output(NamedTuple):
@@ -72,8 +75,12 @@ def page(path: Path, outputs: Outputs) -> str:
             if cell.number == 1:
                 parts.append(_downloads(path, bool(outputs)))
             continue
-        parts += [f"**{cell.title}**"] if cell.title else []
-        parts.append(f"```python\n{cell.code}\n```")
+        code = f"```python\n{cell.code}\n```"
+        if cell.title.startswith(_FOLDED):
+            parts.append(f'??? note "{cell.title}"\n\n{textwrap.indent(code, "    ")}')
+        else:
+            parts += [f"**{cell.title}**"] if cell.title else []
+            parts.append(code)
         parts += [_shown(path, cell.number, row) for row in enumerate(outputs.get(cell.number, ()))]
     return "\n\n".join(parts) + "\n"
 
