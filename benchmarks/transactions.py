@@ -11,6 +11,9 @@ batch and the state of the coordinator to disk before it answers; Kafka does not
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
 on three brokers, with kill and restart in turns. Without Maven the rows of Kafka are missing.
 
+``idle_ids``: one broker starts with IDS transactional ids that have no transaction open, and with
+none; ``load_ms`` is the difference of the times until it describes an id of every state partition.
+
 ``sink``: one broker and one Spark session; both guarantees in turns, in the reverse order of the
 round before. ``write`` and ``stream`` are one batch of SINK_ROWS rows, from Parquet and from a
 topic; ``ratio`` is the median of the rounds' ratios of exactly_once to at_least_once rates.
@@ -20,6 +23,7 @@ topic; ``ratio`` is the median of the rounds' ratios of exactly_once to at_least
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import json
 import statistics
@@ -38,14 +42,21 @@ from peers.servers import KafkaServers, LogbusServers
 from peers.spark_session import SparkHost
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.administration.transactions import list_transactions
+from broker_lite.client.administration.transactions import (
+    describe_transaction,
+    list_transactions,
+)
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.wire.api import decode_call, encode_call
+from broker_lite.wire.calls.producers import InitProducerIdRequest
 
 VALUE = b"v" * 100
 WARM_S = 2.0
 WAIT_S = 60.0
 SINK_ROWS, SINK_PARTITIONS = 1_200_000, 4
 SINK_ROW = b"%0200d"
+IDS, IDS_CONNECTIONS = 100_000, 64
+STARTS = 3
 TRIGGERS, TRIGGERS_WARM = 40, 10
 GUARANTEES = ("at_least_once", "exactly_once")
 CASES = tuple(itertools.product((1, 3), (1, 10, 100), (1, 4)))
@@ -154,6 +165,50 @@ def coordinator_killed(kills: int) -> dict[str, Any]:
     }
 
 
+async def begin_ids(host: str, port: int, names: list[str]) -> None:
+    """Begin transactional ids, one after another on each of several connections."""
+
+    async def run(part: list[str]) -> None:
+        reader, writer = await asyncio.open_connection(host, port)
+        for name in part:
+            request = InitProducerIdRequest(name)
+            writer.write(encode_call(request, 1, "bench"))
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            answer = decode_call(request, memoryview(await reader.readexactly(size)))
+            assert not answer.error_code, answer
+        writer.close()
+
+    parts = (names[number::IDS_CONNECTIONS] for number in range(IDS_CONNECTIONS))
+    await asyncio.gather(*map(run, parts))
+
+
+def idle_ids(count: int) -> dict[str, Any]:
+    """Time the start of a coordinator of so many ids beside that of a few."""
+    few = [f"idle-{number}" for number in range(60)]
+    names = few + [f"idle-{number}" for number in range(len(few), count)]
+    with LocalCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        (broker,) = cluster.brokers
+        producer(cluster.bootstrap_servers, "first")  # The state topic exists from now on.
+
+        def start() -> float:
+            broker.stop()
+            broker.start()
+            began = time.perf_counter()
+            for name in few:
+                admin.run(lambda cluster, ms, name=name: describe_transaction(cluster, name, ms))
+            return time.perf_counter() - began
+
+        took = []
+        for rows in (few, names):
+            asyncio.run(begin_ids(broker.host, broker.port, rows))
+            took.append(statistics.median(start() for _ in range(STARTS)))
+    return {
+        "ids": count,
+        "load_ms": round(1000 * (took[1] - took[0])),
+        "few_ms": round(1000 * took[0]),
+    }
+
+
 class SinkBench:
     """A cluster of one broker, a Spark session, and the input of both guarantees."""
 
@@ -245,7 +300,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", default="rf1,rf3,coordinator_killed,sink")
+    parser.add_argument("--only", default="rf1,rf3,coordinator_killed,idle_ids,sink")
     options = parser.parse_args()
     wanted = options.only.split(",")
     result: dict[str, Any] = {}
@@ -254,6 +309,8 @@ def main() -> None:
             result |= side_by_side(factor, options.seconds)
     if "coordinator_killed" in wanted:
         result["coordinator_killed"] = coordinator_killed(options.kills)
+    if "idle_ids" in wanted:
+        result["idle_ids"] = idle_ids(IDS)
     if "sink" in wanted:
         result |= sink(options.rounds)
     print(json.dumps(result))
