@@ -28,6 +28,9 @@ from pyspark_logbus.query_options import WriteOptions
 log = logging.getLogger("pyspark_logbus")
 
 NO_PRODUCER = -1
+ABORT_ATTEMPT_MS = 1_000
+"""Maximum ms for which a failed task waits for its attempt's abort. Spark destroys the process of a
+killed task after 2 s (spark.python.task.killTimeout)."""
 REPLAY_MISMATCHES = (SinkAheadOfCheckpointError, SinkRowsDifferError)
 
 
@@ -138,8 +141,9 @@ def abort(
     """Abort a batch. It never undoes a decision; without an answer, the coordinator aborts the
     batch after ``transaction.timeout.ms`` of silence.
 
-    ``write`` is that of a ``df.write``. The driver of a stream knows its sink from an attempt only;
-    without one, the next run of the query takes over and aborts.
+    ``write`` is that of a ``df.write``. Spark names a stream's sink to tasks only, so its driver
+    knows the sink from a finished attempt. Without one, ``abort_attempt`` has ended those that
+    failed; what a killed process leaves, the next run of the query or the silence aborts.
     """
     attempts = [message for message in messages if isinstance(message, Attempt)]
     batch = write or (attempts[0] if attempts else None)
@@ -153,16 +157,30 @@ def abort(
         log.warning("batch %d could not be aborted now: %s", batch.batch, error)
 
 
+def abort_attempt(options: WriteOptions, identity: TaskIdentity, producer: tuple[int, int]) -> None:
+    """Abort this task's failed attempt alone, so that it hides no records from readers.
+
+    Spark gets no message of the attempt, so no commit names it. Without an answer, the attempt ends
+    with its batch.
+    """
+    try:
+        _end(options, identity, is_commit=False, winners=(producer,), timeout_ms=ABORT_ATTEMPT_MS)
+    except LogbusError as error:
+        log.debug("attempt of task %d could not be aborted now: %s", identity.task, error)
+
+
 def _end(
     options: WriteOptions,
-    attempt: Attempt | BatchWrite,
+    attempt: Attempt | BatchWrite | TaskIdentity,
     *,
     is_commit: bool,
     winners: tuple[tuple[int, int], ...] = (),
     rows: int = 0,
+    timeout_ms: int = 0,
 ) -> None:
     from broker_lite.client.transactions.batch_end import end_batch
     from broker_lite.wire.calls.sinks import EndBatchRequest
 
     request = EndBatchRequest(attempt.sink, attempt.run, attempt.batch, is_commit, winners, rows)
-    end_batch(options.bootstrap_servers, options.client_id, request, options.transaction_timeout_ms)
+    timeout_ms = timeout_ms or options.transaction_timeout_ms
+    end_batch(options.bootstrap_servers, options.client_id, request, timeout_ms)

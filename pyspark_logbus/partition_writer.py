@@ -36,7 +36,7 @@ from broker_lite.model import NO_EPOCH
 from broker_lite.record.arrays import bitmap, fixed, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from broker_lite.wire.calls.sinks import JoinBatchRequest
-from pyspark_logbus.exactly_once import NO_PRODUCER, Attempt, TaskIdentity
+from pyspark_logbus.exactly_once import NO_PRODUCER, Attempt, TaskIdentity, abort_attempt
 from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.worker_memory import keep_for_next_rows
@@ -158,26 +158,32 @@ def write_attempt(
     """
     pair: tuple[int, int] = (NO_PRODUCER, NO_EPOCH)
     rows, is_open, is_committed = 0, False, False
-    with _sink_of_task(options, identity.sink) as sink:
-        producer = sink.producer
-        assert isinstance(producer, AttemptProducer)
-        producer.keep(identity.run, identity.batch, options.transaction_timeout_ms)
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            if not is_open and not is_committed:
-                joined = _join(producer, options, identity)
-                is_committed = joined is None
-                if joined is not None:
-                    pair, is_open = joined, True
-            rows += batch.num_rows
+    try:
+        with _sink_of_task(options, identity.sink) as sink:
+            producer = sink.producer
+            assert isinstance(producer, AttemptProducer)
+            producer.keep(identity.run, identity.batch, options.transaction_timeout_ms)
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                if not is_open and not is_committed:
+                    joined = _join(producer, options, identity)
+                    is_committed = joined is None
+                    if joined is not None:
+                        pair, is_open = joined, True
+                rows += batch.num_rows
+                if is_open:
+                    for _ in _send(sink, batch, columns):
+                        pass
             if is_open:
-                for _ in _send(sink, batch, columns):
-                    pass
+                producer.finish()
+            else:
+                producer.leave()
+    except BaseException:
+        # Also the interruption of a killed task: its records would hide later ones from readers.
         if is_open:
-            producer.finish()
-        else:
-            producer.leave()
+            abort_attempt(options, identity, pair)
+        raise
     return Attempt(identity, pair, rows)
 
 

@@ -46,7 +46,7 @@ class KeepBatch(NamedTuple):
 
 class EndBatch(NamedTuple):
     """The driver ends a batch. ``winners`` are the attempts to commit; ``rows`` is their number of
-    rows."""
+    rows. An abort with ``winners`` ends only these attempts: a failed task sends it."""
 
     token: int
     sink: str

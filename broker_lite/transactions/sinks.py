@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from broker_lite.errors import (
     ConcurrentTransactionsError,
@@ -63,7 +64,7 @@ class _Sink:
     attempts: set[int] = field(default_factory=set)
     """Slots of this sink that are not free."""
     unmarked: set[int] = field(default_factory=set)
-    """Slots whose markers are not done."""
+    """Slots whose markers are being sent."""
     freeing: set[int] = field(default_factory=set)
     """Slots whose markers are done, and that the log does not hold as free. The head opens in the
     log after they are: until then another coordinator must end these attempts as decided."""
@@ -233,7 +234,7 @@ class SinkPartition:
         self._check_not_behind(event, head)
         for producer_id in sink.attempts:
             slot = self._slots[producer_id]
-            if _is_attempt(slot, event) and producer_id not in sink.unmarked:
+            if _is_same_attempt(slot, event) and producer_id not in sink.unmarked:
                 if producer_id in self._opening:
                     self._opening[producer_id].append(event.token)
                 else:
@@ -335,7 +336,10 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
-        """End the attempts up to a batch. A decision is never undone."""
+        """End the attempts up to a batch, or some attempts. A decision is never undone."""
+        if event.winners:
+            self._abort_attempts(sink, event)
+            return
         is_open = any(self._slots[row].batch <= event.batch for row in sink.attempts)
         if event.batch <= head.batch or not is_open:
             self._reply(event, ev.SinkResult())
@@ -344,23 +348,47 @@ class SinkPartition:
         else:
             self._write_head(event.sink, _aborting(head, event.batch, self._day()), event)
 
+    def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
+        """Abort attempts that have failed, before their batch ends.
+
+        No record precedes the markers: a failed attempt has no message for Spark's driver, so no
+        decision names it. A next coordinator aborts the attempt with its batch.
+        """
+        if sink.is_busy:
+            self._park(sink, event)
+            return
+        rows = []
+        for producer_id, _ in sorted(filter(partial(self._is_attempt, event), event.winners)):
+            slot = self._slots[producer_id]
+            sink.unmarked.add(producer_id)
+            rows.append(ev.SlotMarkers(producer_id, slot.epoch + 1, False, slot.partitions))
+        if rows:
+            sink.waiting.append((event.token, self._now.monotonic_ms + ANSWER_MS))
+            self._send_rows(event.sink, sink, rows)
+        else:
+            self._reply(event, ev.SinkResult())
+
+    def _is_attempt(self, event: ev.EndBatch, pair: ProducerPair) -> bool:
+        """Return whether a pair is an open attempt of the event's batch."""
+        slot = self._slots.get(pair.producer_id)
+        return (
+            slot is not None
+            and pair.producer_id not in self._opening
+            and pair.producer_id not in self._sinks[event.sink].unmarked
+            and (slot.sink, slot.run, slot.batch, slot.epoch)
+            == (event.sink, event.run, event.batch, pair.epoch)
+        )
+
     def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
         """Return the task of an open attempt of the batch."""
-        slot = self._slots.get(winner.producer_id)
-        is_open = (
-            slot is not None
-            and winner.producer_id not in self._opening
-            and (slot.sink, slot.run, slot.batch, slot.epoch)
-            == (event.sink, event.run, event.batch, winner.epoch)
-        )
-        if slot is None or not is_open:
+        if not self._is_attempt(event, winner):
             raise ProducerFencedError(
                 f"batch {event.batch} of sink {event.sink!r}: the attempt with producer id "
                 f"{winner.producer_id} and epoch {winner.epoch} was aborted, because the batch was "
                 "silent for longer than transaction.timeout.ms or another run took over. Nothing "
                 "is committed: start the query again"
             )
-        return slot.task
+        return self._slots[winner.producer_id].task
 
     def _add(self, event: ev.AddToSlot) -> None:
         slot = self._slots.get(event.producer_id)
@@ -478,11 +506,16 @@ class SinkPartition:
         rows = []
         for producer_id in sorted(sink.attempts):
             slot = self._slots[producer_id]
-            if slot.run == head.run and slot.batch > head.ends_batch:
+            is_later = slot.run == head.run and slot.batch > head.ends_batch
+            if is_later or producer_id in sink.unmarked:
                 continue
             sink.unmarked.add(producer_id)
             is_commit = ProducerPair(producer_id, slot.epoch) in head.winners
             rows.append(ev.SlotMarkers(producer_id, slot.epoch + 1, is_commit, slot.partitions))
+        self._send_rows(name, sink, rows)
+
+    def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
+        """Send these markers; the sink is complete after the last one."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
         if sent:
@@ -653,7 +686,7 @@ class SinkPartition:
         return self._now.wall_ms // _DAY_MS
 
 
-def _is_attempt(slot: SinkSlot, event: ev.JoinBatch) -> bool:
+def _is_same_attempt(slot: SinkSlot, event: ev.JoinBatch) -> bool:
     wanted = event.run, event.batch, event.task, event.attempt
     return (slot.run, slot.batch, slot.task, slot.attempt) == wanted
 

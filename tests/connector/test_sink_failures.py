@@ -219,6 +219,30 @@ def test_straggler_without_rows_keeps_the_batch_open(make: Callable[..., Run]) -
     assert run.visible() == ["a"]
 
 
+def test_failed_attempt_hides_nothing_from_readers_and_its_batch_goes_on(
+    make: Callable[..., Run],
+) -> None:
+    """Spark's driver does not know the sink of a batch without a finished task."""
+    run = make(1)
+
+    def chunks() -> Iterator[list[str]]:
+        yield ["lost"]
+        raise ValueError("planted")
+
+    other = run.write(0, "b", task=1)
+    with pytest.raises(ValueError, match="planted"):
+        run.stream(0, chunks())
+    wheres = (TopicPartition(run.topic, 0),)
+
+    def holders() -> set[int]:
+        held = run.bus.admin.run(lambda cluster, ms: transactions.open_in_logs(cluster, wheres, ms))
+        return {row.producer_id for row in held}
+
+    until(holders, lambda found: found == {other.producer_id})
+    run.commit(0, other, run.write(0, "a"))
+    assert run.visible() == ["a", "b"] and holders() == set()
+
+
 def test_batch_without_rows_commits_nothing_also_as_the_first_of_a_run(
     make: Callable[..., Run],
 ) -> None:

@@ -229,6 +229,12 @@ class Query:
             ]
             await asyncio.sleep(rng.choice((0.0, 0.0, 2.0)) * rng.random())
             await worker.write(identity, rng.randrange(self.partitions), values)
+        except (TaskFailedError, LogbusError):
+            # A failure decides an attempt: the driver has no message of it to commit.
+            self.truth.decided.setdefault(Pair(*identity), False)
+            failed = EndBatchRequest(self.name, run, batch, False, (identity,))
+            self._spawn(worker.ask(failed, TIMEOUT_MS / 3))
+            raise
         finally:
             keeper.cancel()
         return answer.producer_id, answer.producer_epoch

@@ -1,4 +1,4 @@
-"""The driver's end of a micro-batch: commit or abort it at the sink's coordinator.
+"""The end of a micro-batch: commit or abort it, or a failed attempt, at the sink's coordinator.
 
 Spark commits in a process of its own, which imports neither pyarrow nor the producer.
 """

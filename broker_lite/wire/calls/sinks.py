@@ -87,7 +87,7 @@ class JoinBatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndBatchRequest:
-    """Commit a batch with these attempts (producer id and epoch), or abort it."""
+    """Commit a batch with these attempts (producer id and epoch), abort it, or abort only these."""
 
     API_KEY: ClassVar[int] = ApiKey.END_BATCH
     VERSION: ClassVar[int] = 0

@@ -53,6 +53,10 @@ class World:
     unmarked: list[ev.SlotMarkers] = field(default_factory=list)
     outcomes: dict[ProducerPair, bool] = field(default_factory=dict)
     given: dict[ProducerPair, Attempt] = field(default_factory=dict)
+    failed: set[ProducerPair] = field(default_factory=set)
+    """Attempts that have failed, which no driver commits."""
+    named: set[ProducerPair] = field(default_factory=set)
+    """Attempts that have finished, because a driver wants to commit them."""
     decided: dict[tuple[str, int], tuple[frozenset[ProducerPair], int]] = field(
         default_factory=dict
     )
@@ -81,11 +85,14 @@ class World:
 
     def check_markers(self, effect: ev.SendSinkMarkers) -> None:
         head = self.heads[effect.sink]
-        assert head.state is not SinkState.OPEN, "markers without a committed decision"
         for row in effect.rows:
             pair = ProducerPair(row.producer_id, row.epoch)
             assert self.outcomes.setdefault(pair, row.is_commit) is row.is_commit, pair
             writer = ProducerPair(row.producer_id, row.epoch - 1)
+            if writer in self.failed:
+                assert not row.is_commit, "a failed attempt is committed"
+                continue
+            assert head.state is not SinkState.OPEN, "markers without a committed decision"
             assert row.is_commit is (writer in head.winners)
 
     def check_reply(self, reply: ev.SinkReply) -> None:
@@ -186,7 +193,7 @@ def test_a_batch_is_committed_once_and_its_attempts_have_one_outcome(data: st.Da
     world = World()
     actions = st.sampled_from(
         ["join"] * 4 + ["commit"] * 3 + ["settle"] * 6 + ["mark"] * 4 + ["id"] * 2
-        + ["abort", "keep", "add", "tick", "refuse", "die"]
+        + ["abort", "fail", "fail", "keep", "add", "tick", "refuse", "die"]
     )  # fmt: skip
     for token in range(data.draw(st.integers(5, 60))):
         sink, run = data.draw(st.sampled_from(SINKS)), data.draw(st.sampled_from(RUNS))
@@ -198,13 +205,21 @@ def test_a_batch_is_committed_once_and_its_attempts_have_one_outcome(data: st.Da
                 world.ask(ev.JoinBatch(token, sink, run, batch, task, attempt, 1000, parts))
             case "commit":
                 known = sorted(
-                    pair for pair, row in world.given.items() if row[:3] == (sink, run, batch)
+                    pair
+                    for pair, row in world.given.items()
+                    if row[:3] == (sink, run, batch) and pair not in world.failed
                 )
                 winners = data.draw(st.sets(st.sampled_from(known))) if known else set()
+                world.named |= winners
                 rows = len(winners)
                 world.ask(ev.EndBatch(token, sink, run, batch, True, frozenset(winners), rows))
             case "abort":
                 world.ask(ev.EndBatch(token, sink, run, batch, False))
+            case "fail" if open_pairs := sorted(set(world.given) - world.named):
+                pair = data.draw(st.sampled_from(open_pairs))
+                world.failed.add(pair)
+                failed = frozenset({pair})
+                world.ask(ev.EndBatch(token, *world.given[pair][:3], False, failed))
             case "keep":
                 world.ask(ev.KeepBatch(token, sink, run, batch))
             case "add" if world.given:
