@@ -17,7 +17,8 @@ from sim.net import Answered, Channel
 from broker_lite.client.transport.steps import CallExchange
 from broker_lite.errors import LogbusError, NetworkError, wire_code
 from broker_lite.server.dispatch import HANDLERS
-from broker_lite.server.network.context import RequestContext, Session, broker_client_id
+from broker_lite.server.network.access import broker_client_id
+from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import Call
 from broker_lite.wire.fetch import FileRange, Part
