@@ -27,6 +27,7 @@ from broker_lite.metadata.group_claims import GroupClaim, make_claim
 from broker_lite.metadata.group_kind import is_open
 from broker_lite.metadata.group_writer import GroupWriter
 from broker_lite.metadata.loader import gather
+from broker_lite.metadata.native_members import NativeMember, read_members
 from broker_lite.metadata.pending_offsets import (
     WRITE_BYTES_MAX,
     AddPart,
@@ -365,7 +366,7 @@ class GroupOffsets:
     async def fetch_stable(
         self,
         group: str,
-        partitions: Iterable[TopicPartition] | None,
+        partitions: Iterable[TopicPartition] | None = None,
         *,
         with_former: bool = False,
     ) -> FetchedOffsets:
@@ -388,7 +389,7 @@ class GroupOffsets:
     async def fetch(
         self,
         group: str,
-        partitions: Iterable[TopicPartition] | None,
+        partitions: Iterable[TopicPartition] | None = None,
         *,
         with_former: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
@@ -473,6 +474,10 @@ class GroupOffsets:
         """Return the names of a native group's registered consumers."""
         return await self._store.children(znodes.consumers_path(group)) or []
 
+    async def describe_native(self, group: str) -> list[NativeMember]:
+        """Return the live consumers of a native group, with the partitions that they own."""
+        return await read_members(self._store, group)
+
     async def is_held(self, claim: GroupClaim) -> bool:
         """Read from ZooKeeper whether the claim is still held, and watch the coordinator znode.
 
@@ -515,7 +520,7 @@ class GroupOffsets:
                 found.append(_OffsetRow(key, path, znode.version, offset.topic_id, touched_ms))
         return found
 
-    async def delete(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
+    async def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Delete the group's offsets of ``partitions``, or (None) the group.
 
         Raises GroupIdNotFoundError; NonEmptyGroupError if the group has native members, or Kafka

@@ -267,7 +267,7 @@ class Broker:
             self._config.sasl_mechanisms,
             clock=self._clock,
             users=lambda: registry.snapshot.users,
-            salt_key=await registry.salt_key(),
+            salt_key=await registry.administration.salt_key(),
             reauth_ms=self._config.reauth_ms,
         )
         registry.on_change(lambda _: logins.sweep())

@@ -13,7 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.metadata.cache import TRANSACTION_FEATURE
-from broker_lite.server.cluster.registry import SUPPORTED_FEATURES
+from broker_lite.server.cluster.registry import (
+    SUPPORTED_FEATURES,
+)
 
 PARTITIONS, RECORDS, KILL_AFTER = 3, 1500, 500
 PATIENCE_S = 90.0

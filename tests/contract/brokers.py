@@ -12,10 +12,10 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import LogbusError
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import NO_BROKER, Endpoint, PartitionKey
+from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.cluster.registry import (
     SUPPORTED_FEATURES,
     BrokerRegistration,
-    NewTopic,
     Registry,
 )
 
@@ -130,6 +130,6 @@ async def create(
     """Create a topic and return its id. Settings are keyword arguments: ``retention_ms="5"``."""
     config = {key.replace("_", "."): value for key, value in settings.items()}
     new = NewTopic(name, partitions, factor, None, config)
-    [result] = await broker.registry.create_topics([new])
+    [result] = await broker.registry.administration.create_topics([new])
     assert result.error is None, result.error
     return result.topic_id

@@ -16,7 +16,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def commit(broker: Broker, offset: int) -> None:
-    (error,) = (await broker.registry.commit_offsets("g", {T0: CommittedOffset(offset)})).values()
+    (error,) = (await broker.registry.groups.commit("g", {T0: CommittedOffset(offset)})).values()
     assert error is None
 
 
@@ -38,27 +38,27 @@ def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(wo
         registry = broker.registry
         await create(broker, "t", 1)
         await commit(broker, 5)
-        claim = await registry.claim_group("g")
-        assert await registry.is_group_open("g", "kafka")
+        claim = await registry.groups.claim("g")
+        assert await registry.groups.is_open("g", "kafka")
         taking = await native_takeover(broker)
         await commit(broker, 6)
         assert await broker.store.write(taking) is None
-        assert await registry.group_kind("g") == "native"
-        assert not await registry.is_group_open("g", "native")
+        assert await registry.groups.kind("g") == "native"
+        assert not await registry.groups.is_open("g", "native")
         claim.held = True  # As if the watch event had not arrived yet.
         with pytest.raises(NotCoordinatorError):
-            await registry.commit_offsets("g", {T0: CommittedOffset(1)}, claim)
+            await registry.groups.commit("g", {T0: CommittedOffset(1)}, claim)
         claim.held = True
         with pytest.raises(NotCoordinatorError):
-            await registry.begin_generation(claim, 1, is_empty=False, members=1)
-        assert not await registry.is_claim_held(claim)
-        assert (await registry.fetch_offsets("g"))[T0].offset == 6
+            await registry.groups.begin_generation(claim, 1, is_empty=False, members=1)
+        assert not await registry.groups.is_held(claim)
+        assert (await registry.groups.fetch("g"))[T0].offset == 6
         # A broker may write offsets of a native group without members.
         await commit(broker, 7)
-        again = await registry.claim_group("g")
+        again = await registry.groups.claim("g")
         assert (again.kind, again.value.epoch) == ("native", claim.value.epoch + 2)
-        await registry.delete_group_offsets("g")
-        assert await registry.group_kind("g") is None
+        await registry.groups.delete("g")
+        assert await registry.groups.kind("g") is None
 
     run(world, body)
 
@@ -71,26 +71,26 @@ def test_native_conversion_is_refused_if_the_group_has_changed(world: World) -> 
         await create(cluster.controller(), "t", 1)
         await commit(one, 5)
         taking = await native_takeover(one)
-        await two.registry.claim_group("g")
+        await two.registry.groups.claim("g")
         assert await one.store.write(taking) is not None
         await one.store.sync(znodes.group_path("g"))
         taking = await native_takeover(one)
-        await two.registry.delete_group_offsets("g")
+        await two.registry.groups.delete("g")
         for broker in (one, two):
             await broker.store.sync(znodes.group_path("g"))
             await commit(broker, 8)
         assert await one.store.write(taking) is not None
         await two.store.sync(znodes.group_path("g"))
         taking = await native_takeover(two)
-        claim = await two.registry.claim_group("g")
-        await two.registry.begin_generation(claim, 1, is_empty=False, members=1)
+        claim = await two.registry.groups.claim("g")
+        await two.registry.groups.begin_generation(claim, 1, is_empty=False, members=1)
         assert await two.store.write(taking) is not None
-        assert await two.registry.group_kind("g") == "kafka"
-        await two.registry.begin_generation(claim, 2, is_empty=True)
-        assert not await two.registry.is_group_open("g", "kafka"), (
+        assert await two.registry.groups.kind("g") == "kafka"
+        await two.registry.groups.begin_generation(claim, 2, is_empty=True)
+        assert not await two.registry.groups.is_open("g", "kafka"), (
             "the group stays open after its first generation"
         )
-        assert (await two.registry.fetch_offsets("g"))[T0].offset == 8
+        assert (await two.registry.groups.fetch("g"))[T0].offset == 8
 
     run(world, body)
 
@@ -100,14 +100,14 @@ def test_group_with_pending_offsets_is_not_made_native(world: World, has_pending
     """A transaction's offsets arrive between the member's reads and its write."""
 
     async def add(broker: Broker, number: int) -> None:
-        claim = await broker.registry.claim_group("g")
+        claim = await broker.registry.groups.claim("g")
         value = znodes.PendingOffsets("copier", {T0: CommittedOffset(5)})
         transaction = znodes.TransactionKey(1000, 0, number)
-        await broker.registry.add_pending_offsets(claim, transaction, value)
+        await broker.registry.groups.add_pending(claim, transaction, value)
 
     async def end(broker: Broker, number: int) -> None:
         transaction = znodes.TransactionKey(1000, 0, number)
-        await broker.registry.end_pending_offsets("g", transaction, is_commit=True)
+        await broker.registry.groups.end_pending("g", transaction, is_commit=True)
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -119,14 +119,14 @@ def test_group_with_pending_offsets_is_not_made_native(world: World, has_pending
         taking = await native_takeover(broker)
         await add(broker, 2)
         assert await broker.store.write(taking) is not None
-        assert await broker.registry.group_kind("g") == "kafka"
+        assert await broker.registry.groups.kind("g") == "kafka"
         await end(broker, 2)
-        claim = await broker.registry.claim_group("g")
+        claim = await broker.registry.groups.claim("g")
         assert await broker.store.write(await native_takeover(broker)) is None
-        assert (await broker.registry.fetch_offsets("g"))[T0].offset == 5
+        assert (await broker.registry.groups.fetch("g"))[T0].offset == 5
         with pytest.raises(NotCoordinatorError):
             value = znodes.PendingOffsets("copier", {T0: CommittedOffset(6)})
-            await broker.registry.add_pending_offsets(
+            await broker.registry.groups.add_pending(
                 claim, znodes.TransactionKey(1000, 0, 3), value
             )
 

@@ -28,21 +28,21 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 async def add(
     broker: Broker, offsets: dict[TopicPartition, int], transaction: TransactionKey = FIRST
 ) -> None:
-    claim = await broker.registry.claim_group("g")
+    claim = await broker.registry.groups.claim("g")
     rows = {key: CommittedOffset(offset) for key, offset in offsets.items()}
     value = PendingOffsets("copier", rows)
-    results = await broker.registry.add_pending_offsets(claim, transaction, value)
+    results = await broker.registry.groups.add_pending(claim, transaction, value)
     assert results == dict.fromkeys(offsets)
 
 
 async def end(
     broker: Broker, transaction: TransactionKey = FIRST, *, is_commit: bool = True
 ) -> None:
-    await broker.registry.end_pending_offsets("g", transaction, is_commit=is_commit)
+    await broker.registry.groups.end_pending("g", transaction, is_commit=is_commit)
 
 
 async def committed(broker: Broker) -> dict[TopicPartition, int]:
-    found = await broker.registry.fetch_offsets("g")
+    found = await broker.registry.groups.fetch("g")
     return {key: row.offset for key, row in found.items()}
 
 
@@ -59,11 +59,11 @@ def test_offsets_of_a_transaction_are_pending_until_it_commits(world: World) -> 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await topic(cluster)
-        await one.registry.commit_offsets("g", {T0: CommittedOffset(1), T1: CommittedOffset(1)})
+        await one.registry.groups.commit("g", {T0: CommittedOffset(1), T1: CommittedOffset(1)})
         await add(one, {T0: 5})
         await add(one, {T0: 6})
         assert await parts(one) == ["1000-0-1-0", "1000-0-1-1"]
-        stable = await two.registry.fetch_stable_offsets("g")
+        stable = await two.registry.groups.fetch_stable("g")
         assert {key: row.offset for key, row in stable.offsets.items()} == {T1: 1}
         assert stable.unstable == {T0}
         assert await committed(two) == {T0: 1, T1: 1}
@@ -71,8 +71,8 @@ def test_offsets_of_a_transaction_are_pending_until_it_commits(world: World) -> 
         assert await parts(one) == []
         # The second part of the transaction wins over the first.
         assert await committed(two) == {T0: 6, T1: 1}
-        assert (await two.registry.fetch_stable_offsets("g")).unstable == frozenset()
-        found = await two.registry.fetch_offsets("g", [T0])
+        assert (await two.registry.groups.fetch_stable("g")).unstable == frozenset()
+        found = await two.registry.groups.fetch("g", [T0])
         topic_id = one.registry.snapshot.topics["t"].topic_id
         assert found[T0] == CommittedOffset(6, topic_id=topic_id, commit_ms=1234)
 
@@ -136,9 +136,9 @@ def test_offset_written_after_the_part_stays(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
-        await broker.registry.commit_offsets("g", {T0: CommittedOffset(1)})
+        await broker.registry.groups.commit("g", {T0: CommittedOffset(1)})
         await add(broker, {T0: 5, T1: 5})
-        await broker.registry.commit_offsets("g", {T0: CommittedOffset(3)})
+        await broker.registry.groups.commit("g", {T0: CommittedOffset(3)})
         await end(broker)
         assert await committed(broker) == {T0: 3, T1: 5}
 
@@ -160,12 +160,12 @@ def test_commit_in_the_same_write_as_the_end_stays(world: World) -> None:
             return await write(operations)
 
         broker.store.write = seen  # type: ignore[method-assign]
-        rows = await broker.registry.pending_offsets("g")
-        claim = await broker.registry.claim_group("g")
-        groups = broker.registry._groups
+        rows = await broker.registry.groups.pending("g")
+        claim = await broker.registry.groups.claim("g")
+        groups = broker.registry.groups
         await asyncio.gather(
             groups._end_parts(claim, rows, is_commit=True),
-            broker.registry.commit_offsets("g", {T0: CommittedOffset(3)}, claim),
+            broker.registry.groups.commit("g", {T0: CommittedOffset(3)}, claim),
         )
         assert len(writes) == 1 and len(writes[0]) == 5, "the end and the commit took two writes"
         assert await committed(broker) == {T0: 3, T1: 5}
@@ -224,11 +224,11 @@ def test_former_coordinator_adds_no_part(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await topic(cluster)
-        claim = await one.registry.claim_group("g")
+        claim = await one.registry.groups.claim("g")
         await end(two)
         value = PendingOffsets("copier", {T0: CommittedOffset(5)})
         with pytest.raises(NotCoordinatorError):
-            await one.registry.add_pending_offsets(claim, FIRST, value)
+            await one.registry.groups.add_pending(claim, FIRST, value)
         assert await parts(two) == []
 
     run(world, body)
@@ -240,7 +240,7 @@ def test_part_added_just_before_the_end_is_ended(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
-        await broker.registry.commit_offsets("g", {T0: CommittedOffset(1)})
+        await broker.registry.groups.commit("g", {T0: CommittedOffset(1)})
         adding = asyncio.ensure_future(add(broker, {T0: 5}))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -257,7 +257,7 @@ def test_lost_answers_leave_one_outcome(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
-        await broker.registry.commit_offsets("g", {T1: CommittedOffset(1)})
+        await broker.registry.groups.commit("g", {T1: CommittedOffset(1)})
         write, losing = broker.store.write, [True]
 
         async def unsure(operations: Any) -> Any:
@@ -288,9 +288,9 @@ def test_offsets_of_a_recreated_topic_stay(world: World) -> None:
         await create(broker, "u")
         u0 = TopicPartition("u", 0)
         await add(broker, {T0: 5, u0: 6})
-        await broker.registry.delete_topics(["t"])
+        await broker.registry.administration.delete_topics(["t"])
         await create(broker, "t", 2)
-        stable = await broker.registry.fetch_stable_offsets("g")
+        stable = await broker.registry.groups.fetch_stable("g")
         assert stable.unstable == {u0}
         await end(broker)
         assert await committed(broker) == {u0: 6}
@@ -305,13 +305,13 @@ def test_group_with_pending_offsets_is_neither_deleted_nor_expired(world: World)
         await topic(cluster)
         await add(broker, {T0: 5})
         with pytest.raises(NonEmptyGroupError):
-            await broker.registry.delete_group_offsets("g")
-        assert not await broker.registry.expire_group("g", lambda age: True)
+            await broker.registry.groups.delete("g")
+        assert not await broker.registry.groups.expire("g", lambda age: True)
         assert await parts(broker) == ["1000-0-1-0"]
         await end(broker)
         assert await committed(broker) == {T0: 5}
-        await broker.registry.delete_group_offsets("g")
-        assert await broker.registry.group_kind("g") is None
+        await broker.registry.groups.delete("g")
+        assert await broker.registry.groups.kind("g") is None
 
     run(world, body)
 
@@ -322,7 +322,7 @@ def test_part_added_during_the_deletion_of_its_group_stays(world: World) -> None
         await topic(cluster)
         await add(one, {T0: 5})
         await end(one)
-        groups = one.registry._groups
+        groups = one.registry.groups
         delete = groups._delete_group
 
         async def late(claim: Any) -> Any:
@@ -330,7 +330,7 @@ def test_part_added_during_the_deletion_of_its_group_stays(world: World) -> None
             return await delete(claim)
 
         groups._delete_group = late  # type: ignore[method-assign]
-        assert not await one.registry.expire_group("g", lambda age: True)
+        assert not await one.registry.groups.expire("g", lambda age: True)
         await end(two, NEXT)
         assert await committed(two) == {T0: 6}
 
@@ -342,7 +342,7 @@ def test_large_commit_is_split_into_parts_of_one_write_each(world: World) -> Non
         broker = await cluster.start(1)
         count = 300
         await topic(cluster, count)
-        claim = await broker.registry.claim_group("g")
+        claim = await broker.registry.groups.claim("g")
         rows = {
             TopicPartition("t", n): CommittedOffset(n, metadata='"' * 4000) for n in range(count)
         }
@@ -355,7 +355,7 @@ def test_large_commit_is_split_into_parts_of_one_write_each(world: World) -> Non
 
         broker.store.write = measured  # type: ignore[method-assign]
         value = PendingOffsets("copier", rows)
-        await broker.registry.add_pending_offsets(claim, FIRST, value)
+        await broker.registry.groups.add_pending(claim, FIRST, value)
         assert len(await parts(broker)) == 15
         await end(broker)
         assert max(sizes) <= WRITE_BYTES_MAX
@@ -407,7 +407,7 @@ def test_offset_from_before_a_commit_never_passes_for_stable(world: World) -> No
 
         for name, original in originals.items():
             setattr(store, name, interrupted(original))
-        stable = await broker.registry.fetch_stable_offsets("g", [T0])
+        stable = await broker.registry.groups.fetch_stable("g", [T0])
         restore()
         assert T0 in stable.unstable or stable.offsets[T0].offset == 10 + number
         await end(broker, transaction)
@@ -415,7 +415,7 @@ def test_offset_from_before_a_commit_never_passes_for_stable(world: World) -> No
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
-        await broker.registry.commit_offsets("g", {T0: CommittedOffset(1)})
+        await broker.registry.groups.commit("g", {T0: CommittedOffset(1)})
         for number in range(1, 9):
             await fetch(broker, number)
 

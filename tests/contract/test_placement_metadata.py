@@ -26,7 +26,7 @@ from broker_lite.errors import (
 from broker_lite.model import (
     TopicPartition,
 )
-from broker_lite.server.cluster.registry import NewTopic
+from broker_lite.server.cluster.administration import NewTopic
 
 
 def test_reassignment_moves_a_partition_to_other_brokers(world: World) -> None:
@@ -35,10 +35,12 @@ def test_reassignment_moves_a_partition_to_other_brokers(world: World) -> None:
         await cluster.start(4)
         controller = cluster.controller()
         await until(lambda: len(controller.registry.snapshot.brokers) == 4)
-        [result] = await controller.registry.create_topics([NewTopic("t", 1, 2, [[1, 2]])])
+        [result] = await controller.registry.administration.create_topics(
+            [NewTopic("t", 1, 2, [[1, 2]])]
+        )
         assert result.error is None
         assert await cluster.led("t") == 1
-        assert await controller.registry.reassign({T0: [3, 4]}) == {T0: None}
+        assert await controller.registry.administration.reassign({T0: [3, 4]}) == {T0: None}
         view = view_of(controller)
         assert view.replicas == (3, 4, 1, 2)
         assert (view.adding, view.removing, view.target) == ((3, 4), (1, 2), (3, 4))
@@ -52,8 +54,8 @@ def test_reassignment_moves_a_partition_to_other_brokers(world: World) -> None:
         assert (after.adding, after.removing, after.state.leader) == ((), (), 3)
         assert isr_of(controller) == [3, 4]
         # Start a reassignment to the former brokers, and cancel it.
-        assert await controller.registry.reassign({T0: [1, 2]}) == {T0: None}
-        assert await controller.registry.reassign({T0: None}) == {T0: None}
+        assert await controller.registry.administration.reassign({T0: [1, 2]}) == {T0: None}
+        assert await controller.registry.administration.reassign({T0: None}) == {T0: None}
         assert view_of(controller).replicas == (3, 4)
 
     run(world, body)
@@ -65,9 +67,9 @@ def test_next_controller_completes_a_reassignment(world: World) -> None:
         old = cluster.controller()
         chief = old.registry.snapshot.controller_id
         here, there = [number for number in (1, 2, 3) if number != chief]
-        [result] = await old.registry.create_topics([NewTopic("t", 1, 1, [[here]])])
+        [result] = await old.registry.administration.create_topics([NewTopic("t", 1, 1, [[here]])])
         assert result.error is None
-        await old.registry.reassign({T0: [there]})
+        await old.registry.administration.reassign({T0: [there]})
         await cluster.kill(old)
         suspect(cluster, chief)
         await until(lambda: any(b.registry.is_controller for b in cluster.running))
@@ -85,7 +87,7 @@ def test_reassignment_to_a_missing_broker_is_refused(world: World) -> None:
         await three(cluster)
         controller = cluster.controller()
         await create(controller, "t", 1, factor=2)
-        outcomes = await controller.registry.reassign({T0: [1, 9]})
+        outcomes = await controller.registry.administration.reassign({T0: [1, 9]})
         assert isinstance(outcomes[T0], InvalidReplicaAssignmentError)
         assert "broker 9, which is not alive; live brokers: [1, 2, 3]" in str(outcomes[T0])
         assert view_of(controller).adding == ()
@@ -97,7 +99,7 @@ def test_replication_factor_above_the_broker_count_is_refused(world: World) -> N
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         controller = cluster.controller().registry
-        [result] = await controller.create_topics([NewTopic("t", 1, 4)])
+        [result] = await controller.administration.create_topics([NewTopic("t", 1, 4)])
         assert isinstance(result.error, InvalidReplicationFactorError)
         assert "only 3 brokers live (their ids: 1, 2, 3)" in str(result.error)
         assert "t" not in controller.snapshot.topics
@@ -112,13 +114,15 @@ def test_min_insync_replicas_above_the_replication_factor_is_refused(world: Worl
         await three(cluster)
         controller = cluster.controller().registry
         setting = {"min.insync.replicas": "3"}
-        [result] = await controller.create_topics([NewTopic("t", 1, 2, None, setting)])
+        [result] = await controller.administration.create_topics(
+            [NewTopic("t", 1, 2, None, setting)]
+        )
         assert isinstance(result.error, InvalidConfigError)
         assert "min.insync.replicas=3 is more than its replication factor 2" in str(result.error)
         await create(cluster.controller(), "t", 1, factor=3, **setting)
         with pytest.raises(InvalidConfigError, match="more than its replication factor 3"):
-            await controller.alter_topic_config("t", {"min.insync.replicas": "4"})
-        outcomes = await controller.reassign({T0: [1, 2]})
+            await controller.administration.alter_topic_config("t", {"min.insync.replicas": "4"})
+        outcomes = await controller.administration.reassign({T0: [1, 2]})
         assert isinstance(outcomes[T0], InvalidReplicaAssignmentError)
         assert "nothing could be acknowledged" in str(outcomes[T0])
         assert view_of(cluster.controller()).removing == ()
@@ -130,26 +134,26 @@ def test_default_replication_factor_counts_every_broker_that_is_not_retired(worl
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         controller = cluster.controller()
-        [result] = await controller.registry.create_topics([NewTopic("t", 2)])
+        [result] = await controller.registry.administration.create_topics([NewTopic("t", 2)])
         assert result.replication_factor == 3
         away = next(b for b in brokers if b is not controller)
         number = away.registry._config.broker_id
         cluster.running.remove(away)
         await away.registry.close()
         await until(lambda: number not in controller.registry.snapshot.brokers)
-        [result] = await controller.registry.create_topics([NewTopic("u", 1)])
+        [result] = await controller.registry.administration.create_topics([NewTopic("u", 1)])
         assert f"start [{number}], or retire them" in str(result.error)
         with pytest.raises(InvalidRequestError, match="holds replicas of t-0, t-1"):
-            await controller.registry.retire_broker(number)
+            await controller.registry.administration.retire_broker(number)
         with pytest.raises(BrokerIdNotRegisteredError):
-            await controller.registry.retire_broker(9)
+            await controller.registry.administration.retire_broker(9)
         rest = [n for n in (1, 2, 3) if n != number]
-        outcomes = await controller.registry.reassign(
+        outcomes = await controller.registry.administration.reassign(
             {TopicPartition("t", p): rest for p in range(2)}
         )
         assert set(outcomes.values()) == {None}
-        await controller.registry.retire_broker(number)
-        [result] = await controller.registry.create_topics([NewTopic("u", 1)])
+        await controller.registry.administration.retire_broker(number)
+        [result] = await controller.registry.administration.create_topics([NewTopic("u", 1)])
         assert result.replication_factor == 2
 
     run(world, body)
@@ -181,14 +185,14 @@ def test_preferred_leaders_are_elected_on_request(world: World) -> None:
         controller = cluster.controller()
         await create(controller, "t", 1, factor=3)
         preferred = await cluster.led("t")
-        outcomes = await controller.registry.elect_leaders([T0])
+        outcomes = await controller.registry.administration.elect_leaders([T0])
         assert isinstance(outcomes[T0], ElectionNotNeededError)
-        assert await controller.registry.elect_leaders(None) == {}
+        assert await controller.registry.administration.elect_leaders(None) == {}
         replicas = view_of(controller).replicas
         turned = [*replicas[1:], replicas[0]]
-        await controller.registry.reassign({T0: turned})
+        await controller.registry.administration.reassign({T0: turned})
         assert view_of(controller).state.leader == preferred
-        assert await controller.registry.elect_leaders(None) == {T0: None}
+        assert await controller.registry.administration.elect_leaders(None) == {T0: None}
         assert view_of(controller).state.leader == turned[0]
 
     run(world, body)

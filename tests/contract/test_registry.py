@@ -36,9 +36,9 @@ from broker_lite.model import (
     ReplicaId,
     TopicPartition,
 )
+from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.cluster.registry import (
     SUPPORTED_FEATURES,
-    NewTopic,
 )
 
 
@@ -131,21 +131,25 @@ def test_refused_topic_requests_explain_the_correction(world: World) -> None:
             ),
         ]
         for topic, kind, text in wrong:
-            [result] = await controller.create_topics([topic])
+            [result] = await controller.administration.create_topics([topic])
             assert type(result.error) is kind, (topic, result.error)
             assert text in str(result.error)
-        twice = await controller.create_topics([NewTopic("n", 1, 1), NewTopic("n", 1, 1)])
+        twice = await controller.administration.create_topics(
+            [NewTopic("n", 1, 1), NewTopic("n", 1, 1)]
+        )
         assert [type(row.error) for row in twice] == [InvalidRequestError] * 2
-        [result] = await controller.create_topics([NewTopic("n", 2, 1)], validate_only=True)
+        [result] = await controller.administration.create_topics(
+            [NewTopic("n", 2, 1)], validate_only=True
+        )
         assert result.error is None and result.partitions == 2
         assert "n" not in controller.snapshot.topics
-        [result] = await controller.delete_topics(["nothing"])
+        [result] = await controller.administration.delete_topics(["nothing"])
         assert isinstance(result.error, UnknownTopicOrPartitionError)
         for call in (
-            other.registry.create_topics([NewTopic("n", 1, 1)]),
-            other.registry.delete_topics(["there"]),
-            other.registry.create_partitions("there", 2),
-            other.registry.alter_topic_config("there", {}),
+            other.registry.administration.create_topics([NewTopic("n", 1, 1)]),
+            other.registry.administration.delete_topics(["there"]),
+            other.registry.administration.create_partitions("there", 2),
+            other.registry.administration.alter_topic_config("there", {}),
         ):
             with pytest.raises(NotControllerError):
                 await call
@@ -161,23 +165,25 @@ def test_topics_grow_change_and_get_a_new_id_when_recreated(world: World) -> Non
         first_id = await create(cluster.controller(), "t", 1)
         await until(lambda: "t" in other.snapshot.topics)
 
-        result = await controller.create_partitions("t", 3)
+        result = await controller.administration.create_partitions("t", 3)
         assert result.error is None and result.partitions == 3
         await until(lambda: len(other.snapshot.topics["t"].partitions) == 3)
-        result = await controller.create_partitions("t", 2)
+        result = await controller.administration.create_partitions("t", 2)
         assert isinstance(result.error, InvalidPartitionsError)
-        result = await controller.create_partitions("t", 5, assignment=[[1]])
+        result = await controller.administration.create_partitions("t", 5, assignment=[[1]])
         assert isinstance(result.error, InvalidReplicaAssignmentError)
 
-        view = await controller.alter_topic_config("t", {"retention.ms": "5", "segment.ms": "7"})
+        view = await controller.administration.alter_topic_config(
+            "t", {"retention.ms": "5", "segment.ms": "7"}
+        )
         assert dict(view.config) == {"retention.ms": "5", "segment.ms": "7"}
-        await controller.alter_topic_config("t", {"segment.ms": None})
+        await controller.administration.alter_topic_config("t", {"segment.ms": None})
         await until(lambda: dict(other.snapshot.topics["t"].config) == {"retention.ms": "5"})
         for change in ({"segment.ms": "soon"}, {"segment.m": None}):
             with pytest.raises(InvalidConfigError):
-                await controller.alter_topic_config("t", change)
+                await controller.administration.alter_topic_config("t", change)
 
-        [deleted] = await controller.delete_topics([first_id])
+        [deleted] = await controller.administration.delete_topics([first_id])
         assert (deleted.name, deleted.error) == ("t", None)
         assert "t" not in controller.snapshot.topics
         second_id = await create(cluster.controller(), "t", 1)
@@ -236,7 +242,7 @@ def test_deposed_controller_is_fenced_before_it_learns_of_its_successor(world: W
         assert epoch is not None
         later = znodes.encode_controller_epoch(2)
         await broker.store.write([Set(znodes.CONTROLLER_EPOCH, later, epoch.version)])
-        [result] = await broker.registry.create_topics([NewTopic("u", 1, 1)])
+        [result] = await broker.registry.administration.create_topics([NewTopic("u", 1, 1)])
         assert isinstance(result.error, NotControllerError)
         assert await broker.store.get(znodes.topic_path("u")) is None
         # The only broker is elected again, in a new controller epoch.
@@ -524,13 +530,13 @@ def test_brokers_recover_after_an_outage_of_zookeeper(world: World) -> None:
         world.service.stop()
         assert not one.registry.connected
         with pytest.raises(CoordinationUnavailableError):
-            await cluster.running[0].registry.create_topics([NewTopic("u", 1, 1)])
+            await cluster.running[0].registry.administration.create_topics([NewTopic("u", 1, 1)])
         with pytest.raises(CoordinationUnavailableError):
-            await two.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
+            await two.registry.groups.commit("g", {TopicPartition("t", 0): CommittedOffset(1)})
         await asyncio.sleep(20)
         world.service.start()
         await until(lambda: one.registry.connected and two.registry.connected)
-        await two.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
+        await two.registry.groups.commit("g", {TopicPartition("t", 0): CommittedOffset(1)})
         await create(cluster.controller(), "u", 2)
         assert [one.registry.broker_epoch, two.registry.broker_epoch] == epochs
 
@@ -546,7 +552,7 @@ def test_tools_read_brokers_and_offsets_without_a_broker(world: World) -> None:
         await cluster.start(9)
         topic_id = await create(cluster.controller(), "t", 11)
         offsets = {TopicPartition("t", n): CommittedOffset(n) for n in (10, 2)}
-        await broker.registry.commit_offsets("g/1", offsets)
+        await broker.registry.groups.commit("g/1", offsets)
         loop = asyncio.get_running_loop()
         endpoints = await loop.run_in_executor(None, read_brokers, world.address)
         assert endpoints == [Endpoint("127.0.0.1", 9009), Endpoint("127.0.0.1", 9010)]

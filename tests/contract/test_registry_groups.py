@@ -37,38 +37,38 @@ def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
         await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
         t0, t1, bad = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 3)
         for group in ("g", "with/slash and ünicode%", "..", "."):
-            result = await one.registry.commit_offsets(
+            result = await one.registry.groups.commit(
                 group, {t0: CommittedOffset(5, 2, "note"), bad: CommittedOffset(1)}
             )
             assert result[t0] is None
             assert isinstance(result[bad], UnknownTopicOrPartitionError)
-            await two.registry.commit_offsets(group, {t1: CommittedOffset(7)})
-            found = await two.registry.fetch_offsets(group)
+            await two.registry.groups.commit(group, {t1: CommittedOffset(7)})
+            found = await two.registry.groups.fetch(group)
             assert found == {
                 t0: CommittedOffset(5, 2, "note", topic_id, 1234),
                 t1: CommittedOffset(7, -1, "", topic_id, 1234),
             }
-            assert list(await one.registry.fetch_offsets(group, [t1, bad])) == [t1]
-            assert await one.registry.group_kind(group) == "kafka"
-        listed = {row.group: row.kind for row in await one.registry.list_groups()}
+            assert list(await one.registry.groups.fetch(group, [t1, bad])) == [t1]
+            assert await one.registry.groups.kind(group) == "kafka"
+        listed = await one.registry.groups.kinds()
         assert listed == dict.fromkeys(("g", "with/slash and ünicode%", "..", "."), "kafka")
-        assert await one.registry.fetch_offsets("nobody") == {}
-        assert await one.registry.group_kind("nobody") is None
+        assert await one.registry.groups.fetch("nobody") == {}
+        assert await one.registry.groups.kind("nobody") is None
         for name in ("", "x" * 1000):
             with pytest.raises(InvalidGroupIdError):
-                await one.registry.commit_offsets(name, {t0: CommittedOffset(1)})
-        result = await one.registry.commit_offsets("g", {t0: CommittedOffset(1, topic_id="B" * 22)})
+                await one.registry.groups.commit(name, {t0: CommittedOffset(1)})
+        result = await one.registry.groups.commit("g", {t0: CommittedOffset(1, topic_id="B" * 22)})
         assert isinstance(result[t0], UnknownTopicIdError)
 
-        await one.registry.delete_group_offsets("g", [t0])
-        assert list(await two.registry.fetch_offsets("g")) == [t1]
-        await two.registry.delete_group_offsets("g")
-        assert await one.registry.group_kind("g") is None
+        await one.registry.groups.delete("g", [t0])
+        assert list(await two.registry.groups.fetch("g")) == [t1]
+        await two.registry.groups.delete("g")
+        assert await one.registry.groups.kind("g") is None
         with pytest.raises(GroupIdNotFoundError):
-            await one.registry.delete_group_offsets("g")
+            await one.registry.groups.delete("g")
         # A broker whose cache has the deleted group's znodes creates them again.
-        await one.registry.commit_offsets("g", {t1: CommittedOffset(8)})
-        assert (await two.registry.fetch_offsets("g"))[t1].offset == 8
+        await one.registry.groups.commit("g", {t1: CommittedOffset(8)})
+        assert (await two.registry.groups.fetch("g"))[t1].offset == 8
 
     run(world, body)
 
@@ -78,13 +78,13 @@ def test_offsets_of_a_deleted_topic_do_not_apply_to_a_recreated_one(world: World
         broker = await cluster.start(1)
         t0 = TopicPartition("t", 0)
         await create(broker, "t")
-        await broker.registry.commit_offsets("g", {t0: CommittedOffset(5)})
-        await broker.registry.delete_topics(["t"])
-        assert await broker.registry.fetch_offsets("g") == {}
+        await broker.registry.groups.commit("g", {t0: CommittedOffset(5)})
+        await broker.registry.administration.delete_topics(["t"])
+        assert await broker.registry.groups.fetch("g") == {}
         await create(broker, "t")
-        assert await broker.registry.fetch_offsets("g", [t0]) == {}
-        await broker.registry.commit_offsets("g", {t0: CommittedOffset(1)})
-        assert (await broker.registry.fetch_offsets("g", [t0]))[t0].offset == 1
+        assert await broker.registry.groups.fetch("g", [t0]) == {}
+        await broker.registry.groups.commit("g", {t0: CommittedOffset(1)})
+        assert (await broker.registry.groups.fetch("g", [t0]))[t0].offset == 1
 
     run(world, body)
 
@@ -98,20 +98,20 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
         wheres = {name: TopicPartition(name, 0) for name in ("stays", "gone", "again")}
         for name, where in wheres.items():
             await create(broker, name)
-            await registry.commit_offsets("g", {where: CommittedOffset(5, commit_ms=1000)})
-        assert await registry.expire_former_offsets("g", 2000) == 0
-        await registry.delete_topics(["gone", "again"])
+            await registry.groups.commit("g", {where: CommittedOffset(5, commit_ms=1000)})
+        assert await registry.groups.expire_former("g", 2000) == 0
+        await registry.administration.delete_topics(["gone", "again"])
         await create(broker, "again")
-        assert await registry.expire_former_offsets("g", 1000) == 0, "a recent offset expired"
-        assert await registry.expire_former_offsets("g", 2000) == 2
+        assert await registry.groups.expire_former("g", 1000) == 0, "a recent offset expired"
+        assert await registry.groups.expire_former("g", 2000) == 2
         assert await store.children(znodes.offsets_path("g")) == ["again", "stays"]
-        assert list(await registry.fetch_offsets("g")) == [wheres["stays"]]
+        assert list(await registry.groups.fetch("g")) == [wheres["stays"]]
         # The cache of existing znodes no longer has the deleted ones.
         await create(broker, "gone")
         for name in ("gone", "again"):
-            result = await registry.commit_offsets("g", {wheres[name]: CommittedOffset(1)})
+            result = await registry.groups.commit("g", {wheres[name]: CommittedOffset(1)})
             assert result == {wheres[name]: None}
-        assert set(await registry.fetch_offsets("g")) == set(wheres.values())
+        assert set(await registry.groups.fetch("g")) == set(wheres.values())
 
     run(world, body)
 
@@ -125,19 +125,19 @@ def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
         broker = await cluster.start(1)
         registry, where = broker.registry, TopicPartition("t", 0)
         await create(broker, "t")
-        await registry.commit_offsets("g", {where: CommittedOffset(5)})
-        await registry.delete_topics(["t"])
+        await registry.groups.commit("g", {where: CommittedOffset(5)})
+        await registry.administration.delete_topics(["t"])
         claim = GroupOffsets.claim
 
         async def slow(offsets: GroupOffsets, group: str) -> Any:
             monkeypatch.undo()
             await create(broker, "t")
-            await registry.commit_offsets("g", {where: CommittedOffset(1)})
+            await registry.groups.commit("g", {where: CommittedOffset(1)})
             return await claim(offsets, group)
 
         monkeypatch.setattr(GroupOffsets, "claim", slow)
-        assert await registry.expire_former_offsets("g", 1 << 60) == 0
-        assert (await registry.fetch_offsets("g"))[where].offset == 1
+        assert await registry.groups.expire_former("g", 1 << 60) == 0
+        assert (await registry.groups.fetch("g"))[where].offset == 1
 
     run(world, body)
 
@@ -154,10 +154,10 @@ def test_simultaneous_commits_share_one_write(world: World) -> None:
             return await write(operations)
 
         broker.store.write = counted  # type: ignore[method-assign]
-        await broker.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
+        await broker.registry.groups.commit("g", {TopicPartition("t", 0): CommittedOffset(1)})
         writes.clear()
         commits = [
-            broker.registry.commit_offsets(
+            broker.registry.groups.commit(
                 "g", {TopicPartition("t", number % 10): CommittedOffset(number)}
             )
             for number in range(100)
@@ -166,7 +166,7 @@ def test_simultaneous_commits_share_one_write(world: World) -> None:
         assert len(writes) <= 2 and max(writes) <= 12, (
             "a write has more than ten offsets and two checks"
         )
-        found = await broker.registry.fetch_offsets("g")
+        found = await broker.registry.groups.fetch("g")
         assert [found[TopicPartition("t", n)].offset for n in range(10)] == list(range(90, 100))
 
     run(world, body)
@@ -179,10 +179,10 @@ def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> 
         await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
         t0 = TopicPartition("t", 0)
         groups = [f"g{number}" for number in range(20)]
-        claims = [await one.registry.claim_group(group) for group in groups]
+        claims = [await one.registry.groups.claim(group) for group in groups]
         for group, claim in zip(groups, claims):
-            await one.registry.commit_offsets(group, {t0: CommittedOffset(1)}, claim)
-        taken = await two.registry.claim_group("g7")
+            await one.registry.groups.commit(group, {t0: CommittedOffset(1)}, claim)
+        taken = await two.registry.groups.claim("g7")
         assert (taken.value.epoch, taken.value.broker_id) == (2, 2)
         writes: list[int] = []
         write = one.store.write
@@ -194,7 +194,7 @@ def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> 
         one.store.write = counted  # type: ignore[method-assign]
         results = await asyncio.gather(
             *(
-                one.registry.commit_offsets(group, {t0: CommittedOffset(2)}, claim)
+                one.registry.groups.commit(group, {t0: CommittedOffset(2)}, claim)
                 for group, claim in zip(groups, claims)
             ),
             return_exceptions=True,
@@ -202,7 +202,7 @@ def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> 
         assert len(writes) <= 5, "more writes than one and its retry without the lost group"
         assert isinstance(results.pop(7), NotCoordinatorError)
         assert results == [{t0: None}] * 19
-        assert [(await two.registry.fetch_offsets(group))[t0].offset for group in ("g7", "g8")] == [
+        assert [(await two.registry.groups.fetch(group))[t0].offset for group in ("g7", "g8")] == [
             1,
             2,
         ]
@@ -220,9 +220,9 @@ def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) ->
         t0 = TopicPartition("t", 0)
         offset = {t0: CommittedOffset(1)}
         groups = [f"g{number}" for number in range(32)]
-        claims = [await one.registry.claim_group(group) for group in groups]
+        claims = [await one.registry.groups.claim(group) for group in groups]
         for group in groups[1:-1]:
-            await two.registry.claim_group(group)
+            await two.registry.groups.claim(group)
         writes: list[int] = []
         write = one.store.write
 
@@ -234,7 +234,7 @@ def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) ->
         one.store.write = counted  # type: ignore[method-assign]
         results = await asyncio.gather(
             *(
-                one.registry.commit_offsets(group, offset, claim)
+                one.registry.groups.commit(group, offset, claim)
                 for group, claim in zip(groups, claims)
             ),
             return_exceptions=True,
@@ -242,10 +242,10 @@ def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) ->
         assert [type(row) for row in results[1:-1]] == [NotCoordinatorError] * 30
         assert (results[0], results[-1]) == ({t0: None}, {t0: None})
         for group in (groups[0], groups[-1]):
-            assert t0 in await two.registry.fetch_offsets(group)
+            assert t0 in await two.registry.groups.fetch(group)
         assert writes == [96, 6], "not one refused write and one retry without the lost groups"
         # A commit without a claim claims the group again.
-        again = [one.registry.commit_offsets(group, offset) for group in groups]
+        again = [one.registry.groups.commit(group, offset) for group in groups]
         assert await asyncio.gather(*again) == [{t0: None}] * len(groups)
 
     run(world, body)
@@ -257,29 +257,29 @@ def test_generation_is_stored_and_fences_only_former_coordinators(world: World) 
         await create(cluster.controller(), "t", 1)
         await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
         t0 = TopicPartition("t", 0)
-        claim = await one.registry.claim_group("g")
+        claim = await one.registry.groups.claim("g")
         assert claim.value.generation == 0 and claim.value.empty_since_ms is not None
         commit = asyncio.ensure_future(
-            one.registry.commit_offsets("g", {t0: CommittedOffset(5)}, claim)
+            one.registry.groups.commit("g", {t0: CommittedOffset(5)}, claim)
         )
         await asyncio.sleep(0)
-        await one.registry.begin_generation(claim, 1, is_empty=False)
+        await one.registry.groups.begin_generation(claim, 1, is_empty=False)
         assert commit.done(), "the generation was written before an earlier commit"
-        await one.registry.commit_offsets("g", {t0: CommittedOffset(6)}, claim)
-        other = await two.registry.claim_group("g")
+        await one.registry.groups.commit("g", {t0: CommittedOffset(6)}, claim)
+        other = await two.registry.groups.claim("g")
         assert (other.value.generation, other.value.epoch) == (1, 2)
         assert other.value.empty_since_ms is not None, (
             "a new claim does not count the group as empty"
         )
         with pytest.raises(NotCoordinatorError):
-            await one.registry.begin_generation(claim, 2, is_empty=False)
+            await one.registry.groups.begin_generation(claim, 2, is_empty=False)
         with pytest.raises(NotCoordinatorError):
-            await one.registry.commit_offsets("g", {t0: CommittedOffset(7)}, claim)
-        await two.registry.begin_generation(other, 2, is_empty=False)
+            await one.registry.groups.commit("g", {t0: CommittedOffset(7)}, claim)
+        await two.registry.groups.begin_generation(other, 2, is_empty=False)
         ages: list[GroupAge] = []
-        assert not await two.registry.expire_group("g", lambda age: bool(ages.append(age)))
+        assert not await two.registry.groups.expire("g", lambda age: bool(ages.append(age)))
         assert [age.empty_since_ms for age in ages] == [None]
-        assert (await one.registry.fetch_offsets("g"))[t0].offset == 6
+        assert (await one.registry.groups.fetch("g"))[t0].offset == 6
 
     run(world, body)
 
@@ -287,10 +287,10 @@ def test_generation_is_stored_and_fences_only_former_coordinators(world: World) 
 def test_generation_is_written_once_although_zookeepers_answer_is_lost(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
-        claim = await broker.registry.claim_group("g")
+        claim = await broker.registry.groups.claim("g")
         for number in range(1, 8):
             written = asyncio.ensure_future(
-                broker.registry.begin_generation(claim, number, is_empty=False)
+                broker.registry.groups.begin_generation(claim, number, is_empty=False)
             )
             await asyncio.sleep(0.001 * number if isinstance(world, SimWorld) else 0.0003 * number)
             world.drop_connection(broker.store)
@@ -317,7 +317,7 @@ def test_native_group_with_members_does_not_expire_despite_old_commits(
         second = znodes.consumer_path("g", "b")
         place = Create(znodes.consumers_path("g"))
         await store.write([Create(znodes.group_path("g"), native), place])
-        assert set((await broker.registry.commit_offsets("g", rows)).values()) == {None}
+        assert set((await broker.registry.groups.commit("g", rows)).values()) == {None}
         await store.write([Create(first, b"{}", ephemeral=True)])
         ages: list[Any] = []
 
@@ -325,9 +325,9 @@ def test_native_group_with_members_does_not_expire_despite_old_commits(
             ages.append(age)
             return True
 
-        assert not await broker.registry.expire_group("g", judge)
+        assert not await broker.registry.groups.expire("g", judge)
         assert ages == [], "the age of a group with native members was read"
-        assert set(await broker.registry.fetch_offsets("g")) == set(wheres)
+        assert set(await broker.registry.groups.fetch("g")) == set(wheres)
         await store.write([Delete(first)])
 
         joining: list[asyncio.Task[Any]] = []
@@ -339,12 +339,12 @@ def test_native_group_with_members_does_not_expire_despite_old_commits(
                 joining.append(asyncio.ensure_future(write))
             return True
 
-        assert not await broker.registry.expire_group("g", joins_as_it_is_over)
+        assert not await broker.registry.groups.expire("g", joins_as_it_is_over)
         assert await joining[0] is None
-        assert set(await broker.registry.fetch_offsets("g")) == set(wheres)
+        assert set(await broker.registry.groups.fetch("g")) == set(wheres)
         await store.write([Delete(second)])
-        assert await broker.registry.expire_group("g", lambda age: True)
-        assert await broker.registry.group_kind("g") is None
+        assert await broker.registry.groups.expire("g", lambda age: True)
+        assert await broker.registry.groups.kind("g") is None
 
     run(world, body)
 
@@ -362,13 +362,13 @@ def test_deletion_of_a_group_with_native_members_is_refused(world: World) -> Non
                 Create(member, b"{}", ephemeral=True),
             ]
         )
-        await broker.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
-        assert await broker.registry.group_kind("g") == "native"
+        await broker.registry.groups.commit("g", {TopicPartition("t", 0): CommittedOffset(1)})
+        assert await broker.registry.groups.kind("g") == "native"
         with pytest.raises(NonEmptyGroupError):
-            await broker.registry.delete_group_offsets("g")
+            await broker.registry.groups.delete("g")
         await broker.store.write([Delete(member)])
-        await broker.registry.delete_group_offsets("g")
-        assert await broker.registry.group_kind("g") is None
+        await broker.registry.groups.delete("g")
+        assert await broker.registry.groups.kind("g") is None
 
     run(world, body)
 
@@ -381,7 +381,7 @@ def test_deletion_of_a_group_with_long_paths_is_split_into_writes(world: World) 
         group, topic = "群" * 83, "t" * 249
         await create(broker, topic, 600)
         offsets = {TopicPartition(topic, n): CommittedOffset(1) for n in range(600)}
-        assert set((await broker.registry.commit_offsets(group, offsets)).values()) == {None}
+        assert set((await broker.registry.groups.commit(group, offsets)).values()) == {None}
         sizes: list[int] = []
         write = broker.store.write
 
@@ -390,9 +390,9 @@ def test_deletion_of_a_group_with_long_paths_is_split_into_writes(world: World) 
             return await write(operations)
 
         broker.store.write = measured  # type: ignore[method-assign]
-        await broker.registry.delete_group_offsets(group)
+        await broker.registry.groups.delete(group)
         assert sum(sizes) > 600_000 > max(sizes)
-        assert await broker.registry.group_kind(group) is None
+        assert await broker.registry.groups.kind(group) is None
 
     run(world, body)
 
@@ -404,10 +404,10 @@ def test_fetch_of_offsets_ignores_invalid_topic_names(world: World) -> None:
         broker = await cluster.start(1)
         await create(broker, "t", 1)
         t0 = TopicPartition("t", 0)
-        await broker.registry.commit_offsets("g", {t0: CommittedOffset(5)})
+        await broker.registry.groups.commit("g", {t0: CommittedOffset(5)})
         names = ("", ".", "..", "a/../b", "\0", "\x07", "x" * 300)
         keys = [t0, *(TopicPartition(name, 0) for name in names)]
-        assert list(await broker.registry.fetch_offsets("g", keys)) == [t0]
+        assert list(await broker.registry.groups.fetch("g", keys)) == [t0]
 
     run(world, body)
 
@@ -437,21 +437,21 @@ def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) ->
         t0, u0 = TopicPartition("t", 0), TopicPartition("u", 0)
         await create(ahead, "t", 1)
         await until(lambda: "t" in behind.registry.snapshot.topics)
-        await ahead.registry.commit_offsets("g", {t0: CommittedOffset(5)})
+        await ahead.registry.groups.commit("g", {t0: CommittedOffset(5)})
         go_on = hold_back(behind)
-        await ahead.registry.delete_topics(["t"])
+        await ahead.registry.administration.delete_topics(["t"])
         new = await create(ahead, "t", 2)
         await create(ahead, "u", 1)
         stale = behind.registry.snapshot.topics
         assert "u" not in stale and stale["t"].topic_id != new, "the snapshot is not stale"
-        assert await behind.registry.fetch_offsets("g", [t0]) == {}, (
+        assert await behind.registry.groups.fetch("g", [t0]) == {}, (
             "an offset of the former topic was returned"
         )
         t1 = TopicPartition("t", 1)
         commits = {t1: CommittedOffset(6), u0: CommittedOffset(7)}
-        await ahead.registry.commit_offsets("g", commits)
+        await ahead.registry.groups.commit("g", commits)
         for asked in (None, [t0, t1, u0]):
-            found = await behind.registry.fetch_offsets("g", asked)
+            found = await behind.registry.groups.fetch("g", asked)
             assert {key: row.offset for key, row in found.items()} == {t1: 6, u0: 7}
         assert behind.registry.snapshot.topics is stale
         go_on.set()
@@ -464,13 +464,13 @@ def test_claim_is_lost_when_its_group_is_deleted_and_recreated(world: World) -> 
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
-        claim = await one.registry.claim_group("g")
-        await two.registry.delete_group_offsets("g")
-        again = await two.registry.claim_group("g")
+        claim = await one.registry.groups.claim("g")
+        await two.registry.groups.delete("g")
+        again = await two.registry.groups.claim("g")
         assert (again.version, again.value.epoch) == (claim.version, claim.value.epoch)
         await one.store.sync(znodes.coordinator_path("g"))
-        assert await two.registry.is_claim_held(again)
-        assert not await one.registry.is_claim_held(claim)
+        assert await two.registry.groups.is_held(again)
+        assert not await one.registry.groups.is_held(claim)
 
     run(world, body)
 
@@ -487,7 +487,7 @@ def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
         await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
         t0 = TopicPartition("t", 0)
         groups = ("commits", "begins", "deletes")
-        claims = [await one.registry.claim_group(group) for group in groups]
+        claims = [await one.registry.groups.claim(group) for group in groups]
         reads, deleted = asyncio.Event(), asyncio.Event()
         get = one.store.get
 
@@ -498,32 +498,32 @@ def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
                 await deleted.wait()
             return found
 
-        await two.registry.claim_group("claims")
+        await two.registry.groups.claim("claims")
         one.store.get = late  # type: ignore[method-assign]
-        claiming = asyncio.ensure_future(one.registry.claim_group("claims"))
+        claiming = asyncio.ensure_future(one.registry.groups.claim("claims"))
         await reads.wait()
         made = {}
         for group in (*groups, "claims"):
-            await two.registry.delete_group_offsets(group)
-            made[group] = await two.registry.claim_group(group)
+            await two.registry.groups.delete(group)
+            made[group] = await two.registry.groups.claim(group)
         deleted.set()
         for claim in claims:
             assert made[claim.group].version == claim.version
         with pytest.raises(NotCoordinatorError):
-            await one.registry.commit_offsets("commits", {t0: CommittedOffset(7)}, claims[0])
+            await one.registry.groups.commit("commits", {t0: CommittedOffset(7)}, claims[0])
         with pytest.raises(NotCoordinatorError):
-            await one.registry.begin_generation(claims[1], 1, is_empty=False)
-        await two.registry.commit_offsets("deletes", {t0: CommittedOffset(1)})
+            await one.registry.groups.begin_generation(claims[1], 1, is_empty=False)
+        await two.registry.groups.commit("deletes", {t0: CommittedOffset(1)})
         await one.store.sync(znodes.group_path("deletes"))
-        await one.registry.delete_group_offsets("deletes", [t0])
+        await one.registry.groups.delete("deletes", [t0])
         assert not claims[2].held, "the former claim is still held"
         assert (await claiming).value.epoch == 2, (
             "the new group was not claimed exactly once before"
         )
-        assert await two.registry.fetch_offsets("commits") == {}
-        assert await two.registry.is_claim_held(made["commits"])
-        assert await two.registry.is_claim_held(made["begins"])
-        assert not await two.registry.is_claim_held(made["claims"])
+        assert await two.registry.groups.fetch("commits") == {}
+        assert await two.registry.groups.is_held(made["commits"])
+        assert await two.registry.groups.is_held(made["begins"])
+        assert not await two.registry.groups.is_held(made["claims"])
 
     run(world, body)
 
@@ -536,7 +536,7 @@ def test_join_during_the_deletion_of_a_group_prevents_it(world: World) -> None:
         registry, store = broker.registry, broker.store
         await create(broker, "t", 1)
         t0 = TopicPartition("t", 0)
-        await registry.commit_offsets("g", {t0: CommittedOffset(5)})
+        await registry.groups.commit("g", {t0: CommittedOffset(5)})
         looks, go_on = asyncio.Event(), asyncio.Event()
         children = store.children
 
@@ -547,15 +547,15 @@ def test_join_during_the_deletion_of_a_group_prevents_it(world: World) -> None:
             return await children(path, watch=watch)
 
         store.children = late  # type: ignore[method-assign]
-        deleting = asyncio.ensure_future(registry.delete_group_offsets("g"))
+        deleting = asyncio.ensure_future(registry.groups.delete("g"))
         await looks.wait()
-        claim = await registry.claim_group("g")
-        await registry.begin_generation(claim, 1, is_empty=False, members=1)
+        claim = await registry.groups.claim("g")
+        await registry.groups.begin_generation(claim, 1, is_empty=False, members=1)
         go_on.set()
         with pytest.raises(NonEmptyGroupError):
             await deleting
-        assert await registry.is_claim_held(claim)
-        assert (await registry.fetch_offsets("g"))[t0].offset == 5
+        assert await registry.groups.is_held(claim)
+        assert (await registry.groups.fetch("g"))[t0].offset == 5
 
     run(world, body)
 
@@ -577,12 +577,12 @@ def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World
             ]
         )
         offset = {TopicPartition("t", 0): CommittedOffset(1)}
-        await broker.registry.commit_offsets("g", offset)
-        claim = await broker.registry.claim_group("g")
+        await broker.registry.groups.commit("g", offset)
+        claim = await broker.registry.groups.claim("g")
         assert (claim.value.epoch, claim.value.generation) == (4, 7)
-        assert await broker.registry.is_claim_held(claim)
-        await broker.registry.delete_group_offsets("g")
-        assert await broker.registry.group_kind("g") is None
+        assert await broker.registry.groups.is_held(claim)
+        await broker.registry.groups.delete("g")
+        assert await broker.registry.groups.kind("g") is None
 
     run(world, body)
 
@@ -596,7 +596,7 @@ def test_claims_of_groups_that_another_broker_coordinates_are_dropped(world: Wor
             BrokerConfig(broker_id=1), one.registry, clock=Clock(), metrics=Metrics()
         )
         groups = [f"g{number}" for number in range(20)]
-        claims = [await one.registry.claim_group(group) for group in groups]
+        claims = [await one.registry.groups.claim(group) for group in groups]
         two = await cluster.start(2)
         await until(lambda: len(one.registry.snapshot.brokers) == 2)
         chosen = [coordinator.coordinator_of(group) for group in groups]

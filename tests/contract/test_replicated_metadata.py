@@ -37,7 +37,7 @@ from broker_lite.model import (
     TopicPartition,
 )
 from broker_lite.replication.topics import partitions_max
-from broker_lite.server.cluster.registry import NewTopic
+from broker_lite.server.cluster.administration import NewTopic
 
 
 def test_suspected_broker_loses_leadership_before_its_session_expires(world: World) -> None:
@@ -244,7 +244,7 @@ def test_dead_or_unassigned_brokers_cannot_join_the_isr(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         controller = cluster.controller().registry
-        [result] = await controller.create_topics([NewTopic("t", 1, 2, [[1, 2]])])
+        [result] = await controller.administration.create_topics([NewTopic("t", 1, 2, [[1, 2]])])
         assert result.error is None
         leader = broker_of(cluster, await cluster.led("t"))
         assert await write(leader, (1, 2, 3)) is None
@@ -268,14 +268,14 @@ def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         controller = cluster.controller().registry
-        [result] = await controller.create_topics([NewTopic("t", 1, 2, [[1, 2]])])
+        [result] = await controller.administration.create_topics([NewTopic("t", 1, 2, [[1, 2]])])
         assert result.error is None
         leader = broker_of(cluster, await cluster.led("t"))
         key = TopicPartition("t", 0)
-        assert await controller.reassign({key: (1, 3)}) == {key: None}
+        assert await controller.administration.reassign({key: (1, 3)}) == {key: None}
         await until(lambda: 3 in view_of(leader).replicas)
         seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
-        assert await controller.reassign({key: None}) == {key: None}
+        assert await controller.administration.reassign({key: None}) == {key: None}
         # As if the leader had not yet read that the reassignment was cancelled.
         leader.registry._states._seen = lambda: Seen(seen, sequence)
         assert await write(leader, (1, 2, 3)) is None
@@ -294,7 +294,7 @@ def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world:
         leader = broker_of(cluster, await cluster.led("t"))
         state = view_of(leader).state
         seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
-        await controller.delete_topics(["t"])
+        await controller.administration.delete_topics(["t"])
         await create(cluster.controller(), "t", 1, factor=3)
         await until(lambda: old_id not in leader.registry.snapshot.topics_by_id)
         # As if the leader had read neither the deletion nor the creation yet.
@@ -441,10 +441,10 @@ def test_replication_waits_until_the_last_older_broker_is_upgraded(world: World)
         controller = cluster.controller()
         await until(lambda: len(controller.registry.snapshot.brokers) == 2)
         await create(controller, "t", 1)
-        [result] = await controller.registry.create_topics([NewTopic("u", 1, 2)])
+        [result] = await controller.registry.administration.create_topics([NewTopic("u", 1, 2)])
         assert isinstance(result.error, UnsupportedVersionError)
         with pytest.raises(UnsupportedVersionError, match=r"brokers \[1\]"):
-            await controller.registry.reassign({T0: [1, 2]})
+            await controller.registry.administration.reassign({T0: [1, 2]})
         await broker_of(cluster, 2).registry.drain()
         registered = await controller.store.get(znodes.broker_path(2))
         assert registered is not None and registered.data.startswith(b'{"version":1')
@@ -469,11 +469,11 @@ def test_topics_are_deleted_and_extended_while_a_broker_is_down(world: World) ->
         number = away.registry._config.broker_id
         await cluster.kill(away)
         suspect(cluster, number)
-        result = await controller.registry.create_partitions("t", 4)
+        result = await controller.registry.administration.create_partitions("t", 4)
         assert result.error is None
         for partition in (2, 3):
             assert number not in view_of(controller, partition).replicas
-        await controller.registry.delete_topics(["u"])
+        await controller.registry.administration.delete_topics(["u"])
         back = await cluster.start(number)
         assert "u" not in back.registry.snapshot.topics
         assert len(back.registry.snapshot.topics["t"].partitions) == 4
@@ -493,28 +493,30 @@ def test_topic_with_the_maximum_number_of_partitions_is_reassigned_and_deleted(
             await cluster.start(number, directory=f"{number}" * 22)
         await until(lambda: all(len(b.registry.snapshot.brokers) == 4 for b in cluster.running))
         controller = cluster.controller().registry
-        [made] = await controller.create_topics([NewTopic(name, assignment=[[1, 2, 3]] * most)])
+        [made] = await controller.administration.create_topics(
+            [NewTopic(name, assignment=[[1, 2, 3]] * most)]
+        )
         assert made.error is None, made.error
         rows = {TopicPartition(name, number): [3, 2, 1] for number in range(most)}
-        outcomes = await controller.reassign(rows)
+        outcomes = await controller.administration.reassign(rows)
         assert set(outcomes.values()) == {None}
-        await controller.elect_leaders(None)
+        await controller.administration.elect_leaders(None)
         topic = controller.snapshot.topics[name]
         assert {view.state.leader for view in topic.partitions} == {3}
-        grown = await controller.create_partitions(name, most + 1)
+        grown = await controller.administration.create_partitions(name, most + 1)
         assert isinstance(grown.error, InvalidPartitionsError)
         assert f"at most {most}" in str(grown.error)
-        outcomes = await controller.reassign({TopicPartition(name, 0): [4, 3, 2, 1]})
+        outcomes = await controller.administration.reassign({TopicPartition(name, 0): [4, 3, 2, 1]})
         [error] = outcomes.values()
         assert isinstance(error, InvalidReplicaAssignmentError)
         assert f"with replication factor 4 it can have {partitions_max(name, 4)}" in str(error)
-        [refused] = await controller.create_topics(
+        [refused] = await controller.administration.create_topics(
             [NewTopic("n" * 248, assignment=[[1, 2, 3, 4]] * 1000)]
         )
         assert isinstance(refused.error, InvalidPartitionsError)
         assert "give 1 to 948" in str(refused.error)
         assert "with replication factor 4: one write to ZooKeeper" in str(refused.error)
-        result = await controller.delete_topics([name])
+        result = await controller.administration.delete_topics([name])
         assert result[0].error is None
 
     run(world, body)

@@ -127,7 +127,7 @@ class Administrator(Client):
             self._unsure[partition].append(target)
         wanted = {TopicPartition(self.topic, n): target for n, target in targets.items()}
         self.cluster.trace(self.name, "moves", *[f"{n}:{t}" for n, t in targets.items()])
-        outcomes = await self._ask(lambda process: process.registry.reassign(wanted))
+        outcomes = await self._ask(lambda process: process.registry.administration.reassign(wanted))
         if outcomes is None:
             return False
         for (_, partition), error in outcomes.items():
@@ -142,14 +142,14 @@ class Administrator(Client):
     async def _move_nowhere(self) -> None:
         """To a broker that there is not: it must be refused."""
         wanted = {TopicPartition(self.topic, 0): (1, NO_SUCH_BROKER)}
-        outcomes = await self._ask(lambda process: process.registry.reassign(wanted))
+        outcomes = await self._ask(lambda process: process.registry.administration.reassign(wanted))
         if outcomes is not None and not all(outcomes.values()):
             raise Violation(f"{self.name}: a move to broker {NO_SUCH_BROKER} was accepted")
 
     async def _move_others(self) -> None:
         """Of a topic that may be gone, or be made again, meanwhile."""
         wanted = {TopicPartition(pick(self.rng, self.others), 0): self._target()}
-        await self._ask(lambda process: process.registry.reassign(wanted))
+        await self._ask(lambda process: process.registry.administration.reassign(wanted))
 
     async def _cancel(self) -> None:
         """Soon after it began, or there is none to take back any more."""
@@ -159,7 +159,7 @@ class Administrator(Client):
         wanted = {TopicPartition(self.topic, partition): None}
         certain, self._certain[partition] = self._certain[partition], self._ever[partition]
         was_sure, self._may_go_back = self._may_go_back, self._may_go_back | {partition}
-        outcomes = await self._ask(lambda process: process.registry.reassign(wanted))
+        outcomes = await self._ask(lambda process: process.registry.administration.reassign(wanted))
         if outcomes is not None and not self._was_sent_on:
             self._may_go_back = was_sure
             if any(outcomes.values()):
@@ -169,7 +169,9 @@ class Administrator(Client):
 
     async def _prefer(self) -> None:
         wanted = [TopicPartition(self.topic, pick(self.rng, list(self._ever)))]
-        outcomes = await self._ask(lambda process: process.registry.elect_leaders(wanted))
+        outcomes = await self._ask(
+            lambda process: process.registry.administration.elect_leaders(wanted)
+        )
         if outcomes is not None and not any(outcomes.values()):
             self.cluster.count("preferred leaders elected")
 
@@ -179,7 +181,7 @@ class Administrator(Client):
             return
 
         async def add(process: Process) -> Outcomes:
-            result = await process.registry.create_partitions(self.topic, count)
+            result = await process.registry.administration.create_partitions(self.topic, count)
             if result.error is not None:
                 raise result.error
             return {}
@@ -234,7 +236,9 @@ class Administrator(Client):
         if found != targets:
             raise Violation(f"partitions were to be on {targets} and are on {found}")
         wanted = [TopicPartition(self.topic, partition) for partition in targets]
-        while not _is_done(await self._ask(lambda process: process.registry.elect_leaders(wanted))):
+        while not _is_done(
+            await self._ask(lambda process: process.registry.administration.elect_leaders(wanted))
+        ):
             await self.pause()
         await settled()
         for key in keys:

@@ -202,7 +202,7 @@ class Consumer(Client):
         try:
             result = await self.call(
                 broker_id,
-                lambda process: process.registry.commit_offsets(
+                lambda process: process.registry.groups.commit(
                     self.name, {where: CommittedOffset(offset)}
                 ),
             )

@@ -306,7 +306,7 @@ class World(base.World):
             claim = await broker.groups.claim_for_commit(
                 GROUP, lambda token: ev.Commit(token, "", None, -1)
             )
-            for error in (await broker.registry.commit_offsets(GROUP, rows, claim)).values():
+            for error in (await broker.registry.groups.commit(GROUP, rows, claim)).values():
                 if error is not None:
                     raise error
 

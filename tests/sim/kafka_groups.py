@@ -36,7 +36,11 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition, topic_id_text
-from broker_lite.server.cluster.registry import BrokerRegistration, NewTopic, Registry
+from broker_lite.server.cluster.administration import NewTopic
+from broker_lite.server.cluster.registry import (
+    BrokerRegistration,
+    Registry,
+)
 from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, CoordinatorFencing
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.handlers import delete_groups
@@ -238,7 +242,7 @@ class Member:
         if synced.error is not None:
             raise synced.error
         asked = self.world.any_broker()
-        found = await self.world.call(asked, lambda: asked.registry.fetch_offsets(GROUP), 3.0)
+        found = await self.world.call(asked, lambda: asked.registry.groups.fetch(GROUP), 3.0)
         self.positions = {
             partition: found.get(TopicPartition(TOPIC, partition), CommittedOffset(0)).offset
             for partition in synced.assignment
@@ -277,7 +281,7 @@ class Member:
 
         async def commit() -> None:
             claim = await broker.groups.claim_for_commit(GROUP, make)
-            for error in (await broker.registry.commit_offsets(GROUP, offsets, claim)).values():
+            for error in (await broker.registry.groups.commit(GROUP, offsets, claim)).values():
                 if error is not None:
                     raise error
             self.world.counts["commits"] += 1
@@ -456,7 +460,7 @@ class World:
             for broker in self.brokers.values():
                 if broker.serves and broker.registry.is_controller:
                     topic = NewTopic(TOPIC, PARTITIONS, 1)
-                    (result,) = await broker.registry.create_topics([topic])
+                    (result,) = await broker.registry.administration.create_topics([topic])
                     made = result.error is None or isinstance(result.error, TopicExistsError)
         for _ in range(self.chance.randrange(1, 5)):
             self.join()

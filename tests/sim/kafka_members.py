@@ -122,7 +122,7 @@ class Wire(LoopShell):
         wanted = range(PARTITIONS) if topics is None else topics[0].partition_indexes
         code, rows = 0, []
         try:
-            for where, row in (await broker.registry.fetch_offsets(GROUP)).items():
+            for where, row in (await broker.registry.groups.fetch(GROUP)).items():
                 if where.partition in wanted:
                     rows.append(groups.FetchedOffset(where.partition, row.offset, -1, "", 0))
         except LogbusError as error:
@@ -145,7 +145,7 @@ class Wire(LoopShell):
             claim = await broker.groups.claim_for_commit(
                 GROUP, lambda token: ev.Commit(token, member, call.group_instance_id, generation)
             )
-            found = await broker.registry.commit_offsets(GROUP, rows, claim)
+            found = await broker.registry.groups.commit(GROUP, rows, claim)
             codes = {where: 0 if bad is None else wire_code(bad) for where, bad in found.items()}
             self.world.counts["commits"] += 1
         except LogbusError as error:

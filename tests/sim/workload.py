@@ -17,7 +17,7 @@ from broker_lite.model import PartitionKey, TopicView
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.replication.events import Appended
-from broker_lite.server.cluster.registry import NewTopic
+from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.partitions.disk import AppendBatch
 
 BATCH_BYTES_MAX = 1 << 20
@@ -203,7 +203,7 @@ async def create_topic(
 
     async def create(process: Process) -> object:
         topic = NewTopic(name, partitions, replication_factor, None, config)
-        (result,) = await process.registry.create_topics([topic])
+        (result,) = await process.registry.administration.create_topics([topic])
         if result.error is not None:
             raise result.error
         return None
@@ -224,7 +224,7 @@ async def delete_topic(client: Client, name: str) -> None:
     """Until it is gone."""
 
     async def delete(process: Process) -> object:
-        return await process.registry.delete_topics([name])
+        return await process.registry.administration.delete_topics([name])
 
     while name in await client.topics():
         for broker_id in client.cluster.disks:

@@ -1,66 +1,57 @@
-"""The broker's access to cluster state: topics, partition states, offsets and producer ids.
+"""The broker's registry: its registration, its snapshot of the metadata, and the cluster's state.
 
-Loop thread only. All operations that need ZooKeeper raise CoordinationUnavailableError while it is
-unavailable, and recover without a restart. ``broker_registration`` maintains the snapshot.
+Loop thread only. One task, the keeper, reacts to watches, session events and suspected brokers. It
+runs the due steps in a fixed order: register, depose, read, publish the snapshot, stand for
+controller. After a reconnection all watches are void, so the keeper reads everything again. It does
+the same after a gap in the change notices.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import (
-    ClosedError,
-    CoordinationUnavailableError,
-    InvalidRequestError,
-    LogbusError,
-    NotControllerError,
-)
-from broker_lite.metadata import znodes
-from broker_lite.metadata.acls import change_entries
+from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
+from broker_lite.metadata import acls, credentials, loader, znodes
 from broker_lite.metadata.cache import TRANSACTION_FEATURE, TRANSACTION_LEVEL, MetadataSnapshot
-from broker_lite.metadata.credentials import change_user, load_salt_key
-from broker_lite.metadata.group_claims import GroupClaim
-from broker_lite.metadata.group_offsets import (
-    FetchedOffsets,
-    GroupAge,
-    GroupOffsets,
-    PendingRow,
-)
-from broker_lite.metadata.native_members import NativeMember, read_members
+from broker_lite.metadata.group_offsets import GroupOffsets
+from broker_lite.metadata.notices import merge
 from broker_lite.metadata.producer_ids import ProducerIds
-from broker_lite.metadata.registration import prepare, write_broker_config
-from broker_lite.metadata.store import MetadataStore
+from broker_lite.metadata.registration import Registrar, prepare
+from broker_lite.metadata.store import (
+    ChildrenChanged,
+    Connected,
+    DataChanged,
+    MetadataStore,
+    SessionLost,
+    StoreEvent,
+    Suspended,
+)
 from broker_lite.metadata.zookeeper import ZooKeeperStore
 from broker_lite.model import (
-    CommittedOffset,
+    NO_BROKER,
+    NO_EPOCH,
+    BrokerView,
     Endpoint,
     LeaderAndIsr,
     PartitionKey,
     StateChange,
-    TopicPartition,
     TopicView,
-    topic_id_text,
 )
-from broker_lite.replication.controller_events import (
-    ConfigChangeRequested,
-    ElectionRequested,
-    PartitionsRequested,
-    ReassignmentRequested,
-    Request,
-    RetirementRequested,
-    TopicCreationRequested,
-    TopicDeletionRequested,
-)
-from broker_lite.security.acls import Entry, Pattern
-from broker_lite.security.scram import UserCredentials
-from broker_lite.server.cluster.broker_registration import Membership
+from broker_lite.replication.election import can_be_left, is_election_due, leaderless_reason
+from broker_lite.replication.topics import REPLICATION_LEVEL
+from broker_lite.server.cluster.administration import Administration
+from broker_lite.server.cluster.controller import ControllerShell
 from broker_lite.server.cluster.state_writes import StateWrites
+from broker_lite.server.metrics import Counter
+
+_log = logging.getLogger(__name__)
 
 SUPPORTED_FEATURES: Mapping[str, int] = {
     "metadata": znodes.VERSION,
@@ -70,6 +61,18 @@ SUPPORTED_FEATURES: Mapping[str, int] = {
 """The features of this version of logbus, with the highest supported level of each."""
 VISIBLE_WITHIN_S = 5.0
 """Maximum seconds that an admin request waits for this broker's snapshot to show its result."""
+
+RETRY_S = 0.2
+"""Seconds before the keeper retries a step that failed although ZooKeeper is connected."""
+HELD_DELAY_S = 0.2
+"""Seconds for which changes of hosted partitions are batched into one registration update."""
+
+ELECTION_S = 1.0
+"""Maximum seconds that a Metadata answer waits for elections after a broker joined or left.
+librdkafka requests metadata when a leader's connection closes, and then once a second."""
+
+DRAIN_ANSWER_S = 2.0
+"""Maximum seconds that a stopping broker waits for ZooKeeper to take its announcement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,40 +99,14 @@ class BrokerRegistration:
     """The address of each listener; empty: PLAINTEXT at ``endpoint``."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create. -1 selects the broker's default; ``assignment`` overrides both counts."""
+class Registry:
+    """One broker's access to the cluster's state. ``now_ms`` returns wall time; ``store`` defaults
+    to the configured ZooKeeper.
 
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    assignment: Sequence[Sequence[int]] | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicResult:
-    """The result of one topic of a request."""
-
-    name: str
-    topic_id: str
-    error: LogbusError | None = None
-    partitions: int = -1
-    replication_factor: int = -1
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class KnownGroup:
-    """A group with state in ZooKeeper; ``kind`` is "kafka" or "native"."""
-
-    group: str
-    kind: str
-
-
-class Registry(Membership):
-    """The broker's registry. ``now_ms`` returns wall time; ``store`` defaults to the configured
-    ZooKeeper."""
+    ``groups`` keeps the offsets of groups; ``administration`` changes topics, settings and users.
+    Operations that need ZooKeeper raise CoordinationUnavailableError while it is unavailable, and
+    recover without a restart.
+    """
 
     def __init__(
         self,
@@ -142,24 +119,61 @@ class Registry(Membership):
         store = store or ZooKeeperStore(
             config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
         )
-        super().__init__(config, store, now_ms=now_ms)
-        self._random_bytes = random_bytes
-        self._groups = GroupOffsets(
+        self.snapshot = MetadataSnapshot()
+        self._fresh = MetadataSnapshot()
+        """The metadata read since the last published snapshot; its version is 0."""
+        self._config = config
+        self._store = store
+        self._callbacks: list[Callable[[MetadataSnapshot], None]] = []
+        self._watch_callbacks: list[Callable[[str | None], None]] = []
+        self._fatal_callbacks: list[Callable[[LogbusError], None]] = []
+        self._controller = ControllerShell(
+            store,
+            config,
+            now_ms=now_ms,
+            wait_connected=self.wait_connected,
+            seen=self._seen,
+        )
+        self.groups = GroupOffsets(
             store,
             find_topic=lambda name: self.snapshot.topics.get(name),
             now_ms=now_ms,
             interval_ms=config.offset_commit_interval_ms,
             identity=lambda: (config.broker_id, self.broker_epoch),
-            wait_connected=self._wait_connected,
+            wait_connected=self.wait_connected,
         )
+        self.administration = Administration(self, self._controller, store, config, random_bytes)
         self._producer_ids = ProducerIds(store, config.broker_id)
         self._states = StateWrites(
             store,
             config.broker_id,
-            wait_connected=self._wait_connected,
+            wait_connected=self.wait_connected,
             seen=self._seen,
             live=self.live_brokers,
         )
+        self._registrar: Registrar | None = None
+        self._broker_epoch = NO_EPOCH
+        self._broker_epochs: frozenset[int] = frozenset()
+        self._suspects: dict[int, int] = {}
+        """Broker epochs of suspected processes, by broker id."""
+        self._lost: dict[int, int] = {}
+        """Broker epochs of processes whose peer connection ended, by broker id."""
+        self.session_losses = Counter()
+        """Counts the sessions with ZooKeeper that expired."""
+        self._elected_by_s = 0.0
+        """Loop time until which elections may be due."""
+        self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
+        self._connected = asyncio.Event()
+        self._due = asyncio.Event()
+        self._published = asyncio.Event()
+        self._register_due = self._reload_due = True
+        self._brokers_due = self._changes_due = self._controller_due = False
+        self._depose_due = self._held_due = False
+        self._held_timer: asyncio.TimerHandle | None = None
+        self._sequence = -1
+
+    # Lifecycle.
 
     async def start(self, registration: BrokerRegistration) -> str:
         """Register, load the metadata, stand for controller, and return the cluster id.
@@ -170,7 +184,10 @@ class Registry(Membership):
         try:
             await self._store.start(self._on_event)
             cluster_id = await prepare(
-                self._store, registration.cluster_id, self._new_id, registration.features
+                self._store,
+                registration.cluster_id,
+                self.administration.new_id,
+                registration.features,
             )
             if registration.damaged:
                 await self._states.withdraw_before_start(
@@ -194,10 +211,70 @@ class Registry(Membership):
             raise
         return cluster_id
 
+    async def _join(self, cluster_id: str, registration: znodes.Registration) -> None:
+        """Register, load the metadata, stand for controller, and start the keeper task."""
+        self._fresh = dataclasses.replace(self._fresh, cluster_id=cluster_id)
+        self._registrar = Registrar(
+            self._store,
+            registration,
+            patience_ms=self._config.zookeeper_session_timeout_ms + 1000,
+            wait_connected=self.wait_connected,
+        )
+        await self._catch_up()
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
     async def close(self) -> None:
         """Leave the cluster; the registration is removed at once."""
-        self._groups.close()
-        await super().close()
+        self.groups.close()
+        self._closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+        if self._held_timer is not None:
+            self._held_timer.cancel()
+        self._controller.resign()
+        await self._store.close()
+
+    async def drain(self) -> None:
+        """Move leadership away and leave the ISRs before a controlled stop.
+
+        Return once this broker leads no partition that another broker could lead, and is in no ISR
+        that it can leave. The caller bounds the time. Raise CoordinationUnavailableError if
+        ZooKeeper does not take the announcement within ``DRAIN_ANSWER_S``.
+        """
+        if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_ANSWER_S):
+                await self._registrar.drain()
+        except TimeoutError:
+            raise CoordinationUnavailableError(
+                f"ZooKeeper did not answer within {DRAIN_ANSWER_S:g} s"
+            ) from None
+        while self._store.connected and not self._closed and self._can_leave():
+            await self._published.wait()
+
+    async def set_full(self, is_full: bool) -> None:
+        """Set whether this broker's registration reports a full disk.
+
+        While it does, other brokers lead and this broker's replicas leave the ISRs. Raise
+        CoordinationUnavailableError if ZooKeeper is unavailable.
+        """
+        if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
+            return
+        await self._registrar.set_full(is_full)
+
+    def _can_leave(self) -> bool:
+        own = self.snapshot.brokers.get(self._config.broker_id)
+        if own is None or not own.draining:
+            return own is not None
+        brokers = self.live_brokers()
+        return any(
+            can_be_left(view.state, own, brokers)
+            for topic in self.snapshot.topics.values()
+            for view in topic.partitions
+        )
 
     # Partition states, written by leaders.
 
@@ -224,407 +301,408 @@ class Registry(Membership):
             return frozenset()
         return await self._states.withdraw(own.directory_id, partitions)
 
-    # Topics. Raise NotControllerError unless this broker is the controller.
-
-    async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        """Create the topics in order; each has its own result."""
-        self._check_controller()
-        times = Counter(topic.name for topic in topics)
-        results = []
-        for topic in topics:
-            if times[topic.name] > 1:
-                error = InvalidRequestError(f"topic {topic.name!r} is named twice in the request")
-                results.append(TopicResult(topic.name, "", error))
-                continue
-            results.append(await self._create_topic(topic, validate_only))
-        return results
-
-    async def _create_topic(self, topic: NewTopic, validate_only: bool) -> TopicResult:
-        count = topic.partitions
-        factor: int | None = topic.replication_factor
-        if count == -1:
-            count = self._config.num_partitions
-        if factor == -1:
-            factor = self._config.default_replication_factor or None
-        topic_id = self._new_id()
-        try:
-            view = await self._asked_for_topic(
-                lambda token: TopicCreationRequested(
-                    token,
-                    topic.name,
-                    topic_id,
-                    count,
-                    factor,
-                    topic.assignment,
-                    topic.config,
-                    validate_only,
-                )
-            )
-        except LogbusError as error:
-            return TopicResult(topic.name, "", error)
-        if not validate_only:
-            await self._until(lambda now: view.topic_id in now.topics_by_id)
-        return _result(view)
-
-    async def wait_topics(self, names: Sequence[str]) -> None:
-        """Wait, for at most a few seconds, until this broker's snapshot has the topics."""
-        await self._until(lambda now: all(name in now.topics for name in names))
-
-    async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
-        """Delete topics and their records; brokers that are down delete their replicas later."""
-        self._check_controller()
-        results = []
-        for name in names_or_ids:
-            results.append(await self._delete_topic(name))
-        return results
-
-    async def _delete_topic(self, name_or_id: str) -> TopicResult:
-        try:
-            view = await self._asked_for_topic(
-                lambda token: TopicDeletionRequested(token, name_or_id)
-            )
-        except LogbusError as error:
-            return TopicResult(name_or_id, "", error)
-        await self._until(lambda now: view.topic_id not in now.topics_by_id)
-        return _result(view)
-
-    async def create_partitions(
-        self,
-        name: str,
-        count: int,
-        *,
-        assignment: Sequence[Sequence[int]] | None = None,
-        validate_only: bool = False,
-    ) -> TopicResult:
-        """Raise a topic's partition count to ``count``; the result holds any error."""
-        self._check_controller()
-        try:
-            view = await self._asked_for_topic(
-                lambda token: PartitionsRequested(token, name, count, assignment, validate_only)
-            )
-        except LogbusError as error:
-            return TopicResult(name, "", error)
-        if not validate_only:
-            await self._until(lambda now: now.partition(name, count - 1) is not None)
-        return _result(view)
-
-    async def alter_topic_config(
-        self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
-    ) -> TopicView:
-        """Set (text) or remove (None) topic settings.
-
-        Raise InvalidConfigError, UnknownTopicOrPartitionError, NotControllerError or
-        CoordinationUnavailableError.
-        """
-        self._check_controller()
-        view = await self._asked_for_topic(
-            lambda token: ConfigChangeRequested(token, name, changes, validate_only)
-        )
-        if not validate_only:
-            await self._until(lambda now: _has_config(now, view))
-        return view
-
-    async def alter_broker_config(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
-        """Set (text) or remove (None) settings of a broker that ZooKeeper holds.
-
-        Raise NotControllerError, WriteConflictError or CoordinationUnavailableError.
-        """
-        self._check_controller()
-        await write_broker_config(self._store, broker_id, changes, self._wait_connected)
-        await self._until(
-            lambda now: all(now.broker_config(broker_id).get(k) == v for k, v in changes.items())
-        )
-
-    async def alter_user(
-        self, name: str, change: Callable[[UserCredentials], UserCredentials]
-    ) -> None:
-        """Replace a user's credentials; none deletes the user. Any broker writes.
-
-        Return when this broker knows the change. Raise WriteConflictError,
-        CoordinationUnavailableError, or the error of ``change``.
-        """
-        self._check_connected()
-        written: list[UserCredentials] = []
-
-        def noted(before: UserCredentials) -> UserCredentials:
-            written.append(change(before))
-            return written[-1]
-
-        await change_user(self._store, name, noted, self._wait_connected)
-        await self._until(lambda now: now.users.get(name, {}) == written[-1])
-
-    async def alter_acls(
-        self, pattern: Pattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
-    ) -> None:
-        """Replace the access control list of a pattern, as ``alter_user`` does a user."""
-        self._check_connected()
-        written: list[frozenset[Entry]] = []
-
-        def noted(before: frozenset[Entry]) -> frozenset[Entry]:
-            written.append(change(before))
-            return written[-1]
-
-        await change_entries(self._store, pattern, noted, self._wait_connected)
-        await self._until(lambda now: now.acls.get(pattern, frozenset()) == written[-1])
-
-    async def salt_key(self) -> bytes:
-        """Return the cluster's key for the salts of unknown users."""
-        return await load_salt_key(self._store, self._random_bytes)
-
-    async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
-        answer = await self._controller.request(make)
-        assert answer.topic is not None
-        return answer.topic
-
-    # Replicas. Raise NotControllerError unless this broker is the controller.
-
-    async def reassign(
-        self,
-        targets: Mapping[TopicPartition, Sequence[int] | None],
-        *,
-        may_change_factor: bool = True,
-    ) -> dict[TopicPartition, LogbusError | None]:
-        """Start the reassignment of partitions to the given brokers, the preferred leader first.
-
-        None cancels a partition's reassignment. Raise as ``alter_topic_config``; return the errors
-        of single partitions.
-        """
-        self._check_controller()
-        answer = await self._controller.request(
-            lambda token: ReassignmentRequested(token, dict(targets), may_change_factor)
-        )
-        await self._until_read()
-        return dict(answer.outcomes)
-
-    async def elect_leaders(
-        self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False
-    ) -> dict[TopicPartition, LogbusError | None]:
-        """Elect preferred leaders, or with ``unclean`` out-of-sync leaders for leaderless
-        partitions.
-
-        None selects all partitions and returns only those with an attempted election.
-        """
-        self._check_controller()
-        answer = await self._controller.request(
-            lambda token: ElectionRequested(token, unclean, partitions)
-        )
-        await self._until_read()
-        return dict(answer.outcomes)
-
-    async def retire_broker(self, broker_id: int) -> None:
-        """Remove a dead broker. Raise InvalidRequestError if the broker is live or assigned
-        replicas, or BrokerIdNotRegisteredError."""
-        self._check_controller()
-        await self._controller.request(lambda token: RetirementRequested(token, broker_id))
-
-    # Groups. A broker claims a group before it writes the group's state.
-
-    async def claim_group(self, group: str) -> GroupClaim:
-        """Claim the right to write the group's offsets, until another broker claims it."""
-        return await self._groups.claim(group)
-
-    def release_group(self, claim: GroupClaim) -> None:
-        """Stop writing under this claim."""
-        self._groups.release(claim)
-
-    def release_other_groups(self, is_ours: Callable[[str], bool]) -> None:
-        """Release the claims of all groups that another broker coordinates."""
-        self._groups.release_others(is_ours)
-
-    async def begin_generation(
-        self,
-        claim: GroupClaim,
-        generation: int,
-        *,
-        is_empty: bool,
-        members: int = 0,
-        session_timeout_ms: int = 0,
-    ) -> None:
-        """Write a new generation and return once ZooKeeper has it, without a timeout.
-
-        The group's next coordinator uses ``members`` and their longest session timeout. Raise
-        NotCoordinatorError if the claim is lost.
-        """
-        await self._groups.begin_generation(
-            claim,
-            generation,
-            is_empty=is_empty,
-            members=members,
-            session_timeout_ms=session_timeout_ms,
-        )
-
-    def unwritten_commits(self, claim: GroupClaim) -> asyncio.Future[None] | None:
-        """Return a future of this claim's pending offset writes, or None if all are written."""
-        return self._groups.unwritten(claim)
-
-    async def commit_offsets(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        claim: GroupClaim | None = None,
-    ) -> dict[TopicPartition, LogbusError | None]:
-        """Write offsets and return after ZooKeeper has them, with an error or None for each
-        partition.
-
-        Fill in missing topic ids and commit times. Without a claim, claim the group first. Raise
-        NotCoordinatorError if the given claim is lost.
-        """
-        return await self._groups.commit(group, offsets, claim)
-
-    async def fetch_offsets(
-        self,
-        group: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        with_former: bool = False,
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of the present topics; partitions None selects all.
-
-        With ``with_former``, include offsets of deleted topics of the same name: the topic id
-        without the offset.
-        """
-        return await self._groups.fetch(group, partitions, with_former=with_former)
-
-    async def fetch_stable_offsets(
-        self,
-        group: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        with_former: bool = False,
-    ) -> FetchedOffsets:
-        """Return offsets as ``fetch_offsets`` does, without those that an open transaction may
-        change, and the partitions of the latter."""
-        return await self._groups.fetch_stable(group, partitions, with_former=with_former)
-
-    async def add_pending_offsets(
-        self,
-        claim: GroupClaim,
-        transaction: znodes.TransactionKey,
-        value: znodes.PendingOffsets,
-    ) -> dict[TopicPartition, LogbusError | None]:
-        """Keep a transaction's offsets until its end, with an error or None for each partition.
-
-        The write is queued before the first suspension. Raise NotCoordinatorError if the claim is
-        lost.
-        """
-        return await self._groups.add_pending(claim, transaction, value)
-
-    async def end_pending_offsets(
-        self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
-    ) -> None:
-        """Commit or drop a transaction's offsets. Repeating it has no effect."""
-        await self._groups.end_pending(group, transaction, is_commit=is_commit)
-
-    async def pending_offsets(self, group: str) -> list[PendingRow]:
-        """Return the offsets of the group's open transactions."""
-        return await self._groups.pending(group)
-
-    async def delete_group_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> None:
-        """Delete offsets; partitions None deletes the group. Raise GroupIdNotFoundError."""
-        await self._groups.delete(group, partitions)
-
-    async def list_groups(self) -> list[KnownGroup]:
-        """Return all groups with state in ZooKeeper."""
-        return [KnownGroup(*row) for row in (await self._groups.kinds()).items()]
-
-    async def members_left(self, group: str) -> int:
-        """Return the member count of a Kafka group's last generation, whichever broker wrote it."""
-        return await self._groups.members_left(group)
-
-    async def native_members(self, group: str) -> list[str]:
-        """Return the live consumers of a native group."""
-        return await self._groups.native_members(group)
-
-    async def describe_native_group(self, group: str) -> list[NativeMember]:
-        """Return the live consumers of a native group, with the partitions that they own."""
-        return await read_members(self._store, group)
-
-    async def is_claim_held(self, claim: GroupClaim) -> bool:
-        """Return whether no other broker has claimed the group since; ``on_watch`` reports
-        possible changes."""
-        return await self._groups.is_held(claim)
-
-    async def note_members(self, group: str, *, is_empty: bool) -> None:
-        """Record that a native group has members, or the time since which it has none."""
-        await self._groups.note_members(group, is_empty=is_empty)
-
-    async def expire_group(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if ``is_over`` holds and no member joins meanwhile; return whether it
-        was deleted."""
-        return await self._groups.expire(group, is_over)
-
-    async def expire_former_offsets(self, group: str, before_ms: int) -> int:
-        """Delete the group's offsets of deleted topics that are older than ``before_ms``; return
-        their number."""
-        return await self._groups.expire_former(group, before_ms)
-
-    async def group_kind(self, group: str) -> str | None:
-        """Return "kafka", "native", or None if the group does not exist."""
-        return await self._groups.kind(group)
-
-    async def is_group_open(self, group: str, kind: str) -> bool:
-        """Return whether the group never had a member; its first member fixes the kind."""
-        return await self._groups.is_open(group, kind)
-
-    # Producer ids, available on every broker.
-
     async def next_producer_id(self) -> int:
         """Return a producer id that is unique in the cluster."""
         return await self._producer_ids.next()
 
-    # Administration.
-
-    @property
-    def is_controller(self) -> bool:
-        """Whether this broker is the active controller."""
-        return self._controller.is_active
-
-    def _check_connected(self) -> None:
+    def check_connected(self) -> None:
+        """Raise CoordinationUnavailableError without ZooKeeper, ClosedError at the end."""
         if self._closed:
             raise ClosedError("the broker stops")
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
 
-    def _check_controller(self) -> None:
-        self._check_connected()
-        if not self._controller.is_active:
-            raise NotControllerError()
-
-    async def _until(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
+    async def wait_visible(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
         """Wait until this broker's snapshot shows a change, so that later requests see it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(VISIBLE_WITHIN_S):
                 while not visible(self.snapshot):
                     await self._published.wait()
 
-    async def _until_read(self) -> None:
+    async def wait_read(self) -> None:
         """Wait until this broker's snapshot shows all changes that the controller has written."""
         written = self._controller.written_sequence
-        await self._until(lambda now: self._sequence >= written)
+        await self.wait_visible(lambda now: self._sequence >= written)
 
-    def _new_id(self) -> str:
+    # Callbacks, and facts of the snapshot.
+
+    def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
+        """Call ``callback`` on the loop with every new snapshot, and at once with the present
+        one if any."""
+        self._callbacks.append(callback)
+        if self.snapshot.version:
+            callback(self.snapshot)
+
+    def on_watch(self, callback: Callable[[str | None], None]) -> None:
+        """Call ``callback`` with the path of each fired watch, and with None when all watches
+        are void."""
+        self._watch_callbacks.append(callback)
+
+    def on_fatal(self, callback: Callable[[LogbusError], None]) -> None:
+        """Call ``callback`` when the broker must stop because another process took its id or
+        directory."""
+        self._fatal_callbacks.append(callback)
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of the present registration; -1 while the broker is not registered."""
+        return self._broker_epoch
+
+    @property
+    def broker_epochs(self) -> frozenset[int]:
+        """The epochs of all registrations of this process, for ``LeaderAndIsrChanged``."""
+        return self._broker_epochs
+
+    @property
+    def is_controller(self) -> bool:
+        return self._controller.is_active
+
+    @property
+    def connected(self) -> bool:
+        """Whether the ZooKeeper connection is up."""
+        return self._store.connected
+
+    def leaderless_reason(self, topic: str, partition: int) -> str | None:
+        """Return why a partition has no leader, as readable text; None if it has one."""
+        view = self.snapshot.partition(topic, partition)
+        if view is None:
+            return None
+        return leaderless_reason(view.state, view.replicas, self.snapshot.brokers)
+
+    # Suspected brokers.
+
+    def lost(self, broker_id: int, broker_epoch: int) -> None:
+        """Expect an election after the connection to a peer ended; its process may be dead."""
+        self._lost[broker_id] = broker_epoch
+        self._expect_elections()
+
+    def suspect(self, broker_id: int, broker_epoch: int) -> None:
+        """Suspect a peer whose connection ended and whose port refuses a new one.
+
+        The controller treats a suspected broker as if its session had ended. A suspected controller
+        is deposed. A wrong suspicion costs availability only. Never raises.
+        """
+        known = self._fresh.brokers.get(broker_id)
+        if known is None or known.broker_epoch != broker_epoch:
+            return
+        if broker_id == self._config.broker_id or self._suspects.get(broker_id) == broker_epoch:
+            return
+        _log.warning("broker %d seems to be dead: it refuses connections", broker_id)
+        self._suspects[broker_id] = broker_epoch
+        self._expect_elections()
+        self._controller.suspects_changed(self._suspects)
+        if broker_id == self._fresh.controller_id:
+            self._depose_due = True
+            self._due.set()
+
+    def trust(self, broker_id: int, broker_epoch: int) -> None:
+        """Clear the suspicion of a peer process that is reachable again."""
+        if self._lost.get(broker_id) == broker_epoch:
+            del self._lost[broker_id]
+            self._wake_waiting()
+        if self._suspects.get(broker_id) == broker_epoch:
+            _log.info("broker %d is reachable again", broker_id)
+            del self._suspects[broker_id]
+            self._controller.suspects_changed(self._suspects)
+
+    async def wait_elections(
+        self, topics: Callable[[MetadataSnapshot], Iterable[TopicView]]
+    ) -> None:
+        """Wait until the snapshot has leaders for the topics, after brokers joined or left.
+
+        Return at once if no election is due or ZooKeeper is unavailable. Wait at most
+        ``ELECTION_S`` after the last such change.
+        """
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            while loop.time() < self._elected_by_s and self._is_election_due(topics(self.snapshot)):
+                async with asyncio.timeout_at(self._elected_by_s):
+                    await self._published.wait()
+
+    def _is_election_due(self, topics: Iterable[TopicView]) -> bool:
+        live = {
+            broker_id: broker
+            for broker_id, broker in self.live_brokers().items()
+            if self._lost.get(broker_id) != broker.broker_epoch
+        }
+        return self._store.connected and any(
+            is_election_due(view.state, live) for topic in topics for view in topic.partitions
+        )
+
+    def _expect_elections(self) -> None:
+        self._elected_by_s = asyncio.get_running_loop().time() + ELECTION_S
+
+    def live_brokers(self) -> Mapping[int, BrokerView]:
+        """Return the registered brokers that are not suspected."""
+        return {
+            broker_id: broker
+            for broker_id, broker in self._fresh.brokers.items()
+            if self._suspects.get(broker_id) != broker.broker_epoch
+        }
+
+    # ZooKeeper events.
+
+    def _on_event(self, event: StoreEvent) -> None:
+        match event:
+            case Connected():
+                self._register_due = self._register_due or event.new_session
+                # All watches are void. The notices hold the missed changes, unless too many were
+                # written.
+                self._changes_due = self._brokers_due = self._controller_due = True
+                self._connected.set()
+                self._tell_watchers(None)
+            case Suspended():
+                self._connected.clear()
+                _log.warning("ZooKeeper does not answer; leaders keep serving, admin requests fail")
+                # Wake waiters, which can no longer observe the change that they wait for.
+                self._wake_waiting()
+                return
+            case SessionLost():
+                self.session_losses.n += 1
+                self._connected.clear()
+                self._broker_epoch = NO_EPOCH
+                self._register_due = True
+                error = CoordinationUnavailableError(
+                    "the session with ZooKeeper ended; what was asked may have been done"
+                )
+                self._controller.resign(error)
+                return
+            case DataChanged(path):
+                self._changes_due = self._changes_due or path == znodes.CHANGES
+                self._controller_due = self._controller_due or path == znodes.CONTROLLER
+                self._tell_watchers(path)
+            case ChildrenChanged(path):
+                self._brokers_due = self._brokers_due or path == znodes.BROKER_IDS
+        self._due.set()
+
+    def _tell_watchers(self, path: str | None) -> None:
+        for callback in self._watch_callbacks:
+            callback(path)
+
+    def _seen(self) -> loader.Seen:
+        return loader.Seen(self._fresh.topics, self._sequence)
+
+    async def wait_connected(self) -> None:
+        """Wait until the ZooKeeper connection is up."""
+        await self._connected.wait()
+
+    async def _keep(self) -> None:
         while True:
-            text = topic_id_text(self._random_bytes(16))
-            # Folder names and command arguments must not look like options.
-            if not text.startswith("-"):
-                return text
+            await self._due.wait()
+            await self._connected.wait()
+            self._due.clear()
+            try:
+                await self._catch_up()
+            except CoordinationUnavailableError:
+                await self._later()
+            except LogbusError as error:
+                if error.retriable:
+                    await self._later()
+                    continue
+                _log.error("this broker must stop: %s", error)
+                for callback in self._fatal_callbacks:
+                    callback(error)
+                return
+            except Exception:
+                _log.exception("unexpected error in the registry; retrying")
+                await self._later()
+
+    async def _later(self) -> None:
+        await asyncio.sleep(RETRY_S)
+        self._due.set()
+
+    async def _catch_up(self) -> None:
+        """Run all due steps. A failed step stays due; publish the snapshot when none failed."""
+        if self._register_due:
+            await self._register()
+        if self._depose_due:
+            await self._depose()
+        if self._reload_due:
+            await self._reload()
+        elif self._changes_due:
+            await self._read_changes()
+        if self._brokers_due:
+            await self._read_brokers()
+        if self._controller_due:
+            await self._read_controller()
+        self._publish()
+        if self._held_due:
+            self._held_due = False
+            assert self._registrar is not None
+            await self._registrar.hold(_held(self.snapshot, self._config.broker_id))
+
+    async def _register(self) -> None:
+        assert self._registrar is not None
+        epoch = await self._registrar.register()
+        self._register_due = False
+        self._broker_epoch = epoch
+        self._broker_epochs |= {epoch}
+        self._brokers_due = True
+        _log.info("broker %d is registered in broker epoch %d", self._config.broker_id, epoch)
+
+    async def _depose(self) -> None:
+        """Delete the suspected controller's znode and stand for controller."""
+        suspects = dict(self._suspects)
+        await self._controller.depose(suspects)
+        self._depose_due = False
+        self._controller_due = True
+
+    async def _reload(self) -> None:
+        self._changes_due = False
+        self._brokers_due = self._controller_due = True
+        notices = await loader.load_notices(self._store, watch=True)
+        topics = await loader.load_topics(self._store)
+        await self._load_cluster()
+        self._fresh = dataclasses.replace(
+            self._fresh,
+            users=await credentials.load_users(self._store),
+            acls=await acls.load_acls(self._store),
+        )
+        self._take_topics(topics)
+        self._sequence = notices.sequence
+        self._reload_due = False
+
+    async def _load_cluster(self) -> None:
+        """Read the features and the brokers' settings."""
+        features = await loader.load_features(self._store)
+        assert self._registrar is not None
+        self._registrar.check_features(features)
+        configs = await loader.load_broker_configs(self._store)
+        self._fresh = dataclasses.replace(self._fresh, features=features, broker_configs=configs)
+
+    async def _read_changes(self) -> None:
+        self._changes_due = False
+        try:
+            notices = await loader.load_notices(self._store, watch=True)
+            merged = merge(notices, self._sequence)
+            if merged is None:
+                await self._reload()
+                return
+            topics = await loader.refresh_topics(self._store, self._fresh.topics, merged.topics)
+            if merged.security:
+                await self._refresh_security(merged.security)
+            if merged.cluster:
+                # Features, a broker's settings, or its draining or disk-full flag changed.
+                self._brokers_due = True
+                await self._load_cluster()
+        except BaseException:
+            self._changes_due = True
+            raise
+        self._take_topics(topics)
+        self._sequence = notices.sequence
+
+    async def _refresh_security(self, paths: Collection[str]) -> None:
+        """Read the changed users and access control lists again."""
+        users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
+        lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
+        fresh, store = self._fresh, self._store
+        self._fresh = dataclasses.replace(
+            fresh,
+            users=await credentials.refresh_users(store, fresh.users, users),
+            acls=await acls.refresh_acls(store, fresh.acls, lists),
+        )
+
+    def _take_topics(self, topics: dict[str, TopicView]) -> None:
+        if self.is_controller:
+            self._controller.states_read(_changed_states(self._fresh.topics, topics))
+        by_id = {topic.topic_id: topic for topic in topics.values()}
+        self._fresh = dataclasses.replace(
+            self._fresh, topics=dict(sorted(topics.items())), topics_by_id=by_id
+        )
+
+    async def _read_brokers(self) -> None:
+        self._brokers_due = False
+        try:
+            brokers = await loader.load_brokers(self._store, watch=True)
+            own = brokers.get(self._config.broker_id)
+            if own is None or own.broker_epoch != self._broker_epoch:
+                # The registration was deleted by a broker that runs on a copy of our directory, or
+                # by an operator.
+                assert self._registrar is not None
+                await self._registrar.check_not_replaced()
+                self._register_due = True
+                self._due.set()
+        except BaseException:
+            self._brokers_due = True
+            raise
+        if brokers != self._fresh.brokers:
+            self._expect_elections()
+        self._fresh = dataclasses.replace(self._fresh, brokers=brokers)
+        for broken in (self._suspects, self._lost):
+            for broker_id, epoch in list(broken.items()):
+                if broker_id not in brokers or brokers[broker_id].broker_epoch != epoch:
+                    del broken[broker_id]
+        self._controller.brokers_changed(self._suspects)
+
+    async def _read_controller(self) -> None:
+        self._controller_due = False
+        try:
+            pause_s = await self._controller.stand(self._broker_epoch, self._broker_epochs)
+            present = await self._store.get(znodes.CONTROLLER)
+            epoch = await self._store.get(znodes.CONTROLLER_EPOCH)
+        except BaseException:
+            self._controller_due = True
+            raise
+        controller_id, controller_epoch = NO_BROKER, self._fresh.controller_epoch
+        elected_as = NO_EPOCH
+        if present is not None:
+            controller_id, elected_as = znodes.decode_controller(znodes.CONTROLLER, present.data)
+        if epoch is not None:
+            controller_epoch = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
+        self._fresh = dataclasses.replace(
+            self._fresh, controller_id=controller_id, controller_epoch=controller_epoch
+        )
+        if pause_s:
+            asyncio.get_running_loop().call_later(pause_s, self._stand_again)
+        if self._suspects.get(controller_id) == elected_as != NO_EPOCH:
+            self._depose_due = True
+            self._due.set()
+
+    def _stand_again(self) -> None:
+        self._controller_due = True
+        self._due.set()
+
+    def _publish(self) -> None:
+        version = self.snapshot.version
+        if version and self._fresh == dataclasses.replace(self.snapshot, version=0):
+            return
+        self.snapshot = dataclasses.replace(self._fresh, version=version + 1)
+        if self._held_timer is None:
+            loop = asyncio.get_running_loop()
+            self._held_timer = loop.call_later(HELD_DELAY_S, self._hold)
+        for callback in self._callbacks:
+            callback(self.snapshot)
+        self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        published, self._published = self._published, asyncio.Event()
+        published.set()
+
+    def _hold(self) -> None:
+        self._held_timer = None
+        self._held_due = True
+        self._due.set()
 
 
-def _has_config(snapshot: MetadataSnapshot, view: TopicView) -> bool:
-    topic = snapshot.topics_by_id.get(view.topic_id)
-    return topic is None or dict(topic.config) == dict(view.config)
+def _held(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[int]]:
+    held = {}
+    for name, topic in snapshot.topics.items():
+        partitions = [v.partition for v in topic.partitions if broker_id in v.replicas]
+        if partitions:
+            held[name] = partitions
+    return held
 
 
-def _result(view: TopicView) -> TopicResult:
-    return TopicResult(
-        view.name,
-        view.topic_id,
-        None,
-        len(view.partitions),
-        len(view.partitions[0].replicas),
-        view.config,
-    )
+def _changed_states(
+    before: Mapping[str, TopicView], now: Mapping[str, TopicView]
+) -> list[StateChange]:
+    """Return the changed partition states of topics that exist with the same id in both maps."""
+    changes = []
+    for name, topic in now.items():
+        known = before.get(name)
+        if known is None or known is topic or known.topic_id != topic.topic_id:
+            continue
+        for old, new in zip(known.partitions, topic.partitions):
+            if new.state.version != old.state.version:
+                changes.append(StateChange(name, new.partition, new.state, topic.topic_id))
+    return changes

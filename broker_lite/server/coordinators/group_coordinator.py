@@ -203,7 +203,7 @@ class GroupCoordinator:
             probe = make(0)
             if probe.member_id or probe.generation >= 0 or probe.instance_id is not None:
                 raise _no_member(group)
-            claim = await self._registry.claim_group(group)
+            claim = await self._registry.groups.claim(group)
             if claim.kind != znodes.KIND_KAFKA and probe.is_transactional:
                 # The claim fences this commit if a native member converts the group meanwhile. So
                 # a native member knows that its group gets no pending offsets.
@@ -211,7 +211,9 @@ class GroupCoordinator:
                     f"group {group!r} is {claim.kind}: native groups take no offsets of "
                     "transactions; use another group"
                 )
-            if claim.kind != znodes.KIND_KAFKA and await self._registry.native_members(group):
+            if claim.kind != znodes.KIND_KAFKA and await self._registry.groups.native_members(
+                group
+            ):
                 raise NonEmptyGroupError(
                     f"group {group!r} has native members; other clients cannot commit "
                     "until the members have left"
@@ -277,7 +279,7 @@ class GroupCoordinator:
     async def has_left_members(self, group: str) -> bool:
         """Return whether a group that is not held here has a generation with possibly live
         members."""
-        return await self._registry.members_left(group) > 0
+        return await self._registry.groups.members_left(group) > 0
 
     def forget(self, group: str) -> None:
         """Drop a group without members before its deletion."""
@@ -301,7 +303,7 @@ class GroupCoordinator:
                     held, NotCoordinatorError("this broker registered again; find the coordinator")
                 )
         # Groups without members too: their next coordinator may delete and re-create them.
-        self._registry.release_other_groups(self._is_ours)
+        self._registry.groups.release_others(self._is_ours)
 
     def _is_ours(self, group: str) -> bool:
         chosen = self.coordinator_of(group)
@@ -317,30 +319,30 @@ class GroupCoordinator:
         """Delete expired groups, and expired offsets of deleted topics, among the groups
         coordinated here."""
         kept_ms = self._config.offsets_retention_minutes * MINUTE
-        for row in await self._registry.list_groups():
+        for group, kind in (await self._registry.groups.kinds()).items():
             try:
-                self.check_coordinator(row.group)
-                if row.kind == znodes.KIND_NATIVE:
-                    members = await self._registry.native_members(row.group)
-                    await self._registry.note_members(row.group, is_empty=not members)
-                elif self.find(row.group) is None and await self.has_left_members(row.group):
+                self.check_coordinator(group)
+                if kind == znodes.KIND_NATIVE:
+                    members = await self._registry.groups.native_members(group)
+                    await self._registry.groups.note_members(group, is_empty=not members)
+                elif self.find(group) is None and await self.has_left_members(group):
                     # Otherwise a group whose members died with its coordinator would rebalance for
                     # ever.
-                    await self._load(row.group)
-                if await self._registry.expire_group(row.group, partial(self._is_over, row.group)):
+                    await self._load(group)
+                if await self._registry.groups.expire(group, partial(self._is_over, group)):
                     logger.info(
-                        "group %r: deleted after the retention time of an empty group", row.group
+                        "group %r: deleted after the retention time of an empty group", group
                     )
                     continue
                 before_ms = self._clock.now_ms() - kept_ms
-                count = await self._registry.expire_former_offsets(row.group, before_ms)
+                count = await self._registry.groups.expire_former(group, before_ms)
                 if count:
-                    logger.info("group %r: %d offsets of deleted topics removed", row.group, count)
+                    logger.info("group %r: %d offsets of deleted topics removed", group, count)
             except (NotCoordinatorError, CoordinatorLoadInProgressError):
                 continue
             except (WriteConflictError, InconsistentGroupProtocolError) as error:
                 # The group got members or was re-created meanwhile; continue with the others.
-                logger.info("group %r: cannot check its retention: %s", row.group, error)
+                logger.info("group %r: cannot check its retention: %s", group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
         """Return whether the group has exceeded its retention.
@@ -384,8 +386,8 @@ class GroupCoordinator:
         """Return the group if it is held here; take it over if a former coordinator's members
         may be live."""
         held = await self._held_now(group)
-        if held is None and await self._registry.group_kind(group) == znodes.KIND_KAFKA:
-            claim = await self._registry.claim_group(group)
+        if held is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
+            claim = await self._registry.groups.claim(group)
             if claim.value.members:
                 return await self._load(group)
         return held
@@ -418,7 +420,7 @@ class GroupCoordinator:
             task.exception()  # retrieved here; the waiting requests have it
 
     async def _take_over(self, group: str) -> HeldGroup:
-        claim = await self._registry.claim_group(group)
+        claim = await self._registry.groups.claim(group)
         if claim.kind != znodes.KIND_KAFKA:
             logger.warning(
                 "group %r is of kind %r: its members coordinate among themselves, and do not mix "
@@ -454,7 +456,7 @@ class GroupCoordinator:
         del self._held[name]
         if held.writing is not None:
             held.writing.cancel()
-        self._registry.release_group(held.claim)
+        self._registry.groups.release(held.claim)
         self._step(held, ev.Resigned(error))
         logger.info("group %r: this broker no longer coordinates it: %s", name, error.message)
 
@@ -467,7 +469,7 @@ class GroupCoordinator:
 
     async def _check_claim(self, held: HeldGroup) -> None:
         try:
-            if not await self._registry.is_claim_held(held.claim):
+            if not await self._registry.groups.is_held(held.claim):
                 name = held.group.name
                 self._drop(held, NotCoordinatorError(f"another broker claimed group {name!r}"))
         except LogbusError as error:
@@ -525,7 +527,7 @@ class GroupCoordinator:
 
         unwritten = None
         if isinstance(result, fx.JoinResult) and result.error is None:
-            unwritten = self._registry.unwritten_commits(held.claim)
+            unwritten = self._registry.groups.unwritten(held.claim)
         if unwritten is None:
             answer()
         else:
@@ -533,7 +535,7 @@ class GroupCoordinator:
 
     async def _write(self, held: HeldGroup, effect: fx.WriteGeneration) -> None:
         try:
-            await self._registry.begin_generation(
+            await self._registry.groups.begin_generation(
                 held.claim,
                 effect.generation,
                 is_empty=effect.is_empty,

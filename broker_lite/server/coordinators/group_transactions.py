@@ -130,7 +130,7 @@ class GroupTransactions:
         number = claimed.participant.number(request.producer_id)
         transaction = TransactionKey(request.producer_id, request.producer_epoch, number)
         value = PendingOffsets(request.transactional_id, request.offsets)
-        return await self._registry.add_pending_offsets(claim, transaction, value)
+        return await self._registry.groups.add_pending(claim, transaction, value)
 
     async def end(self, request: EndGroupOffsetsRequest) -> None:
         """Commit or drop a transaction's offsets in a group. Repeating it has no effect."""
@@ -142,17 +142,17 @@ class GroupTransactions:
             if not claimed.participant:
                 del self._claimed[request.group_id]
         transaction = TransactionKey(request.producer_id, request.producer_epoch, request.number)
-        await self._registry.end_pending_offsets(
+        await self._registry.groups.end_pending(
             request.group_id, transaction, is_commit=request.committed
         )
 
     async def end_overdue(self) -> None:
         """Drop pending offsets whose transaction is over, though no EndGroupOffsets arrived, in the
         groups that this broker coordinates."""
-        for row in await self._registry.list_groups():
+        for group in await self._registry.groups.kinds():
             try:
-                self._groups.check_coordinator(row.group)
-                await self._end_overdue(row.group)
+                self._groups.check_coordinator(group)
+                await self._end_overdue(group)
             except NotCoordinatorError:
                 continue
 
@@ -160,7 +160,7 @@ class GroupTransactions:
         overdue_ms = TIMEOUTS * self._config.transaction_max_timeout_ms
         before_ms = self._clock.now_ms() - overdue_ms
         asked: set[TransactionKey] = set()
-        for row in await self._registry.pending_offsets(group):
+        for row in await self._registry.groups.pending(group):
             transaction = row.part.transaction
             added_ms = max(offset.commit_ms for offset in row.value.offsets.values())
             if added_ms > before_ms or transaction in asked:
@@ -174,7 +174,7 @@ class GroupTransactions:
                     transaction.number,
                     row.value.transactional_id,
                 )
-                await self._registry.end_pending_offsets(group, transaction, is_commit=False)
+                await self._registry.groups.end_pending(group, transaction, is_commit=False)
 
     async def _is_over(self, group: str, row: PendingRow) -> bool:
         """Ask the transaction coordinator whether a transaction has ended."""

@@ -138,7 +138,7 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
     deleted = [key for key, value in changes.items() if value is None]
     checked({key: value for key, value in after.items() if value is not None})
     checked({key: present.get(key, "") for key in deleted if key not in present})
-    work = parts.registry.alter_topic_config(
+    work = parts.registry.administration.alter_topic_config(
         row.resource_name, changes, validate_only=validate_only
     )
     await within(WAIT_MS, work)
@@ -168,7 +168,7 @@ async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> 
             f"broker {row.resource_name!r}: give a broker id; brokers share no settings"
         )
     if changes and not validate_only:
-        work = parts.registry.alter_broker_config(int(row.resource_name), changes)
+        work = parts.registry.administration.alter_broker_config(int(row.resource_name), changes)
         await within(WAIT_MS, work)
 
 

@@ -38,7 +38,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         where: replicas for where, replicas in rows if times[where] == 1
     }
     try:
-        work = parts.registry.reassign(targets, may_change_factor=may_change)
+        work = parts.registry.administration.reassign(targets, may_change_factor=may_change)
         outcomes = await within(message.timeout_ms, work)
     except LogbusError as error:
         return Response(

@@ -87,7 +87,7 @@ async def _change(parts: BrokerContext, name: str, message: Any) -> None:
             after[mechanism] = _credential(row, mechanism, before.get(mechanism), now_ms)
         return after
 
-    await within(WAIT_MS, parts.registry.alter_user(name, change))
+    await within(WAIT_MS, parts.registry.administration.alter_user(name, change))
 
 
 def _mechanism(row: Any) -> ScramMechanism:

@@ -47,7 +47,7 @@ async def _create(
         assignment = [tuple(each.broker_ids) for each in row.assignments]
     try:
         request.access.check_topic(row.name)
-        work = parts.registry.create_partitions(
+        work = parts.registry.administration.create_partitions(
             row.name, row.count, assignment=assignment, validate_only=message.validate_only
         )
         result = await within(message.timeout_ms, work)

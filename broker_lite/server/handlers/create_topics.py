@@ -23,7 +23,7 @@ from broker_lite.errors import (
 from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, TRANSACTION_STATE, is_valid_name
 from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.cluster.registry import NewTopic, TopicResult
+from broker_lite.server.cluster.administration import NewTopic, TopicResult
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.topic_settings import checked, topic_settings
 from broker_lite.server.network.access import Access
@@ -55,7 +55,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         try:
             done = await within(
                 message.timeout_ms,
-                parts.registry.create_topics(wanted, validate_only=message.validate_only),
+                parts.registry.administration.create_topics(
+                    wanted, validate_only=message.validate_only
+                ),
             )
         except LogbusError as error:
             done = [TopicResult(topic.name, NULL_TOPIC_ID, error) for topic in wanted]

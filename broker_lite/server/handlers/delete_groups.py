@@ -46,4 +46,4 @@ async def delete(parts: BrokerContext, access: Access, group: str) -> int:
 async def _delete(parts: BrokerContext, group: str) -> None:
     await parts.groups.check_empty(group)
     parts.groups.forget(group)
-    await parts.registry.delete_group_offsets(group)
+    await parts.registry.groups.delete(group)

@@ -18,7 +18,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NULL_TOPIC_ID
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.cluster.registry import TopicResult
+from broker_lite.server.cluster.administration import TopicResult
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteTopicsResponse as Response
@@ -50,7 +50,7 @@ async def _delete(
             request.access.check_topic(name)
         else:
             request.access.check_topic_id(topic_id, known)
-        work = parts.registry.delete_topics([topic_id if name is None else name])
+        work = parts.registry.administration.delete_topics([topic_id if name is None else name])
         (result,) = await within(timeout_ms, work)
         error = result.error
     except LogbusError as raised:

@@ -77,12 +77,12 @@ async def _found(parts: BrokerContext, group: str) -> dict[str, Any]:
     """Return the answer fields of the group; an empty dict if the group does not exist."""
     machine = await parts.groups.find_described(group)
     if machine is None:
-        kind = await parts.registry.group_kind(group)
+        kind = await parts.registry.groups.kind(group)
         if kind is None:
             return {}
         if kind == znodes.KIND_NATIVE:
-            return _native(await parts.registry.describe_native_group(group))
-        is_open = await parts.registry.is_group_open(group, kind)
+            return _native(await parts.registry.groups.describe_native(group))
+        is_open = await parts.registry.groups.is_open(group, kind)
         return {"group_state": str(State.EMPTY), "protocol_type": "" if is_open else CONSUMER}
     view = machine.view()
     return {

@@ -53,7 +53,7 @@ async def _elect(
     kind = message.election_type if request.api_version >= ERROR_FROM else ELECTION_PREFERRED
     if kind not in (ELECTION_PREFERRED, ELECTION_UNCLEAN):
         raise InvalidRequestError(f"election type {kind}: give 0 (preferred) or 1 (unclean)")
-    work = parts.registry.elect_leaders(wanted, unclean=kind == ELECTION_UNCLEAN)
+    work = parts.registry.administration.elect_leaders(wanted, unclean=kind == ELECTION_UNCLEAN)
     return await within(message.timeout_ms, work)
 
 

@@ -22,7 +22,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NO_BROKER, TRANSACTION_STATE, BrokerView, Endpoint
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.cluster.registry import NewTopic
+from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.coordinators.state_log import state_partition
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
@@ -137,11 +137,11 @@ async def _create_state_topic(parts: BrokerContext, request: RequestContext, key
     registry = parts.registry
     if registry.is_controller:
         topic = NewTopic(TRANSACTION_STATE, STATE_PARTITIONS, config=STATE_CONFIG)
-        (result,) = await registry.create_topics([topic])
+        (result,) = await registry.administration.create_topics([topic])
         if result.error is not None and not isinstance(result.error, TopicExistsError):
             raise result.error
     elif request.is_forwarded:
         raise NotControllerError()
     else:
         await ask_controller(parts, FindCoordinatorRequest((key,), KEY_TYPE_TRANSACTION))
-    await registry.wait_topics([TRANSACTION_STATE])
+    await registry.administration.wait_topics([TRANSACTION_STATE])

@@ -16,7 +16,6 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import gather
 from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.cluster.registry import KnownGroup
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import ListGroupsResponse as Response
 from broker_lite.wire.tables import build
@@ -27,17 +26,17 @@ TYPES = {znodes.KIND_KAFKA: "Classic", znodes.KIND_NATIVE: "Native"}
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """List the groups; filters ignore case, and an empty filter selects all."""
     try:
-        listed = [
-            row
-            for row in await parts.registry.list_groups()
-            if (chosen := parts.groups.coordinator_of(row.group)) is not None
+        kinds = await parts.registry.groups.kinds()
+        own = [
+            group
+            for group in kinds
+            if (chosen := parts.groups.coordinator_of(group)) is not None
             and chosen.broker_id == parts.broker_id
         ]
-        names = [row.group for row in listed]
-        visible = frozenset(request.access.visible(ResourceKind.GROUP, names))
-        listed = [row for row in listed if row.group in visible]
-        states = await gather([_state(parts, row) for row in listed])
-        rows = [(row.group, TYPES[row.kind], *state) for row, state in zip(listed, states)]
+        visible = frozenset(request.access.visible(ResourceKind.GROUP, own))
+        listed = [group for group in own if group in visible]
+        states = await gather([_state(parts, group, kinds[group]) for group in listed])
+        rows = [(group, TYPES[kinds[group]], *state) for group, state in zip(listed, states)]
     except LogbusError as error:
         return Response(error_code=wire_code(error), groups=[])
     return Response(
@@ -55,18 +54,18 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     )
 
 
-async def _state(parts: BrokerContext, row: KnownGroup) -> tuple[str, str]:
+async def _state(parts: BrokerContext, group: str, kind: str) -> tuple[str, str]:
     """Return the group's state and its protocol type."""
-    machine = parts.groups.find(row.group)
+    machine = parts.groups.find(group)
     if machine is not None:
         view = machine.view()
         return str(view.state), view.protocol_type
-    if row.kind == znodes.KIND_NATIVE:
-        members = await parts.registry.native_members(row.group)
+    if kind == znodes.KIND_NATIVE:
+        members = await parts.registry.groups.native_members(group)
         return str(State.STABLE if members else State.EMPTY), CONSUMER
-    if await parts.groups.has_left_members(row.group):
+    if await parts.groups.has_left_members(group):
         return str(State.PREPARING), CONSUMER
-    is_open = await parts.registry.is_group_open(row.group, row.kind)
+    is_open = await parts.registry.groups.is_open(group, kind)
     return str(State.EMPTY), "" if is_open else CONSUMER
 
 

@@ -62,7 +62,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if offsets:
         try:
             claim = await parts.groups.claim_for_commit(message.group_id, commit)
-            results = await parts.registry.commit_offsets(message.group_id, offsets, claim)
+            results = await parts.registry.groups.commit(message.group_id, offsets, claim)
         except LogbusError as error:
             codes = dict.fromkeys(offsets, wire_code(error))
         else:

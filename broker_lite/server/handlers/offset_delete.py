@@ -52,7 +52,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         if group is not None:
             subscribed = _subscribed(group)
         wanted = {key for key in known if key.topic in visible - subscribed}
-        work = parts.registry.delete_group_offsets(message.group_id, wanted)
+        work = parts.registry.groups.delete(message.group_id, wanted)
         await within(WAIT_MS, work)
     except LogbusError as error:
         return Response(error_code=wire_code(error), topics=[])

@@ -102,12 +102,12 @@ async def _read(
     try:
         access.check_group(group)
         if is_stable:
-            offsets, unstable = await parts.registry.fetch_stable_offsets(
+            offsets, unstable = await parts.registry.groups.fetch_stable(
                 group, wanted, with_former=with_former
             )
             found = dict.fromkeys(unstable, (NONE, UnstableOffsetCommitError.code))
         else:
-            offsets = await parts.registry.fetch_offsets(group, wanted, with_former=with_former)
+            offsets = await parts.registry.groups.fetch(group, wanted, with_former=with_former)
         found |= {key: (offset, NO_ERROR) for key, offset in offsets.items()}
     except LogbusError as error:
         code = wire_code(error)

@@ -21,7 +21,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import is_valid_name
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.cluster.registry import NewTopic
+from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.network.context import RequestContext
@@ -73,7 +73,7 @@ async def _create(
         rows = [NewTopic(name, DEFAULT_COUNT, DEFAULT_COUNT, None, {}) for name in names]
         codes = {
             result.name: NO_ERROR if result.error is None else wire_code(result.error)
-            for result in await registry.create_topics(rows)
+            for result in await registry.administration.create_topics(rows)
         }
     else:
         topics = tuple(CreatableTopic(name) for name in names)
@@ -82,5 +82,7 @@ async def _create(
     created = [name for name, code in codes.items() if code == NO_ERROR]
     if created:
         logger.info("created topics %s, which a client asked for", created)
-    await registry.wait_topics([n for n, c in codes.items() if c in (0, TopicExistsError.code)])
+    await registry.administration.wait_topics(
+        [n for n, c in codes.items() if c in (0, TopicExistsError.code)]
+    )
     return codes

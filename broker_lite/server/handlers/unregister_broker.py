@@ -22,7 +22,7 @@ async def handle(
     """Remove the broker, or forward the request to the controller."""
     try:
         if parts.registry.is_controller or request.is_forwarded:
-            await within(WAIT_MS, parts.registry.retire_broker(message.broker_id))
+            await within(WAIT_MS, parts.registry.administration.retire_broker(message.broker_id))
             return UnregisterBrokerResponse(0, NO_ERROR, None)
         call = UnregisterBrokerRequest(message.broker_id)
         return await within(WAIT_MS, ask_controller(parts, call, request))

@@ -59,16 +59,16 @@ def test_entries_survive_their_znode() -> None:
 def test_change_of_entries_is_known_to_all_brokers_within_a_second() -> None:
     async def body(world: World) -> None:
         await world.start(3)
-        await world.brokers[2].registry.alter_acls(TOPICS, lambda now: now | {READ})
-        await world.brokers[3].registry.alter_acls(TOPICS, lambda now: now | {WRITE})
+        await world.brokers[2].registry.administration.alter_acls(TOPICS, lambda now: now | {READ})
+        await world.brokers[3].registry.administration.alter_acls(TOPICS, lambda now: now | {WRITE})
         await asyncio.sleep(1)
         for parts in world.brokers.values():
             assert parts.registry.snapshot.acls == {TOPICS: frozenset({READ, WRITE})}
-        await world.brokers[1].registry.alter_acls(TOPICS, lambda now: now - {READ})
+        await world.brokers[1].registry.administration.alter_acls(TOPICS, lambda now: now - {READ})
         await asyncio.sleep(1)
         for parts in world.brokers.values():
             assert parts.registry.snapshot.acls == {TOPICS: frozenset({WRITE})}
-        await world.brokers[1].registry.alter_acls(TOPICS, lambda _: frozenset())
+        await world.brokers[1].registry.administration.alter_acls(TOPICS, lambda _: frozenset())
         await asyncio.sleep(1)
         assert not any(parts.registry.snapshot.acls for parts in world.brokers.values())
 
@@ -81,7 +81,7 @@ def test_concurrent_changes_of_one_list_keep_each_other() -> None:
         users = [READ._replace(principal=f"User:{number}") for number in range(9)]
         await asyncio.gather(
             *(
-                world.brokers[1 + number % 3].registry.alter_acls(
+                world.brokers[1 + number % 3].registry.administration.alter_acls(
                     TOPICS, lambda now, entry=entry: now | {entry}
                 )
                 for number, entry in enumerate(users)
@@ -101,7 +101,7 @@ def test_list_beyond_its_limit_is_refused() -> None:
             READ._replace(principal=f"User:{number}") for number in range(acls.ENTRIES_MAX + 1)
         )
         with pytest.raises(InvalidRequestError, match="at most 1000"):
-            await world.brokers[1].registry.alter_acls(TOPICS, lambda _: many)
+            await world.brokers[1].registry.administration.alter_acls(TOPICS, lambda _: many)
         assert not world.brokers[1].registry.snapshot.acls
 
     handler_world.run(body)

@@ -27,16 +27,16 @@ def test_native_groups_expire_after_the_retention_time() -> None:
         for _ in range(5):
             await asyncio.sleep(1200)
             await parts.groups.expire()
-        kept = await parts.registry.fetch_offsets("g")
+        kept = await parts.registry.groups.fetch("g")
         assert len(kept) == 1, "it has a member, though no commit for long"
         await store.write([Delete(consumer)])
         await parts.groups.expire()
         await asyncio.sleep(3500)
         await parts.groups.expire()
-        assert await parts.registry.group_kind("g") == "native", "empty since the last look"
+        assert await parts.registry.groups.kind("g") == "native", "empty since the last look"
         await asyncio.sleep(150)
         await parts.groups.expire()
-        assert await parts.registry.group_kind("g") is None
+        assert await parts.registry.groups.kind("g") is None
 
     run(body)
 
@@ -47,11 +47,11 @@ def test_mirror_progress_does_not_expire() -> None:
         await world.make_topic("t")
         registry = world.brokers[1].registry
         for group in ("logbus-mirror-x", "g"):
-            await registry.commit_offsets(group, {TopicPartition("t", 0): CommittedOffset(1)})
+            await registry.groups.commit(group, {TopicPartition("t", 0): CommittedOffset(1)})
         await asyncio.sleep(100 * 60)
         for parts in world.brokers.values():
             await parts.groups.expire()
-        assert [row.group for row in await registry.list_groups()] == ["logbus-mirror-x"]
+        assert list(await registry.groups.kinds()) == ["logbus-mirror-x"]
 
     run(body)
 
@@ -77,11 +77,11 @@ def test_native_group_with_members_between_two_checks_does_not_expire() -> None:
             await store.write([Set(path, znode.data, znode.version)])
             await asyncio.sleep(1200)
             await parts.groups.expire()
-            assert await parts.registry.group_kind("g") == "native"
+            assert await parts.registry.groups.kind("g") == "native"
             await asyncio.sleep(1200)
         await asyncio.sleep(1200)
         await parts.groups.expire()
-        assert await parts.registry.group_kind("g") is None
+        assert await parts.registry.groups.kind("g") is None
 
     run(body)
 
@@ -102,15 +102,15 @@ def test_kafka_groups_expire_after_the_retention_time() -> None:
             await asyncio.sleep(1200)
             assert await one.heartbeat() == 0
             await parts.groups.expire()
-        kept = {row.group for row in await parts.registry.list_groups()}
+        kept = set(await parts.registry.groups.kinds())
         assert kept == {"g"}, "it has a member, though no commit for long"
         assert set(await one.leave()) == {0}
         await asyncio.sleep(3500)
         await parts.groups.expire()
-        assert await parts.registry.group_kind("g") == "kafka"
+        assert await parts.registry.groups.kind("g") == "kafka"
         await asyncio.sleep(150)
         await parts.groups.expire()
-        assert await parts.registry.group_kind("g") is None
+        assert await parts.registry.groups.kind("g") is None
         answer = await world.ask("DescribeGroups", 6, groups=["g"])
         assert answer.groups[0].error_code == GroupIdNotFoundError.code
 

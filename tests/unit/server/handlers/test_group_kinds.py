@@ -111,7 +111,7 @@ def test_first_member_determines_the_group_kind() -> None:
         assert [(row.group_type, row.protocol_type) for row in answer.groups] == [
             ("Classic", "consumer")
         ]
-        found = await world.brokers[1].registry.fetch_offsets("g")
+        found = await world.brokers[1].registry.groups.fetch("g")
         assert [row.offset for row in found.values()] == [8]
 
     run(body)

@@ -142,7 +142,7 @@ def test_only_members_commit_and_only_in_their_generation() -> None:
         await both(one.sync(), two.sync())
         two.generation = old
         assert await two.commit(7) == IllegalGenerationError.code
-        found = await world.brokers[1].registry.fetch_offsets("g")
+        found = await world.brokers[1].registry.groups.fetch("g")
         assert found[TopicPartition("t", 0)].offset == 5
         await both(one.leave(), two.leave())
         assert await nobody.commit(8) == 0
@@ -160,7 +160,7 @@ def test_group_survives_deletion_and_recreation_of_its_topic() -> None:
         assert await one.commit(6) == UnknownTopicOrPartitionError.code
         assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
         await world.make_topic("t")
-        assert await world.brokers[1].registry.fetch_offsets("g") == {}, "of another topic"
+        assert await world.brokers[1].registry.groups.fetch("g") == {}, "of another topic"
         assert await one.commit(1) == 0
         assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
 
@@ -196,7 +196,7 @@ def test_static_members_successor_reads_its_last_commit() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert await Member(world).join(group_instance_id="i") == 0
-        found = await world.brokers[1].registry.fetch_offsets("g")
+        found = await world.brokers[1].registry.groups.fetch("g")
         assert found[TopicPartition("t", 0)].offset == 5
         assert await committing == 0
 
@@ -212,7 +212,7 @@ def test_group_name_is_any_text_up_to_the_limit() -> None:
             assert await member.join() == 0
             assert (await member.sync()).error_code == 0
             assert await member.commit(3) == 0
-            assert (await world.brokers[1].registry.fetch_offsets(name)) != {}
+            assert (await world.brokers[1].registry.groups.fetch(name)) != {}
         for name in ("", "x" * 1000):
             stranger = Member(world, name)
             code = InvalidGroupIdError.code
@@ -517,7 +517,7 @@ def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> Non
         joining = asyncio.ensure_future(one.join())
         await asyncio.sleep(0.05)
         thief = world.brokers[3 - one.broker].registry
-        await thief.claim_group("g")
+        await thief.groups.claim("g")
         assert await asyncio.wait_for(joining, 1) == NotCoordinatorError.code
         # The broker is still the coordinator by the rule, so the next join claims the group back.
         two.id = ""

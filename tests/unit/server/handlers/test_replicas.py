@@ -68,7 +68,7 @@ async def isr_becomes(world: World, name: str, *broker_ids: int) -> None:
     changed = dataclasses.replace(state, isr=isr)
     [outcome] = await registry.write_states([StateChange(name, 0, changed, topic.topic_id)])
     assert outcome is not None
-    await registry._until(lambda now: now.partition(name, 0).state.version >= outcome.version)  # type: ignore[union-attr]
+    await registry.wait_visible(lambda now: now.partition(name, 0).state.version >= outcome.version)  # type: ignore[union-attr]
 
 
 def named(**partitions: list[int]) -> list[Any]:
@@ -167,14 +167,14 @@ def test_unclean_election_needs_a_leaderless_partition() -> None:
         await isr_becomes(world, "t", 2)
         await world.brokers[2].registry.close()
         registry = world.brokers[1].registry
-        await registry._until(lambda now: now.partition("t", 0).state.leader == -1)  # type: ignore[union-attr]
+        await registry.wait_visible(lambda now: now.partition("t", 0).state.leader == -1)  # type: ignore[union-attr]
         answer = await world.ask(ELECT, 2, **asked, timeout_ms=5000)
         assert elected(answer) == {("t", 0): 0}
         view = view_of(world, "t")
         assert view.state.leader == 3
         assert [replica.broker_id for replica in view.state.isr] == [3]
         await world.brokers[3].registry.close()
-        await registry._until(lambda now: now.partition("t", 0).state.leader == -1)  # type: ignore[union-attr]
+        await registry.wait_visible(lambda now: now.partition("t", 0).state.leader == -1)  # type: ignore[union-attr]
         answer = await world.ask(ELECT, 2, **asked, timeout_ms=5000)
         assert elected(answer) == {("t", 0): EligibleLeadersNotAvailableError.code}
 
@@ -210,7 +210,7 @@ def test_reassignments_are_made_and_listed(version: int) -> None:
         assert [row.partition_index for row in listed.topics[0].partitions] == [0]
         await isr_becomes(world, "t", 1, 2, 3)
         registry = world.brokers[1].registry
-        await registry._until(lambda now: now.partition("t", 0).replicas == (2, 3))  # type: ignore[union-attr]
+        await registry.wait_visible(lambda now: now.partition("t", 0).replicas == (2, 3))  # type: ignore[union-attr]
         listed = await world.ask(LIST, 0, topics=None, timeout_ms=5000)
         assert listed.topics == []
 
@@ -274,7 +274,7 @@ def test_broker_is_unregistered_once_it_is_stopped_and_empty() -> None:
         assert code == InvalidRequestError.code and "running" in str(text)
         await world.brokers[2].registry.close()
         registry = world.brokers[1].registry
-        await registry._until(lambda now: 2 not in now.brokers)
+        await registry.wait_visible(lambda now: 2 not in now.brokers)
         code, text = await retire(2)
         assert code == InvalidRequestError.code and "t-0" in str(text)
         await world.ask(ALTER, 1, topics=moves("t", p0=[1]))

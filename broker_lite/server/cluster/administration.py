@@ -1,0 +1,318 @@
+"""Administration of the cluster by this broker: topics, replicas, settings, users and access lists.
+
+Loop thread only. Only the controller changes topics and replicas; any broker changes users and
+access control lists. Each call returns once this broker's snapshot shows the change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import InvalidRequestError, LogbusError, NotControllerError
+from broker_lite.metadata.acls import change_entries
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.metadata.credentials import change_user, load_salt_key
+from broker_lite.metadata.registration import write_broker_config
+from broker_lite.metadata.store import MetadataStore
+from broker_lite.model import TopicPartition, TopicView, topic_id_text
+from broker_lite.replication.controller_events import (
+    ConfigChangeRequested,
+    ElectionRequested,
+    PartitionsRequested,
+    ReassignmentRequested,
+    Request,
+    RetirementRequested,
+    TopicCreationRequested,
+    TopicDeletionRequested,
+)
+from broker_lite.security.acls import Entry, Pattern
+from broker_lite.security.scram import UserCredentials
+from broker_lite.server.cluster.controller import ControllerShell
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 selects the broker's default; ``assignment`` overrides both counts."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Sequence[Sequence[int]] | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """The result of one topic of a request."""
+
+    name: str
+    topic_id: str
+    error: LogbusError | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class ChangeWaits(Protocol):
+    """What administration needs of the registry: its connection, and waits for its snapshot."""
+
+    @property
+    def snapshot(self) -> MetadataSnapshot: ...
+
+    def check_connected(self) -> None: ...
+
+    async def wait_connected(self) -> None: ...
+
+    async def wait_visible(self, visible: Callable[[MetadataSnapshot], bool]) -> None: ...
+
+    async def wait_read(self) -> None: ...
+
+
+class Administration:
+    """The changes that administrators request."""
+
+    def __init__(
+        self,
+        registry: ChangeWaits,
+        controller: ControllerShell,
+        store: MetadataStore,
+        config: BrokerConfig,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._registry = registry
+        self._controller = controller
+        self._store = store
+        self._config = config
+        self._random_bytes = random_bytes
+
+    # Topics. Raise NotControllerError unless this broker is the controller.
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Create the topics in order; each has its own result."""
+        self._check_controller()
+        times = Counter(topic.name for topic in topics)
+        results = []
+        for topic in topics:
+            if times[topic.name] > 1:
+                error = InvalidRequestError(f"topic {topic.name!r} is named twice in the request")
+                results.append(TopicResult(topic.name, "", error))
+                continue
+            results.append(await self._create_topic(topic, validate_only))
+        return results
+
+    async def _create_topic(self, topic: NewTopic, validate_only: bool) -> TopicResult:
+        count = topic.partitions
+        factor: int | None = topic.replication_factor
+        if count == -1:
+            count = self._config.num_partitions
+        if factor == -1:
+            factor = self._config.default_replication_factor or None
+        topic_id = self.new_id()
+        try:
+            view = await self._asked_for_topic(
+                lambda token: TopicCreationRequested(
+                    token,
+                    topic.name,
+                    topic_id,
+                    count,
+                    factor,
+                    topic.assignment,
+                    topic.config,
+                    validate_only,
+                )
+            )
+        except LogbusError as error:
+            return TopicResult(topic.name, "", error)
+        if not validate_only:
+            await self._registry.wait_visible(lambda now: view.topic_id in now.topics_by_id)
+        return _result(view)
+
+    async def wait_topics(self, names: Sequence[str]) -> None:
+        """Wait, for at most a few seconds, until this broker's snapshot has the topics."""
+        await self._registry.wait_visible(lambda now: all(name in now.topics for name in names))
+
+    async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
+        """Delete topics and their records; brokers that are down delete their replicas later."""
+        self._check_controller()
+        results = []
+        for name in names_or_ids:
+            results.append(await self._delete_topic(name))
+        return results
+
+    async def _delete_topic(self, name_or_id: str) -> TopicResult:
+        try:
+            view = await self._asked_for_topic(
+                lambda token: TopicDeletionRequested(token, name_or_id)
+            )
+        except LogbusError as error:
+            return TopicResult(name_or_id, "", error)
+        await self._registry.wait_visible(lambda now: view.topic_id not in now.topics_by_id)
+        return _result(view)
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicResult:
+        """Raise a topic's partition count to ``count``; the result holds any error."""
+        self._check_controller()
+        try:
+            view = await self._asked_for_topic(
+                lambda token: PartitionsRequested(token, name, count, assignment, validate_only)
+            )
+        except LogbusError as error:
+            return TopicResult(name, "", error)
+        if not validate_only:
+            await self._registry.wait_visible(
+                lambda now: now.partition(name, count - 1) is not None
+            )
+        return _result(view)
+
+    async def alter_topic_config(
+        self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> TopicView:
+        """Set (text) or remove (None) topic settings.
+
+        Raise InvalidConfigError, UnknownTopicOrPartitionError, NotControllerError or
+        CoordinationUnavailableError.
+        """
+        self._check_controller()
+        view = await self._asked_for_topic(
+            lambda token: ConfigChangeRequested(token, name, changes, validate_only)
+        )
+        if not validate_only:
+            await self._registry.wait_visible(lambda now: _has_config(now, view))
+        return view
+
+    async def alter_broker_config(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
+        """Set (text) or remove (None) settings of a broker that ZooKeeper holds.
+
+        Raise NotControllerError, WriteConflictError or CoordinationUnavailableError.
+        """
+        self._check_controller()
+        await write_broker_config(self._store, broker_id, changes, self._registry.wait_connected)
+        await self._registry.wait_visible(
+            lambda now: all(now.broker_config(broker_id).get(k) == v for k, v in changes.items())
+        )
+
+    async def alter_user(
+        self, name: str, change: Callable[[UserCredentials], UserCredentials]
+    ) -> None:
+        """Replace a user's credentials; none deletes the user. Any broker writes.
+
+        Return when this broker knows the change. Raise WriteConflictError,
+        CoordinationUnavailableError, or the error of ``change``.
+        """
+        self._registry.check_connected()
+        written: list[UserCredentials] = []
+
+        def noted(before: UserCredentials) -> UserCredentials:
+            written.append(change(before))
+            return written[-1]
+
+        await change_user(self._store, name, noted, self._registry.wait_connected)
+        await self._registry.wait_visible(lambda now: now.users.get(name, {}) == written[-1])
+
+    async def alter_acls(
+        self, pattern: Pattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
+    ) -> None:
+        """Replace the access control list of a pattern, as ``alter_user`` does a user."""
+        self._registry.check_connected()
+        written: list[frozenset[Entry]] = []
+
+        def noted(before: frozenset[Entry]) -> frozenset[Entry]:
+            written.append(change(before))
+            return written[-1]
+
+        await change_entries(self._store, pattern, noted, self._registry.wait_connected)
+        await self._registry.wait_visible(
+            lambda now: now.acls.get(pattern, frozenset()) == written[-1]
+        )
+
+    async def salt_key(self) -> bytes:
+        """Return the cluster's key for the salts of unknown users."""
+        return await load_salt_key(self._store, self._random_bytes)
+
+    async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
+        answer = await self._controller.request(make)
+        assert answer.topic is not None
+        return answer.topic
+
+    # Replicas. Raise NotControllerError unless this broker is the controller.
+
+    async def reassign(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        may_change_factor: bool = True,
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Start the reassignment of partitions to the given brokers, the preferred leader first.
+
+        None cancels a partition's reassignment. Raise as ``alter_topic_config``; return the errors
+        of single partitions.
+        """
+        self._check_controller()
+        answer = await self._controller.request(
+            lambda token: ReassignmentRequested(token, dict(targets), may_change_factor)
+        )
+        await self._registry.wait_read()
+        return dict(answer.outcomes)
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Elect preferred leaders, or with ``unclean`` out-of-sync leaders for leaderless
+        partitions.
+
+        None selects all partitions and returns only those with an attempted election.
+        """
+        self._check_controller()
+        answer = await self._controller.request(
+            lambda token: ElectionRequested(token, unclean, partitions)
+        )
+        await self._registry.wait_read()
+        return dict(answer.outcomes)
+
+    async def retire_broker(self, broker_id: int) -> None:
+        """Remove a dead broker. Raise InvalidRequestError if the broker is live or assigned
+        replicas, or BrokerIdNotRegisteredError."""
+        self._check_controller()
+        await self._controller.request(lambda token: RetirementRequested(token, broker_id))
+
+    def _check_controller(self) -> None:
+        self._registry.check_connected()
+        if not self._controller.is_active:
+            raise NotControllerError()
+
+    def new_id(self) -> str:
+        """Return a random id of a topic or a cluster."""
+        while True:
+            text = topic_id_text(self._random_bytes(16))
+            # Folder names and command arguments must not look like options.
+            if not text.startswith("-"):
+                return text
+
+
+def _has_config(snapshot: MetadataSnapshot, view: TopicView) -> bool:
+    topic = snapshot.topics_by_id.get(view.topic_id)
+    return topic is None or dict(topic.config) == dict(view.config)
+
+
+def _result(view: TopicView) -> TopicResult:
+    return TopicResult(
+        view.name,
+        view.topic_id,
+        None,
+        len(view.partitions),
+        len(view.partitions[0].replicas),
+        view.config,
+    )
