@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_lite.server.cluster.registry import ELECTION_S
 from handler_world import World, run, struct
 
-from broker_lite.server.cluster.registry import Registry
+from broker_lite.server.cluster.registry import ELECTION_S, Registry
 from broker_lite.server.handlers.metadata import NOTICE_S
 
 
