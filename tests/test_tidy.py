@@ -40,6 +40,8 @@ LAZY_IMPORTS = {
     "broker_lite/cli/storage.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
     "broker_lite/cli/user.py": "kazoo is loaded only where ZooKeeper is written",
+    "broker_lite/cli/zookeeper.py": "`logbus --help` must not load kazoo",
+    "broker_lite/local/cluster.py": "only a secured cluster loads cryptography and kazoo",
     "broker_lite/bus/aio.py": "kazoo is loaded only by members of native groups",
     "broker_lite/bus/blocking.py": "an admin's bus must not load pyarrow: producer and consumer do",
     "broker_lite/client/discovery.py": "kazoo is loaded only where ZooKeeper is named",

@@ -60,6 +60,10 @@ COMMANDS = {
         "broker_lite.cli.context_commands:context",
         "Named clusters, and the one that commands use.",
     ),
+    "zookeeper": (
+        "broker_lite.cli.zookeeper:zookeeper",
+        "Close ZooKeeper to all but the brokers.",
+    ),
     "mirror": ("broker_lite.cli.mirror:mirror", "Copy a Kafka or logbus cluster, live."),
     "checkpoint": (
         "broker_lite.cli.spark_programs:checkpoint",

@@ -24,6 +24,8 @@ PAUSES_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_SECONDS = 60.0
 """Seconds of uptime after which the first pause applies again."""
 
+RENEWAL_SECONDS = 3600.0
+"""Seconds between checks for old certificates of a secured cluster."""
 _ANSWER_SECONDS = 0.1
 """Seconds to read an answer that is there; a broker that has not answered in time is ended."""
 
@@ -58,10 +60,14 @@ class Keeper:
         self._say = say
         self._pauses = {broker.id: _Pauses() for broker in cluster.brokers}
         self._zookeeper = _Pauses()
+        self._renewal_due = time.monotonic() + RENEWAL_SECONDS
 
     def look(self) -> bool:
         """Do what is due; return whether a process was replaced, so that its records are
         outdated."""
+        if time.monotonic() >= self._renewal_due:
+            self._renewal_due = time.monotonic() + RENEWAL_SECONDS
+            self._cluster.renew_certificates()
         server = self._cluster.zookeeper_server
         is_changed = server is not None and self._look_at_zookeeper(server)
         for broker in self._cluster.brokers:

@@ -26,7 +26,12 @@ from broker_lite.cli.context import cluster_options, key_values
 from broker_lite.cli.main import EXIT_UNREACHABLE
 from broker_lite.cli.up_report import LOG
 from broker_lite.client import discovery
-from broker_lite.errors import DirectoryLockedError, LogbusError, PortInUseError
+from broker_lite.errors import (
+    DirectoryLockedError,
+    InvalidConfigError,
+    LogbusError,
+    PortInUseError,
+)
 
 if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import ClusterView
@@ -56,6 +61,12 @@ LOOK_SECONDS = 0.5
     "Default: the first free ones from 9092 on. 0: any.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Demand logins over TLS: make CAs, certificates and user admin in DIR/security. A folder "
+    "that was secured once stays secured.",
+)
 @click.option("--insecure", is_flag=True, help="Let other machines in: nothing is authorized yet.")
 @click.option(
     "--zookeeper",
@@ -79,6 +90,7 @@ def up(
     directory: Path | None,
     port: int,
     host: str,
+    secure: bool,
     insecure: bool,
     zookeeper: str | None,
     zookeeper_jars: str | None,
@@ -92,6 +104,7 @@ def up(
     if ephemeral and directory is not None:
         raise click.UsageError("--ephemeral keeps nothing, --dir keeps it there; give one of them")
     where = None if ephemeral else directory or _default_directory()
+    _require_no_contradiction(where, secure, insecure)
     held = _held(where) if detach else None
     if held is not None:
         _require_same(context, held)
@@ -115,6 +128,7 @@ def up(
         zookeeper=zookeeper,
         zookeeper_jars=zookeeper_jars,
         port=port,
+        secure=secure,
     )
     return _hold(cluster, ready_fd, words)
 
@@ -348,11 +362,26 @@ def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
         if is_given and asked != value and (name, asked) != ("port", 0):
             unlike.append(f"--{name} {asked} (it has {value})")
     unlike += [f"--config {pair}" for pair in context.params["config"]]
+    if context.params["secure"] and not facts.get("client_config"):
+        unlike.append("--secure")
     if unlike:
         where = running.names([facts])
         raise DirectoryLockedError(
             f"the cluster that runs already, at {facts['bootstrap_servers']}, does not take "
             f"{', '.join(unlike)}; stop it first, its data stay: logbus down {where}"
+        )
+
+
+def _require_no_contradiction(where: Path | None, secure: bool, insecure: bool) -> None:
+    """Raise for --insecure with --secure, or in a secured folder."""
+    if not insecure:
+        return
+    if secure:
+        raise click.UsageError("--secure and --insecure exclude each other; give one of them")
+    if where is not None and (where / "security").is_dir():
+        raise InvalidConfigError(
+            f"--insecure: {where} is a secured cluster and stays one; leave the option out, or "
+            "begin anew in another folder with --dir"
         )
 
 

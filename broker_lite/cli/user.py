@@ -64,12 +64,19 @@ def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str |
     help="Write to ZooKeeper itself (give --zookeeper): for the first user of a cluster whose "
     "brokers already demand logins.",
 )
+@click.option(
+    "--zookeeper-auth-file",
+    default="",
+    metavar="FILE",
+    help="With --first: the brokers' zookeeper.auth.file, if ZooKeeper is closed.",
+)
 @cluster_options
 def add(
     name: str,
     password_file: Path | None,
     mechanisms: tuple[str, ...],
     first: bool,
+    zookeeper_auth_file: str,
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> None:
@@ -79,7 +86,7 @@ def add(
     if first:
         if zookeeper is None:
             raise click.UsageError("--first writes to ZooKeeper; give --zookeeper HOST:PORT/CHROOT")
-        asyncio.run(_write_first(zookeeper, name, password, chosen))
+        asyncio.run(_write_first(zookeeper, name, password, chosen, zookeeper_auth_file))
     else:
         with open_admin(bootstrap_servers, zookeeper) as admin:
             admin.run(lambda cluster, ms: users.set_password(cluster, name, password, chosen, ms))
@@ -136,8 +143,12 @@ def _password(name: str, file: Path | None) -> str:
 
 
 async def _write_first(
-    zookeeper: str, name: str, password: str, mechanisms: Sequence[ScramMechanism]
+    zookeeper: str,
+    name: str,
+    password: str,
+    mechanisms: Sequence[ScramMechanism],
+    auth_file: str,
 ) -> None:
     from broker_lite.metadata.first_user import write_first_user
 
-    await write_first_user(zookeeper, name, password, mechanisms)
+    await write_first_user(zookeeper, name, password, mechanisms, auth_file)

@@ -129,6 +129,9 @@ class BrokerConfig(Config):
         at_least=500,
         at_most=10 * MINUTE,
     )
+    zookeeper_auth_file: str = setting(
+        "zookeeper.auth.file", "", "file of name:password, the brokers' credential at ZooKeeper"
+    )
     num_partitions: int = setting(
         "num.partitions",
         1,

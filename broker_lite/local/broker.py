@@ -12,11 +12,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker_lite.errors import TABLE, BrokerNotAvailableError, LogbusError
 from broker_lite.local.guard import Guard
 from broker_lite.local.zookeeper import last_line
+from broker_lite.model import Endpoint
+
+if TYPE_CHECKING:
+    from broker_lite.local.secure import ClusterSecurity
 
 START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 15.0
@@ -28,7 +32,13 @@ class LocalBroker:
     directory."""
 
     def __init__(
-        self, guard: Guard, directory: Path, broker_id: int, settings: Mapping[str, str]
+        self,
+        guard: Guard,
+        directory: Path,
+        broker_id: int,
+        settings: Mapping[str, str],
+        *,
+        security: ClusterSecurity | None = None,
     ) -> None:
         self.id = broker_id
         self.directory = directory
@@ -39,6 +49,7 @@ class LocalBroker:
         self.metrics_port: int | None = None
         """The bound port of /metrics, None if it is off."""
         self._guard = guard
+        self._security = security
         self._process: subprocess.Popen[bytes] | None = None
         self._begin_fd = -1
         self._ready_fd = -1
@@ -136,7 +147,12 @@ class LocalBroker:
             "port": str(self.port),
             "log.dir": str(self.directory / "data"),
         }
-        self._config.write_text("".join(f"{k}={v}\n" for k, v in self.settings.items()), "utf-8")
+        written = self.settings
+        if self._security is not None:
+            # The listener has the port of the last start.
+            endpoint = Endpoint(self.host, self.port)
+            written = written | self._security.broker_settings(self.id, endpoint, written)
+        self._config.write_text("".join(f"{k}={v}\n" for k, v in written.items()), "utf-8")
 
     def wait_ready(self, timeout_seconds: float | None = None) -> None:
         """Wait until the broker reports that it is ready, and store its port. Default: 30 s.

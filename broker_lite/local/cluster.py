@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from broker_lite.config import BrokerConfig, TopicConfig, keys, parse
 from broker_lite.errors import (
@@ -33,7 +33,12 @@ from broker_lite.local.guard import Guard
 from broker_lite.local.process import start_mark
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
+if TYPE_CHECKING:
+    from broker_lite.local.secure import ClusterSecurity
+
 CHROOT = "/logbus"
+SECURITY = "security"
+"""The folder in a secured cluster's directory (``local.secure``)."""
 BROKERS_MAX = 64
 """Maximum brokers of a local cluster. A larger number is probably a typing error."""
 
@@ -49,6 +54,8 @@ class LocalCluster:
     ``config``: settings of ``conf/broker.conf`` for every broker, as text.
     ``zookeeper``: ``host:port,…/chroot`` of a running ensemble; None: start an embedded one.
     ``port``: the brokers listen on the first free ports from this one upward; 0: any free ports.
+    ``secure``: clients log in over TLS (``local.secure``); ``client_config`` is the file of their
+    settings. A directory that was secured once stays secured.
 
     Use it as a context manager, or call ``start`` and ``stop``. Starting raises
     MissingDependencyError (no Java or ZooKeeper jars), DirectoryLockedError (the directory is in
@@ -66,6 +73,7 @@ class LocalCluster:
         zookeeper_jars: str | Path | None = None,
         zookeeper_log_level: str = "WARN",
         port: int = 0,
+        secure: bool = False,
     ) -> None:
         if not 1 <= brokers <= BROKERS_MAX:
             raise InvalidConfigError(f"brokers={brokers}: give 1 to {BROKERS_MAX}")
@@ -83,6 +91,8 @@ class LocalCluster:
         self._first_port = port
         self._is_temporary = directory is None
         self._directory = Path(directory).absolute() if directory is not None else None
+        self._secure = secure
+        self._security: ClusterSecurity | None = None
         self._guard: Guard | None = None
         self._lock: IO[bytes] | None = None
 
@@ -106,6 +116,11 @@ class LocalCluster:
             return self.zookeeper_server.address + CHROOT
         return self._external or ""
 
+    @property
+    def client_config(self) -> str | None:
+        """The file with the login of user admin; None if the cluster is not secured."""
+        return None if self._security is None else str(self._security.client_config)
+
     def start(self) -> LocalCluster:
         """Start all processes and wait until every broker is registered and listening."""
         if sys.platform == "win32":
@@ -121,7 +136,12 @@ class LocalCluster:
             raise self._folder_error(error) from None
         self._guard = Guard(self._directory if self._is_temporary else None)
         try:
+            if self._secure or (self._directory / SECURITY).is_dir():
+                self._security = self._open_security()
             self._start_zookeeper()
+            if self._security is not None:
+                closes_root = self._external is None
+                self._security.close_zookeeper(self.zookeeper, closes_root=closes_root)
             self._begin_brokers()
         except BaseException as error:
             # Keep a temporary directory, because the error names log files in it.
@@ -132,6 +152,26 @@ class LocalCluster:
             raise
         self.write_facts()
         return self
+
+    def _open_security(self) -> ClusterSecurity:
+        try:
+            from broker_lite.local.secure import ClusterSecurity
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"a secured cluster needs the package {error.name}: "
+                "pip install 'pyspark-logbus[broker]'"
+            ) from None
+        if "listeners" in self._settings:
+            raise InvalidConfigError(
+                "listeners is set, but a secured local cluster chooses its listeners; leave it out"
+            )
+        return ClusterSecurity(self.directory / SECURITY)
+
+    def renew_certificates(self) -> None:
+        """Make old certificates of a secured cluster anew; the brokers load them by themselves."""
+        if self._security is not None:
+            hosts = [self._settings.get(key, "") for key in ("host", "advertised.host")]
+            self._security.make(self._count, [host for host in hosts if host])
 
     def stop(self) -> None:
         """Stop the brokers, then ZooKeeper; remove a temporary directory. Idempotent."""
@@ -191,6 +231,7 @@ class LocalCluster:
                 for broker in self.brokers
             ],
             "directory": str(self.directory),
+            "client_config": self.client_config,
             "pid": os.getpid(),
             "zookeeper_pid": self.zookeeper_server.pid if self.zookeeper_server else None,
             "processes": {str(pid): start_mark(pid) for pid in pids if pid is not None},
@@ -198,6 +239,8 @@ class LocalCluster:
 
     def write_facts(self) -> None:
         """Write ``cluster.json``. Call it again after a restart of a single broker."""
+        if self._security is not None:
+            self._security.write_client_configs(self.bootstrap_servers)
         write_json(self.directory / "cluster.json", self.facts())
 
     def _folder_error(self, error: OSError) -> InvalidConfigError:
@@ -242,9 +285,10 @@ class LocalCluster:
             if metrics_ports:
                 settings["metrics.port"] = str(metrics_ports[number])
             directory = self.directory / f"broker-{number}"
-            broker = LocalBroker(self._guard, directory, number, settings)
+            broker = LocalBroker(self._guard, directory, number, settings, security=self._security)
             self.brokers.append(broker)
             broker.prepare()
+        self.renew_certificates()
 
     def _metrics_ports(self) -> list[int]:
         """Return a port of /metrics for each broker, from the set port upward; empty if off."""

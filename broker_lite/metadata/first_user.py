@@ -22,13 +22,18 @@ SESSION_TIMEOUT_MS = 6000
 
 
 async def write_first_user(
-    zookeeper: str, name: str, password: str, mechanisms: Sequence[ScramMechanism]
+    zookeeper: str,
+    name: str,
+    password: str,
+    mechanisms: Sequence[ScramMechanism],
+    auth_file: str = "",
 ) -> None:
-    """Write the user's credentials below ``zookeeper``, ``host:port,…/chroot``.
+    """Write the user's credentials below ``zookeeper``, ``host:port,…/chroot``, with the brokers'
+    credential in ``auth_file`` if ZooKeeper is closed.
 
     Raises NoClusterError if no broker has started there yet, and CoordinationUnavailableError.
     """
-    store = ZooKeeperStore(zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS)
+    store = ZooKeeperStore(zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, auth_file=auth_file)
 
     def change(before: UserCredentials) -> UserCredentials:
         fresh = {}

@@ -4,7 +4,10 @@ kazoo runs callbacks on its own threads. Each callback only passes a value to th
 ``call_soon_threadsafe``; all state belongs to the loop thread. When the connection is lost,
 requests in flight fail at once with CoordinationUnavailableError. kazoo may still send such a
 request on the next connection, but before any new request, so a read on that connection shows its
-effect. ``_acl`` sets the ACL of every znode.
+effect.
+
+Without a credential every znode is open to all. With one (``zookeeper.auth.file``) every new znode
+belongs to the credential alone, by ZooKeeper's digest scheme.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ import asyncio
 import contextlib
 import functools
 import logging
+import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -43,7 +49,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError
 from broker_lite.metadata import znodes
@@ -73,6 +79,8 @@ _RECONNECT_DELAY_S = 0.05
 _RECONNECT_DELAY_MAX_S = 0.2
 """Maximum delay between attempts to reconnect. kazoo's default of a minute would delay the recovery
 of the cluster after an outage of ZooKeeper."""
+SECURING_S = 20.0
+"""Seconds to reach a ZooKeeper whose znodes are to be closed."""
 _HANDSHAKE_S = 0.5
 """Seconds to wait for the answer to the first handshake. Each retry doubles the wait."""
 
@@ -102,6 +110,75 @@ def split_address(address: str) -> tuple[str, str]:
         )
     chroot = chroot.strip("/")
     return ",".join(names), f"/{chroot}" if chroot else ""
+
+
+def read_auth_file(path: str | Path) -> tuple[str, ...]:
+    """Return the credentials in a file of ``zookeeper.auth.file``: one ``name:password`` a line,
+    at most two. Raises InvalidConfigError that names the file, never its content."""
+    if not path:
+        return ()
+    file = Path(path)
+    try:
+        lines = file.read_text("utf-8").split()
+        mode = file.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InvalidConfigError(f"zookeeper.auth.file={path}: {reason}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InvalidConfigError(
+            f"zookeeper.auth.file={path}: other users may read it; run: chmod 600 {path}"
+        )
+    if not 1 <= len(lines) <= 2 or not all(line.partition(":")[2] for line in lines):
+        raise InvalidConfigError(
+            f"zookeeper.auth.file={path}: write one line name:password, or two while the "
+            "credential is rotated"
+        )
+    return tuple(lines)
+
+
+def close_znodes(
+    address: str, auth_file: Path, seeds: Mapping[str, bytes], *, closes_root: bool = False
+) -> int:
+    """Close a cluster's znodes to all but the credential of ``auth_file``, store ``seeds`` (data
+    by path), and return the number of znodes. Blocking.
+
+    ``closes_root`` also closes ZooKeeper's root, so that no one else creates znodes. Raises
+    InvalidConfigError if znodes belong to another credential, CoordinationUnavailableError.
+    """
+    auth = read_auth_file(auth_file)
+    with _reading(address, SECURING_S, auth) as (client, chroot):
+        client.ensure_path(chroot or "/", CREATOR_ALL_ACL)
+        for path, data in seeds.items():
+            client.ensure_path(chroot + path, CREATOR_ALL_ACL)
+            client.set(chroot + path, data)
+        if closes_root:
+            client.set_acls("/", CREATOR_ALL_ACL)
+        paths = _tree(client, chroot or "/")
+        for path in paths:
+            if _is_open(client, path):
+                client.set_acls(path, CREATOR_ALL_ACL)
+        left = [path for path in paths if _is_open(client, path)]
+        if left:
+            raise InvalidConfigError(f"znode {left[0]} of {address} is still open to all")
+        return len(paths)
+
+
+def _tree(client: KazooClient, path: str) -> list[str]:
+    """Return the paths of a znode and everything below it, parents first."""
+    found, waiting = [], [path]
+    while waiting:
+        path = waiting.pop()
+        found.append(path)
+        waiting += [f"{path.rstrip('/')}/{name}" for name in _children(client, path)]
+    return found
+
+
+def _is_open(client: KazooClient, path: str) -> bool:
+    try:
+        acls, _ = client.get_acls(path)
+    except NoNodeError:
+        return False
+    return any(acl.id.scheme == "world" for acl in acls)
 
 
 def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
@@ -143,16 +220,24 @@ class ZooKeeperStore:
     """The MetadataStore port over one kazoo client and its session.
 
     ``session_timeout_ms``: the requested time without contact after which ZooKeeper ends the
-    session.
+    session. ``auth_file``: the file of the credential that owns the znodes; empty: none.
     """
 
     def __init__(
-        self, address: str, *, session_timeout_ms: int, connect_timeout_ms: int = 15_000
+        self,
+        address: str,
+        *,
+        session_timeout_ms: int,
+        connect_timeout_ms: int = 15_000,
+        auth_file: str = "",
     ) -> None:
         self._address = address
         self._hosts, self._chroot = split_address(address)
         self._connect_timeout_ms = connect_timeout_ms
-        self._client: KazooClient = _client(self._hosts, session_timeout_ms / 1000)
+        self._auth_file = auth_file
+        auth = read_auth_file(auth_file)
+        self._acl = CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE
+        self._client: KazooClient = _client(self._hosts, session_timeout_ms / 1000, auth)
         self._granted_timeout_ms = session_timeout_ms
         self._note_granted_timeout()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -212,7 +297,7 @@ class ZooKeeperStore:
             path += f"/{part}"
             # Other programs may have created the parents of the chroot.
             with contextlib.suppress(NodeExistsError):
-                await self._ask("create", self._client.create_async, path, b"", acl=self._acl(path))
+                await self._ask("create", self._client.create_async, path, b"", acl=self._acl)
 
     async def close(self) -> None:
         """End the session. ZooKeeper deletes its ephemeral znodes at once.
@@ -293,7 +378,7 @@ class ZooKeeperStore:
                     transaction.create(
                         path,
                         operation.data,
-                        acl=self._acl(operation.path),
+                        acl=self._acl,
                         ephemeral=operation.ephemeral,
                     )
                 case Set():
@@ -308,6 +393,8 @@ class ZooKeeperStore:
                 for kind, reason in _REASONS:
                     if isinstance(result, kind):
                         return Refused(index, operations[index], reason)  # type: ignore[arg-type]
+                if isinstance(result, NoAuthError):
+                    raise _closed(self._address, self._auth_file)
                 raise _unavailable(self._address, result)
         return None
 
@@ -315,10 +402,6 @@ class ZooKeeperStore:
         """Wait until this connection's reads see all writes that were acknowledged before this
         call."""
         await self._ask("sync", self._client.sync_async, self._chroot + path)
-
-    def _acl(self, path: str) -> list[Any]:
-        """Return the ACL of a znode: open to all, because brokers have no credentials yet."""
-        return list(OPEN_ACL_UNSAFE)
 
     # Called on kazoo's threads.
 
@@ -441,6 +524,8 @@ class ZooKeeperStore:
             return await future
         except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError):
             raise
+        except NoAuthError:
+            raise _closed(self._address, self._auth_file) from None
         except KazooException as error:
             raise _unavailable(self._address, error) from None
         finally:
@@ -511,14 +596,20 @@ class _MultiRead:
         return results
 
 
-def _client(hosts: str, timeout_s: float) -> KazooClient:
+def _client(hosts: str, timeout_s: float, auth: Sequence[str] = ()) -> KazooClient:
     retry = KazooRetry(
         max_tries=-1,
         delay=_RECONNECT_DELAY_S,
         backoff=2,
         max_delay=_RECONNECT_DELAY_MAX_S,
     )
-    client = KazooClient(hosts=hosts, timeout=timeout_s, connection_retry=retry, logger=_kazoo_log)
+    client = KazooClient(
+        hosts=hosts,
+        timeout=timeout_s,
+        connection_retry=retry,
+        logger=_kazoo_log,
+        auth_data=[("digest", credential) for credential in auth] or None,
+    )
     client._connection = _Connection(client, retry.copy(), logger=_kazoo_log)
     return client
 
@@ -542,13 +633,17 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 
 
 @contextlib.contextmanager
-def _reading(address: str, timeout_s: float) -> Iterator[tuple[KazooClient, str]]:
-    """Open a connection for blocking reads; yield the kazoo client and the chroot."""
+def _reading(
+    address: str, timeout_s: float, auth: Sequence[str] = ()
+) -> Iterator[tuple[KazooClient, str]]:
+    """Open a connection for blocking calls; yield the kazoo client and the chroot."""
     hosts, chroot = split_address(address)
-    client = _client(hosts, timeout_s)
+    client = _client(hosts, timeout_s, auth)
     try:
         client.start(timeout=timeout_s)
         yield client, chroot
+    except NoAuthError:
+        raise _closed(address, "") from None
     except (KazooException, KazooTimeoutError) as error:
         raise _unavailable(address, error) from None
     finally:
@@ -561,6 +656,20 @@ def _children(client: KazooClient, path: str) -> list[str]:
         return sorted(client.get_children(path))
     except NoNodeError:
         return []
+
+
+def _closed(address: str, auth_file: str) -> InvalidConfigError:
+    """Return the error of znodes that belong to another credential, or to any."""
+    if auth_file:
+        return InvalidConfigError(
+            f"zookeeper.auth.file={auth_file}: the znodes of {address} belong to another "
+            "credential; give the file of the cluster's other brokers"
+        )
+    return InvalidConfigError(
+        f"ZooKeeper at {address} is closed to clients: its cluster is secured. Name the brokers "
+        "with bootstrap.servers, and leave out coordination='zookeeper'; a broker needs "
+        "zookeeper.auth.file"
+    )
 
 
 def _unavailable(address: str, cause: object) -> CoordinationUnavailableError:

@@ -128,15 +128,7 @@ class Broker:
             metrics=self._metrics,
         )
         stack.push_async_callback(self._loop.run_in_executor, None, disk.stop)
-        store = ZooKeeperStore(
-            config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
-        )
-        answers = {
-            name: self._metrics.histogram("zookeeper_request_duration_seconds", name)
-            for name in OPERATIONS
-        }
-        store.on_answer = lambda name, seconds: answers[name].observe(seconds)
-        registry = Registry(config, now_ms=clock.now_ms, store=store)
+        registry = Registry(config, now_ms=clock.now_ms, store=self._store())
         registry.session_losses = self._metrics.counter("zookeeper_session_losses")
         registry.on_fatal(self._fatal)
         stack.push_async_callback(self._deregister, registry)
@@ -184,6 +176,20 @@ class Broker:
             "pid": os.getpid(),
             "metrics_port": metrics_port,
         }
+
+    def _store(self) -> ZooKeeperStore:
+        """Return the connection to ZooKeeper, with a histogram of each kind of request."""
+        store = ZooKeeperStore(
+            self._config.zookeeper_connect,
+            session_timeout_ms=self._config.zookeeper_session_timeout_ms,
+            auth_file=self._config.zookeeper_auth_file,
+        )
+        answers = {
+            name: self._metrics.histogram("zookeeper_request_duration_seconds", name)
+            for name in OPERATIONS
+        }
+        store.on_answer = lambda name, seconds: answers[name].observe(seconds)
+        return store
 
     def _compose(
         self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry

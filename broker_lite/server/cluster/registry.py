@@ -117,7 +117,9 @@ class Registry:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         store = store or ZooKeeperStore(
-            config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
+            config.zookeeper_connect,
+            session_timeout_ms=config.zookeeper_session_timeout_ms,
+            auth_file=config.zookeeper_auth_file,
         )
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
