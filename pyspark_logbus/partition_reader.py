@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker_lite.client.administration.admin import Admin
+from broker_lite.client.discovery import security_for
 from broker_lite.client.fetch.first_answers import RangeStart, fetch_first_answers
 from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
 from broker_lite.client.received import LogTruncatedError, offsets_of, timestamps_of
@@ -161,7 +162,7 @@ def _first_answers(
             for item in group
             if item.leader is not None
         ],
-        pool=shared_pool(plan.client_id),
+        pool=shared_pool(plan.client_id, security_for(plan.bootstrap_servers)),
         fetch_bytes=plan.fetch_bytes,
         isolation=plan.isolation,
         request_timeout_ms=plan.request_timeout_ms,
@@ -232,7 +233,7 @@ def _range(
         on_corrupt="fail" if plan.fail_on_data_loss else "skip",
         timeout_ms=plan.poll_timeout_ms,
         request_timeout_ms=plan.request_timeout_ms,
-        pool=shared_pool(plan.client_id),
+        pool=shared_pool(plan.client_id, security_for(plan.bootstrap_servers)),
         local_reads=plan.local_reads,
         reads_once=plan.reads_once,
         first_answer=first,
@@ -250,7 +251,7 @@ def _clip(
         plan.bootstrap_servers,
         client_id=plan.client_id,
         timeout_ms=plan.request_timeout_ms,
-        pool=shared_pool(plan.client_id),
+        pool=shared_pool(plan.client_id, security_for(plan.bootstrap_servers)),
     )
     end = item.end
     with contextlib.suppress(UnknownTopicOrPartitionError):  # the topic is deleted by now

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker_lite.client.administration.admin import Admin
+from broker_lite.client.discovery import security_for
 from broker_lite.client.operations.cluster import unknown_topic
 from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.producer import Producer
@@ -62,7 +63,7 @@ class Sink:
             options.bootstrap_servers,
             client_id=options.client_id,
             timeout_ms=options.request_timeout_ms,
-            pool=shared_pool(options.client_id),
+            pool=shared_pool(options.client_id, security_for(options.bootstrap_servers)),
         )
         self._partitions: dict[str, tuple[int, float]] = {}
 

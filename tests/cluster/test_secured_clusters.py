@@ -185,3 +185,31 @@ def test_open_cluster_is_closed_when_it_is_secured(tmp_path: Path) -> None:
             client.get(f"/logbus{CHANGES}")
         client.stop()
         client.close()
+
+
+SPARK_PROGRAM = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.range(100).selectExpr("cast(id as string) value")
+rows.write.format("logbus").option("topic", "t").mode("append").save()
+print("counted", spark.read.format("logbus").option("subscribe", "t").load().count())
+"""
+
+
+@pytest.mark.slow
+def test_spark_on_this_machine_needs_no_option_for_a_secured_cluster(
+    logbus: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    logbus("up", "-d", "--secure", "--port", "0", "--dir", str(tmp_path / "cluster"))
+    logbus("topic", "create", "t", "-p", "2")
+    variables = {"XDG_DATA_HOME": str(tmp_path / "data"), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", SPARK_PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | variables,
+        cwd=tmp_path,
+        timeout=100,
+    )
+    assert "counted 100" in done.stdout, done.stderr

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import (
@@ -110,7 +110,7 @@ class EndOffsetsWatch:
         self._ready = threading.Event()
         self.error: LogbusError | None = None
         """The error of the last refresh or poll, or None if the ends are current."""
-        self._reactor = Reactor(client_id, "logbus-ends")
+        self._reactor = Reactor(client_id, "logbus-ends", security_for(bootstrap_servers))
         endpoints = parse_endpoints(bootstrap_servers)
         self._cluster = Cluster(endpoints, monotonic_ms, client_id)
         self._reactor.call_soon(self._renew)

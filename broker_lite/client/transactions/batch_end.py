@@ -5,7 +5,7 @@ Spark commits in a process of its own, which imports neither pyarrow nor the pro
 
 from __future__ import annotations
 
-from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.group_requests import KnownCoordinator
 from broker_lite.client.operations.sink_requests import ask_sink
@@ -31,4 +31,4 @@ def end_batch(
     operation = ask_sink(
         cluster, KnownCoordinator(request.sink), request, monotonic_ms() + timeout_ms
     )
-    shared_pool(client_id, security).run(operation)
+    shared_pool(client_id, security_for(bootstrap_servers, security)).run(operation)
