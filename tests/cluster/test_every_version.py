@@ -105,6 +105,7 @@ EVERY = [
         ApiKey.END_BATCH,
         ApiKey.KEEP_BATCH,
         ApiKey.UNREGISTER_BROKER,
+        ApiKey.ENVELOPE,
     )
 ]
 

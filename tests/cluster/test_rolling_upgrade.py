@@ -42,8 +42,8 @@ class VersionedBroker(LocalBroker):
 
     code: Path | None = None
 
-    def __init__(self, guard: Guard, *given: Any) -> None:
-        super().__init__(guard, *given)
+    def __init__(self, guard: Guard, *given: Any, **options: Any) -> None:
+        super().__init__(guard, *given, **options)
         self._guard = _OldGuard(self, guard)  # type: ignore[assignment]
 
     def _read_ready_line(self, deadline: float) -> bytes:
