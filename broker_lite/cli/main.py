@@ -41,6 +41,7 @@ COMMANDS = {
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
     "status": ("broker_lite.cli.up:status", "What runs, where, and how it does."),
     "health": ("broker_lite.cli.health:health", "Whether a cluster works, with causes; a check."),
+    "top": ("broker_lite.cli.top:top", "Watch brokers, topics and groups in the terminal."),
     "demo": (
         "broker_lite.cli.spark_programs:demo",
         "The whole thing on real log lines, with Spark.",

@@ -45,9 +45,11 @@ from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, Coordin
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.handlers import delete_groups
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.access import Access, AccessRow, Authorizer
 from broker_lite.wire.calls import groups as wire
 from broker_lite.wire.consumer_protocol import encode_subscription
 
+OPEN = Access(Authorizer(), AccessRow())
 GROUP = "g"
 TOPIC = "t"
 PARTITIONS = 6
@@ -508,7 +510,7 @@ class World:
                 asked = self.any_broker().groups.coordinator_of(GROUP)
                 if asked is not None:
                     parts: Any = self.brokers[asked.broker_id]
-                    await self.call(parts, partial(delete_groups.delete, parts, GROUP), 6.0)
+                    await self.call(parts, partial(delete_groups.delete, parts, OPEN, GROUP), 6.0)
 
     def trouble_brokers(self, dice: float) -> None:
         broker = self.chance.choice(list(self.brokers.values()))

@@ -1,0 +1,212 @@
+"""``logbus top``: brokers, topics by rate and groups by lag in a terminal, kept up to date."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from broker_lite.cli import output
+from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.administration.health import broker_loads
+from broker_lite.observing.sampler import INTERVAL_S, Reading, Sampler, take_reading
+
+LOOK_S = 0.5
+"""Seconds between two drawings; a key is answered at once."""
+KEYS_MAX = 64
+"""Maximum bytes read at once."""
+SORTS = {
+    "n": "name",
+    "r": "records_per_s",
+    "s": "size_bytes",
+    "l": "lag",
+}
+"""The key that sorts topics by this column; groups are sorted by lag, or by name after n."""
+_COLOURS = {"ok": "green", "warning": "yellow", "critical": "red"}
+
+
+@dataclass(slots=True)
+class _View:
+    """How to show the tables: the sort column, the text that names must contain."""
+
+    sort: str = "records_per_s"
+    text: str = ""
+    is_typing: bool = False
+
+    def press(self, key: str) -> bool:
+        """Take a key; return False if it ends the program."""
+        if self.is_typing:
+            if key in "\r\n\x1b":
+                self.is_typing = False
+                self.text = "" if key == "\x1b" else self.text
+            elif key in "\x7f\b":
+                self.text = self.text[:-1]
+            elif key.isprintable():
+                self.text += key
+        elif key == "/":
+            self.is_typing, self.text = True, ""
+        elif key in ("q", "\x03"):
+            return False
+        else:
+            self.sort = SORTS.get(key, self.sort)
+        return True
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print one view and leave, for a pipe or a log.")
+@cluster_options
+def top(once: bool, bootstrap_servers: str | None, zookeeper: str | None) -> int:
+    """Watch brokers, topics by rate and groups by lag.
+
+    Keys: n r s l sort by name, rate, size or lag; / filters by a part of the name; q ends.
+
+    \b
+    Examples:
+      logbus top
+      logbus top -b kafka1:9092
+      logbus top --once
+    """
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with Admin(servers, client_id="logbus-top") as admin:
+        if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            Console().print(_tables(take_reading(admin), _View(), 0.0, ""))
+            return 0
+        _watch(Sampler(admin).start())
+    return 0
+
+
+def _watch(sampler: Sampler) -> None:
+    view = _View()
+    try:
+        with _keys(), Live(Text("looking …"), screen=True, auto_refresh=False) as live:
+            while True:
+                reading = sampler.reading
+                shown: RenderableType = Text(sampler.failure or "looking …")
+                if reading is not None:
+                    shown = _tables(reading, view, sampler.age_s, sampler.failure)
+                live.update(shown, refresh=True)
+                if not all(view.press(key) for key in _pressed()):
+                    return
+    finally:
+        sampler.stop()
+
+
+def _pressed() -> str:
+    """Return the keys pressed meanwhile, after ``LOOK_S`` at the latest.
+
+    Reads the descriptor itself: ``sys.stdin`` would buffer keys that ``select`` no longer sees.
+    """
+    descriptor = sys.stdin.fileno()
+    if not select.select([descriptor], [], [], LOOK_S)[0]:
+        return ""
+    return os.read(descriptor, KEYS_MAX).decode(errors="ignore")
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[None]:
+    """Read keys one by one and without echo."""
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _tables(reading: Reading, view: _View, age_s: float, failure: str) -> RenderableType:
+    """Return the whole screen."""
+    head = Text()
+    head.append(f" {reading.state} ", style=f"bold reverse {_COLOURS[reading.state]}")
+    head.append(
+        f"  {len(reading.sample.view.brokers)} brokers, controller "
+        f"{reading.sample.view.controller_id}   {reading.records_per_s:,.0f} records/s   "
+        f"{output.size(reading.size_bytes)}   lag {reading.lag:,}   "
+    )
+    head.append(f"{age_s:.0f} s old", style="red" if age_s > 3 * INTERVAL_S else "dim")
+    rows: list[RenderableType] = [head]
+    if failure:
+        rows.append(Text(f"no answer: {failure}", style="red"))
+    rows += [
+        Text(f"{cause.about}: {cause.found} – {cause.cure}", style=_COLOURS[cause.state])
+        for cause in reading.causes[:5]
+    ]
+    rows += [_brokers(reading), _topics(reading, view), _groups(reading, view)]
+    label = f"filter: {view.text}{'_' if view.is_typing else ''}   " if view.text else ""
+    rows.append(Text(f"{label}sort n r s l · filter / · end q", style="dim"))
+    return Group(*rows)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _brokers(reading: Reading) -> Table:
+    table = _table("Brokers", "broker", "leaders", "replicas", "in sync", "data", "disk free")
+    loads = broker_loads(reading.sample.view)
+    disks = {row.broker_id: row for row in reading.sample.log_dirs}
+    for broker_id, load in loads.items():
+        disk = disks.get(broker_id)
+        known = disk is not None and disk.total_bytes > 0
+        table.add_row(
+            f"{broker_id}" if broker_id in reading.sample.view.brokers else f"{broker_id} down",
+            str(load.leaders),
+            str(load.replicas),
+            str(load.in_sync),
+            output.size(sum(disk.partitions.values())) if disk is not None else "-",
+            f"{disk.usable_bytes / disk.total_bytes:.0%}" if disk is not None and known else "-",
+        )
+    return table
+
+
+def _topics(reading: Reading, view: _View) -> Table:
+    table = _table("Topics", "topic", "partitions", "records", "records/s", "size", "lag", "health")
+    rows = [row for row in reading.topics.values() if view.text in row.name]
+    if view.sort == "name":
+        rows.sort(key=lambda row: row.name)
+    else:
+        rows.sort(key=lambda row: getattr(row, view.sort) or 0, reverse=True)
+    for row in rows[:20]:
+        table.add_row(
+            row.name,
+            str(row.partitions),
+            f"{row.records:,}",
+            f"{row.records_per_s:,.0f}",
+            output.size(row.size_bytes),
+            "-" if row.lag is None else f"{row.lag:,}",
+            "ok" if not row.unhealthy else Text(f"{row.unhealthy} not ok", style="red"),
+        )
+    return table
+
+
+def _groups(reading: Reading, view: _View) -> Table:
+    table = _table("Groups", "group", "kind", "state", "members", "lag", "behind")
+    rows = [row for row in reading.groups.values() if view.text in row.name]
+    if view.sort == "name":
+        rows.sort(key=lambda row: row.name)
+    else:
+        rows.sort(key=lambda row: row.lag or 0, reverse=True)
+    for row in rows[:20]:
+        table.add_row(
+            row.name,
+            row.kind,
+            row.state,
+            str(row.members),
+            "?" if row.lag is None else f"{row.lag:,}",
+            "?" if row.lag_s is None else f"{row.lag_s:,.0f} s",
+        )
+    return table

@@ -1,0 +1,60 @@
+"""One hour of samples as rings of 32-bit floats, and the rates between two samples. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+KEPT = 720
+"""Points of a series: one hour of samples, one every five seconds."""
+SERIES_MAX = 200
+"""Series of one kind, such as topics; further names are not recorded."""
+
+
+class Series:
+    """The newest ``KEPT`` values, 2.9 kB."""
+
+    __slots__ = ("_next", "_values")
+
+    def __init__(self) -> None:
+        self._values = array("f")
+        self._next = 0
+
+    def add(self, value: float) -> None:
+        if len(self._values) < KEPT:
+            self._values.append(value)
+        else:
+            self._values[self._next] = value
+            self._next = (self._next + 1) % KEPT
+
+    def values(self) -> list[float]:
+        """Return the values, oldest first."""
+        return [*self._values[self._next :], *self._values[: self._next]]
+
+
+class Recorder:
+    """Series by name, at most ``SERIES_MAX``. A name that is absent from a sample is dropped."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, Series] = {}
+
+    def add(self, values: Iterable[tuple[str, float]]) -> None:
+        """Add one sample."""
+        newest = dict(values)
+        self._series = {name: row for name, row in self._series.items() if name in newest}
+        for name, value in newest.items():
+            if name not in self._series:
+                if len(self._series) >= SERIES_MAX:
+                    continue
+                self._series[name] = Series()
+            self._series[name].add(value)
+
+    def values(self, name: str) -> list[float]:
+        """Return a series, oldest first; empty if it is not recorded."""
+        found = self._series.get(name)
+        return [] if found is None else found.values()
+
+
+def rate(before: float, now: float, seconds: float) -> float:
+    """Return a counter's growth per second; 0 after it fell or without time between."""
+    return max(0.0, now - before) / seconds if seconds > 0 else 0.0

@@ -1,0 +1,256 @@
+"""The sampler: one thread looks at the cluster every five seconds, for all viewers.
+
+``logbus top``, the console's pages and its ``/metrics`` share one sampler, so ten viewers cost
+brokers as much as one. A failed look keeps the last reading, whose age grows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from broker_lite.client.administration.admin import Admin, GroupListing
+from broker_lite.client.administration.many_groups import GroupLag
+from broker_lite.client.administration.query_lease import lease_of
+from broker_lite.errors import LogbusError
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from broker_lite.observing.history import Recorder, rate
+from broker_lite.observing.sample import ClusterSample, take_sample
+from broker_lite.observing.verdict import Cause, State, causes, partitions, state_of
+
+INTERVAL_S = 5.0
+RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
+"""Names of the series of totals."""
+KINDS = {"classic": "Kafka", "native": "Native"}
+"""Group types of the protocol in logbus's words."""
+SPARK, OFFSETS = "Spark query", "Offsets only"
+
+
+class TopicReading(NamedTuple):
+    """``records`` are offsets between start and end, ``size_bytes`` counts all replicas, ``lag`` is
+    the largest lag of a group in records, None if no group reads it."""
+
+    name: str
+    partitions: int
+    replicas: int
+    records: int
+    size_bytes: int
+    records_per_s: float
+    unhealthy: int
+    lag: int | None
+
+
+class GroupReading(NamedTuple):
+    """``lag`` and ``lag_s`` are None if unknown for a partition; ``lag_s`` is the longest."""
+
+    name: str
+    kind: str
+    state: str
+    members: int
+    topics: tuple[str, ...]
+    lag: int | None
+    lag_s: float | None
+    error: str
+
+
+class Reading(NamedTuple):
+    """One look at everything. ``at_ms``: when it was taken, ``took_s``: how long it took."""
+
+    at_ms: float
+    took_s: float
+    sample: ClusterSample
+    causes: tuple[Cause, ...]
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    topics: Mapping[str, TopicReading]
+    groups: Mapping[str, GroupReading]
+    lags: Mapping[str, GroupLag]
+    records_per_s: float
+
+    @property
+    def state(self) -> State:
+        return state_of(self.causes)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(row.size_bytes for row in self.topics.values())
+
+    @property
+    def lag(self) -> int:
+        """The lag of all groups in records, as far as it is known."""
+        return sum(row.lag or 0 for row in self.groups.values())
+
+
+def take_reading(admin: Admin, before: Reading | None = None) -> Reading:
+    """Look at the cluster once; rates are those since ``before``. Raises NoBrokersError."""
+    began = time.monotonic()
+    sample = take_sample(admin)
+    listed = admin.list_groups()
+    lags = admin.lag_many([row.group for row in listed])
+    led = [
+        tp
+        for name in sample.view.topics
+        for tp in sample.view.partitions_of(name)
+        if sample.view.leader(tp) is not None
+    ]
+    starts = _offsets(admin, led, EARLIEST_TIMESTAMP)
+    ends = _offsets(admin, led, LATEST_TIMESTAMP)
+    at_ms = time.time() * 1000
+    groups = {row.group: group_reading(row, lags[row.group]) for row in listed}
+    reading = Reading(
+        at_ms, 0.0, sample, tuple(causes(sample)), starts, ends, {}, groups, lags, 0.0
+    )
+    topics = _topics(reading, before)
+    total = sum(row.records_per_s for row in topics.values())
+    return reading._replace(topics=topics, records_per_s=total, took_s=time.monotonic() - began)
+
+
+def _offsets(
+    admin: Admin, wheres: list[TopicPartition], timestamp: int
+) -> dict[TopicPartition, int]:
+    if not wheres:
+        return {}
+    found = admin.list_offsets(dict.fromkeys(wheres, timestamp), isolation="read_uncommitted")
+    return {tp: row.offset for tp, row in found.items()}
+
+
+def _topics(now: Reading, before: Reading | None) -> dict[str, TopicReading]:
+    sizes: dict[str, int] = {}
+    for row in now.sample.log_dirs:
+        for tp, size in row.partitions.items():
+            sizes[tp.topic] = sizes.get(tp.topic, 0) + size
+    ill: dict[str, int] = {}
+    for health in partitions(now.sample):
+        if health.state != "ok":
+            ill[health.where.topic] = ill.get(health.where.topic, 0) + 1
+    lags: dict[str, int] = {}
+    for group in now.lags.values():
+        of_group: dict[str, int] = {}
+        for tp, part in group.partitions.items():
+            of_group[tp.topic] = of_group.get(tp.topic, 0) + (part.records or 0)
+        for name, lag in of_group.items():
+            lags[name] = max(lags.get(name, 0), lag)
+    seconds = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
+    found = {}
+    for name, topic in sorted(now.sample.view.topics.items()):
+        wheres = now.sample.view.partitions_of(name)
+        speed = 0.0
+        if before is not None:
+            speed = sum(
+                rate(before.ends[tp], now.ends[tp], seconds)
+                for tp in wheres
+                if tp in now.ends and tp in before.ends
+            )
+        found[name] = TopicReading(
+            name,
+            len(wheres),
+            max((len(part.replicas) for part in topic.partitions), default=0),
+            sum(now.ends[tp] - now.starts.get(tp, 0) for tp in wheres if tp in now.ends),
+            sizes.get(name, 0),
+            speed,
+            ill.get(name, 0),
+            lags.get(name),
+        )
+    return found
+
+
+def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
+    """Return a group's row. A Spark query shows by its leases alone: it has no members."""
+    kind = KINDS.get(listing.kind.lower(), listing.kind)
+    if kind == "Kafka" and not listing.protocol_type:
+        kind = OFFSETS
+    state = lag.state or listing.state
+    rows = lag.partitions.values()
+    if kind != "Native" and not lag.members:
+        leases = [row for row in rows if row.committed and lease_of(row.committed.metadata)[0]]
+        if leases:
+            kind = SPARK
+            state = "Running" if any(row.owner for row in leases) else "Stopped"
+    return GroupReading(
+        listing.group,
+        kind,
+        state,
+        len(lag.members),
+        tuple(sorted({tp.topic for tp in lag.partitions})),
+        None if any(row.records is None for row in rows) else sum(row.records or 0 for row in rows),
+        None
+        if any(row.seconds is None for row in rows)
+        else max((row.seconds or 0.0 for row in rows), default=0.0),
+        "" if lag.error is None else lag.error.message,
+    )
+
+
+class Sampler:
+    """Reads the cluster in a thread of its own. Any thread may read its attributes."""
+
+    def __init__(self, admin: Admin, *, interval_s: float = INTERVAL_S) -> None:
+        self.reading: Reading | None = None
+        self.failure = ""
+        """Why the last look failed; empty if it did not."""
+        self.failures = 0
+        self.totals, self.topics, self.groups = Recorder(), Recorder(), Recorder()
+        self._admin = admin
+        self._interval_s = interval_s
+        self._changed = threading.Condition()
+        self._looks = 0
+        self._wake = threading.Event()
+        self._is_looking = self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="logbus-sampler", daemon=True)
+
+    def start(self) -> Sampler:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop the thread after its look."""
+        self._is_stopped = True
+        self._wake.set()
+        self._thread.join(INTERVAL_S)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last reading; infinite without one."""
+        reading = self.reading
+        return float("inf") if reading is None else time.time() - reading.at_ms / 1000
+
+    def look_again(self, timeout_s: float = INTERVAL_S) -> None:
+        """Look at the cluster now, and wait for the result."""
+        with self._changed:
+            # A look that is under way began before the caller's change.
+            wanted = self._looks + (2 if self._is_looking else 1)
+            self._wake.set()
+            self._changed.wait_for(lambda: self._looks >= wanted, timeout_s)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the first look has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._looks > 0, timeout_s)
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            with self._changed:
+                self._wake.clear()
+                self._is_looking = True
+            self._look()
+            with self._changed:
+                self._is_looking = False
+                self._looks += 1
+                self._changed.notify_all()
+            self._wake.wait(self._interval_s)
+
+    def _look(self) -> None:
+        try:
+            reading = take_reading(self._admin, self.reading)
+        except LogbusError as error:
+            self.failure = error.message or str(error)
+            self.failures += 1
+            return
+        self.totals.add(
+            [(RECORDS, reading.records_per_s), (SIZE, reading.size_bytes), (LAG, reading.lag)]
+        )
+        self.topics.add((row.name, row.records_per_s) for row in reading.topics.values())
+        self.groups.add((row.name, row.lag or 0) for row in reading.groups.values())
+        self.reading, self.failure = reading, ""

@@ -1,0 +1,68 @@
+"""The sampler and ``logbus top`` over real brokers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+from patience import until
+
+from broker_lite.bus import Bus
+from broker_lite.client import Admin
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+from broker_lite.observing.sampler import RECORDS, Reading, Sampler
+
+
+def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
+    where = TopicPartition(topic, 0)
+    bus.admin.commit_offsets(f"g-{topic}", {where: 0})
+    sampler = Sampler(bus.admin).start()
+    try:
+        sampler.wait(30)
+        with bus.producer() as producer:
+            for _ in range(50):
+                producer.send(topic, b"value", partition=0)
+        sampler.look_again(30)
+        reading = sampler.reading
+        assert isinstance(reading, Reading)
+        row, group = reading.topics[topic], reading.groups[f"g-{topic}"]
+        assert (row.partitions, row.records, row.lag, row.unhealthy) == (3, 50, 50, 0)
+        assert row.records_per_s > 0 and row.size_bytes > 0
+        assert (group.kind, group.members, group.lag, group.topics) == (
+            "Offsets only",
+            0,
+            50,
+            (topic,),
+        )
+        assert len(sampler.totals.values(RECORDS)) == 2
+        assert sampler.topics.values(topic)[-1] > 0
+        assert sampler.failure == "" and sampler.age_s < 60
+    finally:
+        sampler.stop()
+
+
+def test_a_sampler_keeps_its_last_reading_while_no_broker_answers(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(1)
+    with Admin(cluster.bootstrap_servers, timeout_ms=1000) as admin:
+        sampler = Sampler(admin, interval_s=0.05).start()
+        try:
+            sampler.wait(30)
+            reading = sampler.reading
+            assert reading is not None and reading.state == "ok"
+            cluster.brokers[0].kill()
+            until(lambda: sampler.failure, what="the failed look")
+            assert sampler.reading is not None and "no broker answers" in sampler.failure
+            cluster.brokers[0].start()
+            until(lambda: not sampler.failure, what="a new reading")
+        finally:
+            sampler.stop()
+
+
+def test_top_prints_one_view_into_a_pipe(bus: Bus, cluster: LocalCluster, topic: str) -> None:
+    command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert topic in done.stdout and "3 brokers" in done.stdout and "Groups" in done.stdout
