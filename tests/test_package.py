@@ -94,7 +94,9 @@ def test_the_distribution() -> None:
         "bench",
         "broker",
         "check",
+        "cli",
         "compat",
+        "docs",
         "spark",
         "test",
     }

@@ -21,7 +21,7 @@ from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.health import broker_loads
-from broker_lite.observing.sampler import INTERVAL_S, Reading, Sampler, take_reading
+from broker_lite.observing.sampler import INTERVAL_S, ClusterReading, Sampler, take_reading
 
 LOOK_S = 0.5
 """Seconds between two drawings; a key is answered at once."""
@@ -125,7 +125,7 @@ def _keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _tables(reading: Reading, view: _View, age_s: float, failure: str) -> RenderableType:
+def _tables(reading: ClusterReading, view: _View, age_s: float, failure: str) -> RenderableType:
     """Return the whole screen."""
     head = Text()
     head.append(f" {reading.state} ", style=f"bold reverse {_COLOURS[reading.state]}")
@@ -155,7 +155,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _brokers(reading: Reading) -> Table:
+def _brokers(reading: ClusterReading) -> Table:
     table = _table("Brokers", "broker", "leaders", "replicas", "in sync", "data", "disk free")
     loads = broker_loads(reading.sample.view)
     disks = {row.broker_id: row for row in reading.sample.log_dirs}
@@ -173,7 +173,7 @@ def _brokers(reading: Reading) -> Table:
     return table
 
 
-def _topics(reading: Reading, view: _View) -> Table:
+def _topics(reading: ClusterReading, view: _View) -> Table:
     table = _table("Topics", "topic", "partitions", "records", "records/s", "size", "lag", "health")
     rows = [row for row in reading.topics.values() if view.text in row.name]
     if view.sort == "name":
@@ -193,7 +193,7 @@ def _topics(reading: Reading, view: _View) -> Table:
     return table
 
 
-def _groups(reading: Reading, view: _View) -> Table:
+def _groups(reading: ClusterReading, view: _View) -> Table:
     table = _table("Groups", "group", "kind", "state", "members", "lag", "behind")
     rows = [row for row in reading.groups.values() if view.text in row.name]
     if view.sort == "name":

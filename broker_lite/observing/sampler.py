@@ -55,7 +55,7 @@ class GroupReading(NamedTuple):
     error: str
 
 
-class Reading(NamedTuple):
+class ClusterReading(NamedTuple):
     """One look at everything. ``at_ms``: when it was taken, ``took_s``: how long it took."""
 
     at_ms: float
@@ -83,7 +83,7 @@ class Reading(NamedTuple):
         return sum(row.lag or 0 for row in self.groups.values())
 
 
-def take_reading(admin: Admin, before: Reading | None = None) -> Reading:
+def take_reading(admin: Admin, before: ClusterReading | None = None) -> ClusterReading:
     """Look at the cluster once; rates are those since ``before``. Raises NoBrokersError."""
     began = time.monotonic()
     sample = take_sample(admin)
@@ -99,7 +99,7 @@ def take_reading(admin: Admin, before: Reading | None = None) -> Reading:
     ends = _offsets(admin, led, LATEST_TIMESTAMP)
     at_ms = time.time() * 1000
     groups = {row.group: group_reading(row, lags[row.group]) for row in listed}
-    reading = Reading(
+    reading = ClusterReading(
         at_ms, 0.0, sample, tuple(causes(sample)), starts, ends, {}, groups, lags, 0.0
     )
     topics = _topics(reading, before)
@@ -116,7 +116,7 @@ def _offsets(
     return {tp: row.offset for tp, row in found.items()}
 
 
-def _topics(now: Reading, before: Reading | None) -> dict[str, TopicReading]:
+def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, TopicReading]:
     sizes: dict[str, int] = {}
     for row in now.sample.log_dirs:
         for tp, size in row.partitions.items():
@@ -186,7 +186,7 @@ class Sampler:
     """Reads the cluster in a thread of its own. Any thread may read its attributes."""
 
     def __init__(self, admin: Admin, *, interval_s: float = INTERVAL_S) -> None:
-        self.reading: Reading | None = None
+        self.reading: ClusterReading | None = None
         self.failure = ""
         """Why the last look failed; empty if it did not."""
         self.failures = 0

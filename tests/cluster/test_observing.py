@@ -12,7 +12,7 @@ from broker_lite.bus import Bus
 from broker_lite.client import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
-from broker_lite.observing.sampler import RECORDS, Reading, Sampler
+from broker_lite.observing.sampler import RECORDS, ClusterReading, Sampler
 
 
 def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
@@ -26,7 +26,7 @@ def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
                 producer.send(topic, b"value", partition=0)
         sampler.look_again(30)
         reading = sampler.reading
-        assert isinstance(reading, Reading)
+        assert isinstance(reading, ClusterReading)
         row, group = reading.topics[topic], reading.groups[f"g-{topic}"]
         assert (row.partitions, row.records, row.lag, row.unhealthy) == (3, 50, 50, 0)
         assert row.records_per_s > 0 and row.size_bytes > 0
