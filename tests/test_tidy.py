@@ -30,6 +30,7 @@ LAZY_IMPORTS = {
     "broker_lite/__main__.py": "python -m broker_lite is the command line, which is lazy too",
     "broker_lite/cli/up_report.py": "`up` is soon ready: only one that has grown needs a client",
     "broker_lite/cli/broker.py": "`logbus --help` must not load the broker",
+    "broker_lite/cli/completion.py": "completion answers in 300 ms: most need no client",
     "broker_lite/cli/consume.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/context.py": "the client is loaded by the commands that talk to a cluster",
     "broker_lite/cli/doctor.py": "each check imports what it checks, and tells if it cannot",

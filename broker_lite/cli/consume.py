@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from broker_lite.cli import offset_spec, output
+from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import (
     bootstrap,
     cluster_options,
@@ -35,13 +36,15 @@ _START_HELP = (
 
 
 @click.command()
-@click.argument("topics", nargs=-1, required=True)
+@click.argument("topics", nargs=-1, required=True, type=TOPIC)
 @click.option("-s", "--start", help=_START_HELP)
 @click.option("--end", help="Stop there; same forms as --start.")
 @click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present end.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("-t", "--timeout", type=float, help="Stop with 124 after so many silent seconds.")
-@click.option("-g", "--group", help="Join this group and commit to it; -s moves its offsets.")
+@click.option(
+    "-g", "--group", type=GROUP, help="Join this group and commit to it; -s moves its offsets."
+)
 @click.option(
     "-i",
     "--instance",

@@ -64,7 +64,7 @@ def cluster_options(command: F) -> F:
             _require_reading(chosen)
             values["bootstrap_servers"] = chosen.bootstrap_servers or None
             values["zookeeper"] = chosen.zookeeper or None
-        with _security(client_config, chosen):
+        with using_security(client_config, chosen):
             try:
                 return command(*args, **values)
             except LogbusError as error:
@@ -99,7 +99,7 @@ def cluster_options(command: F) -> F:
 
 
 @contextlib.contextmanager
-def _security(client_config: str | None, chosen: Context | None) -> Iterator[None]:
+def using_security(client_config: str | None, chosen: Context | None) -> Iterator[None]:
     """Use the security settings of -F, else of the context, else of the environment."""
     if client_config is None and chosen is None:
         yield

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import offset_spec, output
+from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.progress import group_progress, pending, uncounted
@@ -82,7 +83,7 @@ def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
 
 
 @groups.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @cluster_options
 @output.output_option
 def describe(
@@ -128,7 +129,7 @@ def _no_group(group: str) -> GroupIdNotFoundError:
 
 
 @groups.command()
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @cluster_options
 @output.output_option
 def members(
@@ -170,8 +171,8 @@ YES_HELP = "Do it; without this the plan is only printed."
 
 
 @groups.command()
-@click.argument("group")
-@click.argument("topic")
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
 @click.option("--to", required=True, help=TO_HELP)
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
 @click.option("--yes", is_flag=True, help=YES_HELP)
@@ -202,9 +203,11 @@ def seek(
 
 
 @groups.command("reset-offsets")
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @click.option("--to", required=True, help=TO_HELP)
-@click.option("-t", "--topic", "topics", multiple=True, help="Default: all that it committed in.")
+@click.option(
+    "-t", "--topic", "topics", type=TOPIC, multiple=True, help="Default: all that it committed in."
+)
 @click.option("--yes", is_flag=True, help=YES_HELP)
 @cluster_options
 @output.output_option
@@ -229,8 +232,10 @@ def reset_offsets(
 
 
 @groups.command()
-@click.argument("group")
-@click.option("-t", "--topic", "topics", multiple=True, help="Only its offsets in these topics.")
+@click.argument("group", type=GROUP)
+@click.option(
+    "-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only its offsets in these topics."
+)
 @click.option("--yes", is_flag=True, help=YES_HELP)
 @cluster_options
 @output.output_option

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import os
 import sys
 import traceback
 
 import click
+from click.shell_completion import CompletionItem
 
 from broker_lite import __version__
 from broker_lite.errors import (
@@ -65,6 +67,10 @@ COMMANDS = {
         "broker_lite.cli.zookeeper:zookeeper",
         "Close ZooKeeper to all but the brokers.",
     ),
+    "config": (
+        "broker_lite.cli.config_commands:config",
+        "Settings: values, sources, templates of the files.",
+    ),
     "mirror": ("broker_lite.cli.mirror:mirror", "Copy a Kafka or logbus cluster, live."),
     "checkpoint": (
         "broker_lite.cli.spark_programs:checkpoint",
@@ -76,9 +82,27 @@ COMMANDS = {
         "broker_lite.cli.generate:generate",
         "Print alerts, dashboards, systemd, Docker and Kubernetes files.",
     ),
+    "completion": (
+        "broker_lite.cli.completion:completion",
+        "Complete commands, topics and groups in bash, zsh, fish.",
+    ),
     "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),
 }
 """By command: its module and its line in the help, so that the help loads no module."""
+
+ALIASES = {"group": "groups"}
+
+EXIT_CODES = {
+    0: "done, or healthy",
+    EXIT_FAILED: "failed; the message says why",
+    EXIT_USAGE: "wrong command, option or context",
+    EXIT_UNREACHABLE: "no cluster, or no broker answers",
+    EXIT_WARNING: "a check found a warning (health, doctor, lag)",
+    EXIT_CRITICAL: "a check found something critical",
+    EXIT_TIMED_OUT: "the time given ran out",
+    EXIT_INTERRUPTED: "interrupted by Ctrl-C",
+}
+"""Every exit code of the command line."""
 
 _UNREACHABLE = (
     NoBrokersError,
@@ -105,6 +129,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -115,14 +140,25 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        is_known = args[0] in COMMANDS or args[0] in ALIASES or args[0].startswith("-")
+        if not is_known and not ctx.resilient_parsing:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -164,6 +200,8 @@ def run(arguments: list[str]) -> int:
     except LogbusError as error:
         if "--debug" in arguments:
             traceback.print_exc()
+        if _wants_json(arguments):
+            return _say_json(error)
         click.echo(f"Error: {error}", err=True)
         return exit_code(error)
     except PermissionError as error:
@@ -189,14 +227,39 @@ def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
     return click.NoSuchOption(error.option_name, error.message, near, error.ctx)
 
 
-def exit_code(error: LogbusError) -> int:
-    """Return the exit code of an error."""
+def _wants_json(arguments: list[str]) -> bool:
+    """Return whether the command was asked for JSON by ``-o``."""
+    for number, word in enumerate(arguments):
+        option, _, value = word.partition("=")
+        if option == "-o" or (option == "--output" and not value):
+            value = arguments[number + 1] if number + 1 < len(arguments) else ""
+        elif option.startswith("-o"):
+            value = word[2:]
+        elif option != "--output":
+            continue
+        if value in ("json", "jsonl"):
+            return True
+    return False
+
+
+def _say_json(error: LogbusError) -> int:
+    """Print an error as one JSON object on stderr and return its exit code."""
+    code = exit_code(error, with_hint=False)
+    said = {"error": error.name, "message": error.message or str(error), "exit_code": code}
+    click.echo(json.dumps(said, ensure_ascii=False), err=True)
+    return code
+
+
+def exit_code(error: LogbusError, *, with_hint: bool = True) -> int:
+    """Return the exit code of an error; ``with_hint`` prints the next step of an unreachable
+    cluster."""
     if isinstance(error, ContextNotFoundError):
         return EXIT_USAGE
     if isinstance(error, NoClusterError | SourceUnreachableError):
         return EXIT_UNREACHABLE
     if isinstance(error, _UNREACHABLE):
-        click.echo("Is it running? Try: logbus status, logbus doctor", err=True)
+        if with_hint:
+            click.echo("Is it running? Try: logbus status, logbus doctor", err=True)
         return EXIT_UNREACHABLE
     if isinstance(error, RequestTimedOutError | DeliveryTimedOutError):
         return EXIT_TIMED_OUT

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import (
     bootstrap,
     cluster_options,
@@ -33,7 +34,7 @@ _WATCHED_MAX = 1000
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-K", "--key-delimiter", help="Split each line here into key and value.")
 @click.option("-k", "--key", help="The key of every record.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.client.administration import replica_plans, throttled_moves
 from broker_lite.errors import (
@@ -32,7 +33,7 @@ POLL_SECONDS = 0.2
 
 
 @click.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, type=TOPIC)
 @click.option("-P", "--partition", "partitions", multiple=True, type=int, help="Only this one.")
 @click.option("--replicas", metavar="ID,ID…", help="Brokers to use; they take turns as leaders.")
 @click.option("-r", "--replication-factor", type=int, help="New number of replicas.")
@@ -119,7 +120,7 @@ def reassign(
 
 
 @click.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, type=TOPIC)
 @click.option("-P", "--partition", "partitions", multiple=True, type=int, help="Only this one.")
 @click.option(
     "--unclean",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import offset_spec, output
+from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import (
     cluster_options,
     found_topic,
@@ -118,7 +119,7 @@ def list_topics(
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, type=TOPIC)
 @cluster_options
 @output.output_option
 def describe(
@@ -163,7 +164,7 @@ def describe(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
 @click.option("--reset", multiple=True, metavar="KEY", help="Give a setting its default back.")
 @click.option("-p", "--partitions", type=int, help="Raise the number of partitions to this.")
@@ -191,7 +192,7 @@ def alter(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("--before", required=True, help="latest, an offset, @TIME or @-7d: see 'consume'.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @cluster_options
@@ -218,7 +219,7 @@ def trim(
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, type=TOPIC)
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--if-exists", is_flag=True, help="No error if it is not there.")
 @cluster_options

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.nouns import Noun
 from broker_lite.client.administration import transactions as found
@@ -82,7 +83,9 @@ def describe(
 
 
 @transactions.command()
-@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics. Default: all.")
+@click.option(
+    "-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only these topics. Default: all."
+)
 @click.option(
     "--idle",
     "idle_s",
@@ -117,7 +120,7 @@ def hanging(
 
 
 @transactions.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("partition", type=click.IntRange(0))
 @click.option(
     "--start-offset",

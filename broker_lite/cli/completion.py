@@ -1,0 +1,138 @@
+"""Completion of commands, options, topics and groups in bash, zsh and fish.
+
+Names come from the cluster that the typed command would use. They are cached for ``CACHE_SECONDS``.
+An answer that takes longer than ``ANSWER_SECONDS`` is left out: completion never fails, and never
+holds up the shell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from broker_lite.cli.contexts import VARIABLE, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CACHE_SECONDS = 60.0
+ANSWER_SECONDS = 0.15
+"""Maximum wait for brokers; the whole completion, with Python's start, then takes 300 ms."""
+NAMES_MAX = 10_000
+
+
+class ClusterName(click.ParamType[str]):
+    """The name of a topic or a group: any text; completed with the names in the cluster."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+
+    def convert(self, value: Any, param: object, ctx: object) -> str:
+        return str(value)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return "TEXT" if isinstance(param, click.Option) else None
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        with contextlib.suppress(Exception):
+            return [
+                CompletionItem(each)
+                for each in names(self.name, ctx.params)
+                if each.startswith(incomplete)
+            ]
+        return []
+
+
+TOPIC, GROUP = ClusterName("topic"), ClusterName("group")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print a script that completes commands, options, topics and groups in a shell.
+
+    \b
+    Examples:
+      eval "$(logbus completion bash)"       # in ~/.bashrc
+      eval "$(logbus completion zsh)"        # in ~/.zshrc
+      logbus completion fish > ~/.config/fish/completions/logbus.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None
+    command = click.get_current_context().find_root().command
+    click.echo(found(command, {}, "logbus", "_LOGBUS_COMPLETE").source())
+
+
+def names(kind: str, params: Mapping[str, Any]) -> list[str]:
+    """Return the topics or groups of the cluster that these options name; from the cache, else
+    from the brokers, else an old list, else none."""
+    place = _cache_file(kind, params)
+    cached: list[str] = []
+    with contextlib.suppress(OSError, ValueError):
+        cached = json.loads(place.read_text("utf-8"))
+        if abs(time.time() - place.stat().st_mtime) < CACHE_SECONDS:
+            return cached
+    found: list[list[str]] = []
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):
+            found.append(_ask(kind, params))
+
+    # A thread, because a name server or ZooKeeper may take any time to answer.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER_SECONDS)
+    if not found:
+        return cached
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new = place.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(found[0]), "utf-8")
+        os.replace(new, place)
+    return found[0]
+
+
+def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
+    from broker_lite.cli.context import open_admin, using_security
+
+    servers, zookeeper = params.get("bootstrap_servers"), params.get("zookeeper")
+    chosen = choose(params.get("context_name"), bool(servers or zookeeper))
+    if chosen is not None:
+        if chosen.password_command:
+            return []  # it may ask the user
+        servers, zookeeper = chosen.bootstrap_servers or None, chosen.zookeeper or None
+    with (
+        using_security(params.get("client_config"), chosen),
+        open_admin(servers, zookeeper) as admin,
+    ):
+        if kind == "topic":
+            return sorted(admin.cluster().topics)[:NAMES_MAX]
+        return sorted(item.group for item in admin.list_groups())[:NAMES_MAX]
+
+
+def _cache_file(kind: str, params: Mapping[str, Any]) -> Path:
+    from broker_lite.cli import contexts
+    from broker_lite.client import discovery
+
+    options = ("bootstrap_servers", "zookeeper", "context_name", "client_config")
+    variables = (discovery.ENV_BOOTSTRAP, discovery.ENV_ZOOKEEPER, VARIABLE)
+    cluster: list[object] = [params.get(name) for name in options]
+    cluster += [os.environ.get(name) for name in variables]
+    for path in (contexts.path(), discovery.last_cluster_path()):
+        with contextlib.suppress(OSError):
+            cluster.append(path.stat().st_mtime_ns)
+    key = hashlib.sha256(repr([kind, *cluster]).encode("utf-8", "surrogateescape")).hexdigest()
+    root = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(root) if root else Path.home() / ".cache") / "logbus" / "completion"
+    return folder / f"{key[:16]}.json"

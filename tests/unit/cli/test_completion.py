@@ -1,0 +1,99 @@
+"""Completion: commands, options and cached names, without errors and without waiting."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker_lite.cli import completion
+from broker_lite.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONFIG", "DATA", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    for name in ("CONTEXT", "BOOTSTRAP_SERVERS", "ZOOKEEPER"):
+        monkeypatch.delenv(f"LOGBUS_{name}", raising=False)
+
+
+def completed(typed: str, shell: str = "bash") -> list[str]:
+    """Return what a shell's script gets for these words, of which the last is incomplete."""
+    variables = {
+        "_LOGBUS_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "broker_lite"],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_commands_and_options_are_completed() -> None:
+    assert "plain,topic" in completed("logbus top")
+    assert "plain,--partitions" in completed("logbus topic create --part")
+    assert "plain,topic" in completed("logbus nonsense t")  # and no error
+    zsh = completed("logbus heal", "zsh")
+    assert zsh[:2] == ["plain", "health"]
+
+
+def test_names_come_from_the_cache_and_unreachable_clusters_give_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def ask(kind: str, params: object) -> list[str]:
+        asked.append(kind)
+        return ["events", "errors"]
+
+    monkeypatch.setattr(completion, "ANSWER_SECONDS", 30.0)
+    monkeypatch.setattr(completion, "_ask", ask)
+    params = {"bootstrap_servers": "127.0.0.1:1"}
+    assert completion.names("topic", params) == ["events", "errors"]
+    assert completion.names("topic", params) == ["events", "errors"]
+    assert asked == ["topic"]
+    assert completed("logbus topic describe -b 127.0.0.1:1 ev") == ["plain,events"]
+    assert "".join(completed("logbus topic describe -b 127.0.0.1:2 ev")) == ""
+
+
+def test_silent_broker_does_not_hold_up_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a time-out of the test: the broker never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        params = {"bootstrap_servers": f"127.0.0.1:{silent.getsockname()[1]}"}
+        assert completion.names("group", params) == []
+
+
+def test_passwords_are_not_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    login = ("-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.username=ann")
+    command = ("--password-command", f"touch {ran}")
+    assert run(["context", "create", "c", "-b", "127.0.0.1:1", *login, *command]) == 0
+    monkeypatch.setattr(completion, "ANSWER_SECONDS", 30.0)
+    assert completion.names("topic", {"context_name": "c"}) == []
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_script_of_each_shell_is_accepted_by_it(
+    shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_LOGBUS_COMPLETE={shell}_complete" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "script").write_text(script)
+    subprocess.run([shell, "-n", str(tmp_path / "script")], check=True, timeout=60)
