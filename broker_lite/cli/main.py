@@ -41,12 +41,12 @@ NEAR = 0.6
 COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
-    "status": ("broker_lite.cli.up:status", "What runs, where, and how it does."),
+    "status": ("broker_lite.cli.up:status", "Processes and health of this machine's clusters."),
     "health": ("broker_lite.cli.health:health", "Whether a cluster works, with causes; a check."),
     "top": ("broker_lite.cli.top:top", "Watch brokers, topics and groups in the terminal."),
     "demo": (
         "broker_lite.cli.spark_programs:demo",
-        "The whole thing on real log lines, with Spark.",
+        "Three brokers, a Spark query, every count checked.",
     ),
     "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine for what gets in the way."),
     "topic": ("broker_lite.cli.topic:topic", "Topics: create, describe, move, elect, …"),
