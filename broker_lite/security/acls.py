@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker_lite.errors import InvalidRequestError
 
@@ -200,6 +200,49 @@ def check_host(host: str) -> None:
         raise InvalidRequestError(
             f"host {host!r} is no IP address; ACLs compare addresses, not host names"
         ) from None
+
+
+def acl_of(
+    kind: int,
+    pattern_type: int,
+    name: str,
+    principal: str,
+    host: str,
+    operation: int,
+    permission: int,
+) -> Acl:
+    """Return the ACL of Kafka's numbers. Raises InvalidRequestError for an unknown number."""
+    try:
+        return Acl(
+            Pattern(ResourceKind(kind), PatternType(pattern_type), name),
+            Entry(principal, canonical_host(host), Operation(operation), Permission(permission)),
+        )
+    except ValueError as error:
+        raise InvalidRequestError(f"{error} of ACLs; logbus does not have it") from None
+
+
+def new_acl(*fields: Any) -> Acl:
+    """Return the ACL of ``acl_of``'s arguments after the checks of ``check_acl``."""
+    acl = acl_of(*fields)
+    check_acl(acl)
+    return acl
+
+
+def acl_filter(*fields: Any) -> AclFilter:
+    """Return the filter of ``acl_of``'s arguments; a text may be None."""
+    kind, pattern_type, name, principal, host, operation, permission = fields
+    try:
+        return AclFilter(
+            ResourceKind(kind),
+            PatternType(pattern_type),
+            name,
+            principal,
+            None if host is None else canonical_host(host),
+            Operation(operation),
+            Permission(permission),
+        )
+    except ValueError as error:
+        raise InvalidRequestError(f"{error} of ACLs; logbus does not have it") from None
 
 
 def canonical_host(address: str) -> str:

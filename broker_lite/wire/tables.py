@@ -79,6 +79,9 @@ DeleteRecordsResponse: Any = admin.DeleteRecordsResponse
 AlterConfigsResponse: Any = admin.AlterConfigsResponse
 DeleteGroupsResponse: Any = admin.DeleteGroupsResponse
 OffsetDeleteResponse: Any = consumer.OffsetDeleteResponse
+DescribeAclsResponse: Any = admin.DescribeAclsResponse
+CreateAclsResponse: Any = admin.CreateAclsResponse
+DeleteAclsResponse: Any = admin.DeleteAclsResponse
 DescribeConfigsResponse: Any = admin.DescribeConfigsResponse
 IncrementalAlterConfigsResponse: Any = admin.IncrementalAlterConfigsResponse
 ElectLeadersResponse: Any = admin.ElectLeadersResponse
@@ -121,6 +124,9 @@ REQUESTS: dict[int, Any] = {
     ApiKey.DELETE_TOPICS: admin.DeleteTopicsRequest,
     ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsRequest,
     ApiKey.DELETE_RECORDS: admin.DeleteRecordsRequest,
+    ApiKey.DESCRIBE_ACLS: admin.DescribeAclsRequest,
+    ApiKey.CREATE_ACLS: admin.CreateAclsRequest,
+    ApiKey.DELETE_ACLS: admin.DeleteAclsRequest,
     ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsRequest,
     ApiKey.ALTER_CONFIGS: admin.AlterConfigsRequest,
     ApiKey.DELETE_GROUPS: admin.DeleteGroupsRequest,
@@ -305,6 +311,9 @@ _MESSAGES = frozenset(
         DeleteTopicsResponse,
         CreatePartitionsResponse,
         DeleteRecordsResponse,
+        DescribeAclsResponse,
+        CreateAclsResponse,
+        DeleteAclsResponse,
         DescribeConfigsResponse,
         AlterConfigsResponse,
         DeleteGroupsResponse,

@@ -1,0 +1,95 @@
+"""Access control lists: describe, create and delete them, and decide by them as a broker does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from broker_lite.client.administration.admin_requests import on_every_broker
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.requests import on_any_broker
+from broker_lite.client.transport.steps import CallExchange, Operation, Pause
+from broker_lite.errors import LogbusError, RequestTimedOutError, error_for
+from broker_lite.security.acls import Acl, AclFilter, acl_of
+from broker_lite.wire.calls.acls import (
+    AclResult,
+    AclRow,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribedAcls,
+)
+
+LOOK_MS = 20.0
+"""Milliseconds between two checks whether every broker knows a change."""
+
+
+def describe_acls(cluster: Cluster, wanted: AclFilter, deadline_ms: float) -> Operation[list[Acl]]:
+    """Return the ACLs that the filter selects. Raises SecurityDisabledError without an
+    authorizer, and ClusterAuthorizationError without DESCRIBE on the cluster."""
+    exchange = CallExchange(DescribeAclsRequest(_filter(wanted)))
+    answer = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
+    return _acls(answer)
+
+
+def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Operation[None]:
+    """Create ACLs. Returns when every live broker decides by them."""
+    rows = tuple(
+        AclRow(kind, name, pattern_type, *entry) for (kind, pattern_type, name), entry in acls
+    )
+    exchange = CallExchange(CreateAclsRequest(rows))
+    _check((yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)))
+    yield from _await(cluster, acls, deadline_ms, present=True)
+
+
+def delete_acls(
+    cluster: Cluster, filters: Sequence[AclFilter], deadline_ms: float
+) -> Operation[list[Acl]]:
+    """Delete the ACLs that any of the filters selects, and return them. Returns when no live
+    broker decides by them any more."""
+    exchange = CallExchange(DeleteAclsRequest(tuple(map(_filter, filters))))
+    results = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
+    _check(results)
+    deleted = [_acl(row) for result in results for row in result.deleted]
+    yield from _await(cluster, deleted, deadline_ms, present=False)
+    return deleted
+
+
+def _await(
+    cluster: Cluster, acls: Sequence[Acl], deadline_ms: float, *, present: bool
+) -> Operation[None]:
+    """Wait until every live broker knows the change."""
+    exchange = CallExchange(DescribeAclsRequest(_filter(AclFilter())))
+    while True:
+        answers = yield from on_every_broker(cluster, exchange, deadline_ms)
+        known = [set(_acls(answer)) for answer in answers.values()]
+        if all((acl in each) == present for each in known for acl in acls):
+            return
+        if cluster.now_ms() >= deadline_ms:
+            raise RequestTimedOutError("the ACLs changed, but not every broker knows it yet")
+        yield Pause(LOOK_MS)
+
+
+def _acls(answer: DescribedAcls | LogbusError) -> list[Acl]:
+    if isinstance(answer, LogbusError):
+        raise answer
+    if answer.error_code:
+        raise error_for(answer.error_code, answer.error_message or "")
+    return [_acl(row) for row in answer.acls]
+
+
+def _acl(row: AclRow) -> Acl:
+    assert row.name is not None and row.principal is not None and row.host is not None
+    return acl_of(
+        row.kind, row.pattern_type, row.name, row.principal, row.host, row.operation, row.permission
+    )
+
+
+def _filter(wanted: AclFilter) -> AclRow:
+    kind, pattern_type, name, *entry = wanted
+    return AclRow(kind, name, pattern_type, *entry)
+
+
+def _check(results: Iterable[AclResult]) -> None:
+    for row in results:
+        if row.error_code:
+            raise error_for(row.error_code, row.error_message or "")

@@ -1,0 +1,74 @@
+"""CreateAcls 1-3: add access control lists; any broker writes them to ZooKeeper.
+
+An ACL that exists already succeeds. All new ACLs of one pattern are one write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.metadata.acls import ACLS_MAX
+from broker_lite.security.acls import Acl, Entry, Pattern, new_acl
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.describe_acls import check_authorizer
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.tables import CreateAclsResponse as Response
+from broker_lite.wire.tables import build
+
+WAIT_MS = 30_000
+"""Milliseconds that the request may take; the request has no timeout field."""
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Create each ACL; each has its own error in the answer."""
+    outcomes: list[LogbusError | Acl] = []
+    wanted: dict[Pattern, set[Entry]] = {}
+    for row in message.creations:
+        try:
+            check_authorizer(parts)
+            acl = _acl(row)
+        except LogbusError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(acl)
+            wanted.setdefault(acl.pattern, set()).add(acl.entry)
+    failed: dict[Pattern, LogbusError] = {}
+    for pattern, entries in wanted.items():
+        try:
+            await within(WAIT_MS, _add(parts, pattern, frozenset(entries)))
+        except LogbusError as error:
+            failed[pattern] = error
+    return Response(
+        results=[
+            _result(each if isinstance(each, LogbusError) else failed.get(each.pattern))
+            for each in outcomes
+        ]
+    )
+
+
+async def _add(parts: BrokerContext, pattern: Pattern, entries: frozenset[Entry]) -> None:
+    if len(parts.authorizer.index) + len(entries) > ACLS_MAX:
+        raise InvalidRequestError(f"there are {ACLS_MAX} ACLs, the maximum; use prefixes")
+    await parts.registry.alter_acls(pattern, lambda before: before | entries)
+
+
+def _acl(row: Any) -> Acl:
+    return new_acl(
+        row.resource_type,
+        row.resource_pattern_type,
+        row.resource_name,
+        row.principal,
+        row.host,
+        row.operation,
+        row.permission_type,
+    )
+
+
+def _result(error: LogbusError | None) -> Any:
+    return build(
+        Response.AclCreationResult,
+        error_code=NO_ERROR if error is None else wire_code(error),
+        error_message=None if error is None else error.message,
+    )

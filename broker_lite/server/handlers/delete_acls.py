@@ -1,0 +1,75 @@
+"""DeleteAcls 1-3: delete the access control lists that filters select; any broker writes.
+
+The ACLs of one pattern are one write, which deletes only selected entries: an entry that another
+client adds meanwhile stays.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.security.acls import Acl, AclFilter, Entry, Pattern
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.create_acls import WAIT_MS
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.describe_acls import check_authorizer, filter_of
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.tables import DeleteAclsResponse as Response
+from broker_lite.wire.tables import build
+
+_Result = Response.DeleteAclsFilterResult
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Delete by each filter; each has its own error in the answer."""
+    results = []
+    for row in message.filters:
+        deleted: list[Acl] = []
+        failure: LogbusError | None = None
+        try:
+            check_authorizer(parts)
+            wanted = filter_of(row)
+            for pattern, entries in sorted(parts.registry.snapshot.acls.items()):
+                if any(wanted.selects(Acl(pattern, entry)) for entry in entries):
+                    deleted += await within(WAIT_MS, _delete(parts, wanted, pattern))
+        except LogbusError as error:
+            failure = error
+        results.append(
+            build(
+                _Result,
+                error_code=NO_ERROR if failure is None else wire_code(failure),
+                error_message=None if failure is None else failure.message,
+                matching_acls=[_row(acl) for acl in deleted],
+            )
+        )
+    return Response(filter_results=results)
+
+
+async def _delete(parts: BrokerContext, wanted: AclFilter, pattern: Pattern) -> list[Acl]:
+    deleted: set[Acl] = set()
+
+    def change(before: frozenset[Entry]) -> frozenset[Entry]:
+        deleted.clear()
+        deleted.update(filter(wanted.selects, map(partial(Acl, pattern), before)))
+        return before - {acl.entry for acl in deleted}
+
+    await parts.registry.alter_acls(pattern, change)
+    return sorted(deleted)
+
+
+def _row(acl: Acl) -> Any:
+    (kind, pattern_type, name), (principal, host, operation, permission) = acl
+    return build(
+        _Result.DeleteAclsMatchingAcl,
+        error_code=NO_ERROR,
+        error_message=None,
+        resource_type=kind,
+        resource_name=name,
+        pattern_type=pattern_type,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission_type=permission,
+    )

@@ -1,0 +1,72 @@
+"""DescribeAcls 1-3: the access control lists that a filter selects; any broker answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, LogbusError, SecurityDisabledError, wire_code
+from broker_lite.security.acls import Acl, AclFilter, Entry, Pattern, acl_filter
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.tables import DescribeAclsResponse as Response
+from broker_lite.wire.tables import build
+
+_Resource = Response.DescribeAclsResource
+
+
+async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Answer from the metadata snapshot, without ZooKeeper."""
+    try:
+        check_authorizer(parts)
+        wanted = filter_of(message)
+    except LogbusError as error:
+        return Response(error_code=wire_code(error), error_message=error.message, resources=[])
+    found: dict[Pattern, list[Entry]] = {}
+    for pattern, entries in sorted(parts.registry.snapshot.acls.items()):
+        rows = [entry for entry in sorted(entries) if wanted.selects(Acl(pattern, entry))]
+        if rows:
+            found[pattern] = rows
+    return Response(
+        error_code=NO_ERROR,
+        error_message=None,
+        resources=[
+            build(
+                _Resource,
+                resource_type=pattern.kind,
+                resource_name=pattern.name,
+                pattern_type=pattern.type,
+                acls=[
+                    build(
+                        _Resource.AclDescription,
+                        principal=entry.principal,
+                        host=entry.host,
+                        operation=entry.operation,
+                        permission_type=entry.permission,
+                    )
+                    for entry in entries
+                ],
+            )
+            for pattern, entries in found.items()
+        ],
+    )
+
+
+def check_authorizer(parts: BrokerContext) -> None:
+    """Raise SecurityDisabledError if the broker has no authorizer."""
+    if not parts.authorizer.is_on:
+        raise SecurityDisabledError(
+            "this broker has no authorizer; set authorizer=report or authorizer=enforce"
+        )
+
+
+def filter_of(row: Any) -> AclFilter:
+    """Return the filter of a request. Raises InvalidRequestError."""
+    return acl_filter(
+        row.resource_type_filter,
+        row.pattern_type_filter,
+        row.resource_name_filter,
+        row.principal_filter,
+        row.host_filter,
+        row.operation,
+        row.permission_type,
+    )
