@@ -59,6 +59,7 @@ COMMANDS = {
         "Open transactions, and those that hang.",
     ),
     "user": ("broker_lite.cli.user:user", "Users and their passwords."),
+    "acl": ("broker_lite.cli.acl:acl", "Who may do what; why a request is denied."),
     "context": (
         "broker_lite.cli.context_commands:context",
         "Named clusters, and the one that commands use.",

@@ -85,8 +85,15 @@ def _acl(row: AclRow) -> Acl:
 
 
 def _filter(wanted: AclFilter) -> AclRow:
-    kind, pattern_type, name, *entry = wanted
-    return AclRow(kind, name, pattern_type, *entry)
+    return AclRow(
+        wanted.kind,
+        wanted.name,
+        wanted.type,
+        wanted.principal,
+        wanted.host,
+        wanted.operation,
+        wanted.permission,
+    )
 
 
 def _check(results: Iterable[AclResult]) -> None:

@@ -30,6 +30,7 @@ from broker_lite.wire.api import (
     parse_header,
 )
 from broker_lite.wire.calls import (
+    acls,
     broker_transactions,
     cluster,
     configs,
@@ -723,6 +724,9 @@ def test_every_client_call_has_a_test() -> None:
         if isinstance(value, type) and hasattr(value, "API_KEY")
     }
     not_theirs = {
+        acls.DescribeAclsRequest,
+        acls.CreateAclsRequest,
+        acls.DeleteAclsRequest,
         envelope.EnvelopeRequest,
         broker_transactions.WriteTxnMarkersRequest,
         offsets.OffsetsForBytesRequest,
