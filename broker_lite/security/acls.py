@@ -202,16 +202,10 @@ def check_host(host: str) -> None:
         ) from None
 
 
-def acl_of(
-    kind: int,
-    pattern_type: int,
-    name: str,
-    principal: str,
-    host: str,
-    operation: int,
-    permission: int,
-) -> Acl:
-    """Return the ACL of Kafka's numbers. Raises InvalidRequestError for an unknown number."""
+def acl_of(*fields: Any) -> Acl:
+    """Return an ACL by Kafka's numbers: resource kind, pattern type, name, principal, host,
+    operation, permission. Raises InvalidRequestError for an unknown number."""
+    kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return Acl(
             Pattern(ResourceKind(kind), PatternType(pattern_type), name),

@@ -51,7 +51,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 async def _add(parts: BrokerContext, pattern: Pattern, entries: frozenset[Entry]) -> None:
     if len(parts.authorizer.index) + len(entries) > ACLS_MAX:
         raise InvalidRequestError(f"there are {ACLS_MAX} ACLs, the maximum; use prefixes")
-    await parts.registry.alter_acls(pattern, lambda before: before | entries)
+    await parts.registry.administration.alter_acls(pattern, lambda before: before | entries)
 
 
 def _acl(row: Any) -> Acl:

@@ -55,7 +55,7 @@ async def _delete(parts: BrokerContext, wanted: AclFilter, pattern: Pattern) -> 
         deleted.update(filter(wanted.selects, map(partial(Acl, pattern), before)))
         return before - {acl.entry for acl in deleted}
 
-    await parts.registry.alter_acls(pattern, change)
+    await parts.registry.administration.alter_acls(pattern, change)
     return sorted(deleted)
 
 

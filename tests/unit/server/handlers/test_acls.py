@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls on a simulated ZooKeeper, as our own client sends them."""
+"""DescribeAcls, CreateAcls and DeleteAcls on a simulated ZooKeeper, sent by our own client."""
 
 from __future__ import annotations
 
