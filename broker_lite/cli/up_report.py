@@ -81,7 +81,7 @@ def _where(facts: Facts) -> list[str]:
         "logs": f"in that folder: broker-N/broker.log, zookeeper/zookeeper.log, {LOG} (with -d)",
     }
     if facts.get("client_config"):
-        parts["logins"] = f"user admin over TLS: {facts['client_config']} (kcat -F, logbus -F)"
+        parts["logins"] = f"user admin over TLS: {facts['client_config']} (logbus -F)"
     metrics_ports = [broker.get("metrics_port") for broker in facts["brokers"]]
     if any(metrics_ports):
         parts["metrics"] = " ".join(f"http://127.0.0.1:{port}/metrics" for port in metrics_ports)

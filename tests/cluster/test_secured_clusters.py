@@ -19,7 +19,7 @@ from kazoo.exceptions import NoAuthError
 from broker_lite.bus import connect
 from broker_lite.client.client_config import take_security
 from broker_lite.config.secret import Secret
-from broker_lite.errors import InvalidConfigError
+from broker_lite.errors import InvalidConfigError, LogbusError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.metadata.credentials import SALT_KEY
 from broker_lite.metadata.znodes import CHANGES
@@ -61,6 +61,55 @@ def test_clients_with_the_admin_file_exchange_replicated_records(secured: LocalC
     until(read)
     consumer.close()
     assert found == [b"hello"]
+
+
+def test_user_may_do_what_an_acl_allows_and_nothing_else(
+    secured: LocalCluster, tmp_path: Path
+) -> None:
+    def logbus(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "broker_lite", *words]
+        admin = ["-b", secured.bootstrap_servers, "-F", str(secured.client_config)]
+        return subprocess.run([*command, *admin], capture_output=True, text=True, timeout=60)
+
+    password = tmp_path / "password"
+    password.write_text("of alice")
+    assert logbus("user", "add", "alice", "--password-file", str(password)).returncode == 0
+    rows = Path(str(secured.client_config)).read_text("utf-8").splitlines()
+    of_alice = dict(row.split("=", 1) for row in rows) | {
+        "sasl.username": "alice",
+        "sasl.password": "of alice",
+    }
+    own = tmp_path / "alice.conf"
+    own.write_text("".join(f"{name}={value}\n" for name, value in of_alice.items()))
+    own.chmod(0o600)
+    with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
+        bus.create_topic("guarded", partitions=1)
+        with bus.transaction("of-admin") as transaction:
+            transaction.send("guarded", b"hello")
+    with connect(secured.bootstrap_servers, client_config=str(own)) as bus:
+
+        def read() -> list[bytes | None]:
+            with bus.consumer("guarded", start="earliest") as consumer:
+                return [record.value for record in consumer.poll(5.0)]
+
+        with pytest.raises(LogbusError):
+            read()
+        assert logbus("acl", "add", "alice", "read", "--topic", "guarded").returncode == 0
+        until(lambda: _succeeds(read))
+        assert read() == [b"hello"]
+        with bus.producer() as producer, pytest.raises(LogbusError) as refused:
+            producer.send("guarded", b"no").result(30)
+        assert "AUTHORIZATION_FAILED" in str(refused.value)
+        assert logbus("acl", "delete", "alice", "read", "--topic", "guarded").returncode == 0
+        until(lambda: not _succeeds(read))
+
+
+def _succeeds(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except LogbusError:
+        return False
+    return True
 
 
 def test_znodes_belong_to_the_brokers_alone(secured: LocalCluster) -> None:

@@ -524,9 +524,9 @@ def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> Non
         assert await two.join() == 0
         assert two.generation == 2
         await two.sync()
-        await thief.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(9)})
+        await thief.groups.commit("g", {TopicPartition("t", 0): CommittedOffset(9)})
         assert await two.commit(1) in (NotCoordinatorError.code, UnknownMemberIdError.code)
-        assert (await thief.fetch_offsets("g"))[TopicPartition("t", 0)].offset == 9
+        assert (await thief.groups.fetch("g"))[TopicPartition("t", 0)].offset == 9
 
     run(body)
 
