@@ -202,7 +202,8 @@ class LogBounds(LogReader):
             if covered_end > segment.next_offset:
                 self._files.remove(segment.path(paths.TXN_INDEX))
                 self._files.sync_dir(self.directory)
-                index.is_saved = False
+                # The replay may begin at the log's end, and so leave all entries as they are.
+                index = index.cut(segment.next_offset)
             elif covered_end < segment.next_offset:
                 complete_end = min(complete_end, covered_end)
             indexes[segment] = index

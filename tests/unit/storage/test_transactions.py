@@ -366,6 +366,20 @@ def test_truncation_keeps_the_earlier_transactions_also_after_a_restart(cut: int
     assert aborted(disk.log) == expected
 
 
+def test_truncation_to_a_snapshot_forgets_the_later_aborted_transactions() -> None:
+    disk = Disk()
+    write(disk.log, 6)
+    disk.reopen(clean=True)
+    write(disk.log)
+    end(disk.log)
+    while disk.log.segment_count < 2:
+        append(disk.log)
+    disk.reopen()
+    disk.log.truncate_to(1)
+    assert aborted(disk.log) == []
+    assert stable(disk.log) == 0
+
+
 def test_log_begun_anew_has_no_transactions() -> None:
     log = Disk().log
     write(log)
