@@ -54,6 +54,8 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
         "faults": ("suspect_the_controller", "slow_zookeeper", "pause", "expire_session", "kill"),
         "fault_pause_s": 1.0,
     },
+    # Answers of coordinators that are overtaken by markers.
+    "late_verifications_count": {"faults": ("delay_messages",), "fault_pause_s": 1.0},
     # Members that live and are suspected, where another has just died.
     "unclean_though_a_member_lives": {
         "faults": (

@@ -148,7 +148,7 @@ def deposed_coordinators_decide(patch: Patch) -> None:
 # The state engine.
 
 
-@rare
+@planted(TRANSACTS)
 def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
     """The records before a copy are deleted when the copy begins."""
     copied = KeyedState._copied
@@ -185,7 +185,7 @@ def producers_are_not_verified(patch: Patch) -> None:
     patch.setattr(Participant, "admit", lambda self, producer_id, epoch: None)
 
 
-@rare
+@planted(TRANSACTS)
 def late_verifications_count(patch: Patch) -> None:
     """An answer counts though a marker has ended the transaction meanwhile."""
     verify = Participant.verify
@@ -225,7 +225,7 @@ def aborted_of_one_segment_only(patch: Patch) -> None:
     patch.setattr(TransactionIndex, "collect", first)
 
 
-@rare
+@planted(TRANSACTS)
 def truncation_keeps_transactions(patch: Patch) -> None:
     """A cut log keeps the open transactions and the index entries of what was cut."""
     rebuild = LogBounds.rebuild_producers
@@ -301,21 +301,27 @@ def offsets_read_before_pending(patch: Patch) -> None:
 # Sinks.
 
 
-@rare
+@planted(TRANSACTS)
 def committed_batches_are_written_again(patch: Patch) -> None:
     """A sink takes the batch that it has committed for a new one."""
-    current = SinkPartition._current
+    handle = SinkPartition._handle
 
-    def forgetting(self: SinkPartition, event: Any) -> Any:
-        sink, head = current(self, event)
-        if event.batch == head.batch:
-            head = replace(head, batch=head.batch - 1)
-        return sink, head
+    def forgetting(self: SinkPartition, event: Any) -> None:
+        sink = self._sinks.get(event.sink)
+        head = None if sink is None else sink.head
+        named = getattr(event, "run", None), getattr(event, "batch", None)
+        if sink is None or head is None or named != (head.run, head.batch):
+            handle(self, event)
+            return
+        before = sink.head = replace(head, batch=head.batch - 1)
+        handle(self, event)
+        if sink.head is before:
+            sink.head = head
 
-    patch.setattr(SinkPartition, "_current", forgetting)
+    patch.setattr(SinkPartition, "_handle", forgetting)
 
 
-@rare
+@planted(TRANSACTS)
 def losing_attempts_stay_open(patch: Patch) -> None:
     """The decision of a batch ends its winners alone."""
     send = SinkPartition._send_markers
