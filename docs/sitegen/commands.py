@@ -35,7 +35,8 @@ brokers; without it, `LOGBUS_BOOTSTRAP_SERVERS`, `LOGBUS_ZOOKEEPER`, or the clus
 
 def page() -> str:
     """Return the page: a table of all commands, then each command with its options."""
-    context = click.Context(cli, info_name="logbus")
+    # Commands remember the help option of their first context: without the settings, -h is lost.
+    context = click.Context(cli, info_name="logbus", **cli.context_settings)
     parts = [
         _TOP,
         table(
