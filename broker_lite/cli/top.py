@@ -25,6 +25,8 @@ from broker_lite.observing.sampler import INTERVAL_S, ClusterReading, Sampler, t
 
 LOOK_S = 0.5
 """Seconds between two drawings; a key is answered at once."""
+ROWS_MAX = 20
+"""Maximum rows of a table on a screen."""
 KEYS_MAX = 64
 """Maximum bytes read at once."""
 SORTS = {
@@ -39,11 +41,13 @@ _COLOURS = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 @dataclass(slots=True)
 class _View:
-    """How to show the tables: the sort column, the text that names must contain."""
+    """How to show the tables: the sort column, the text that names must contain, and the maximum
+    rows of a table (None: all)."""
 
     sort: str = "records_per_s"
     text: str = ""
     is_typing: bool = False
+    rows_max: int | None = ROWS_MAX
 
     def press(self, key: str) -> bool:
         """Take a key; return False if it ends the program."""
@@ -81,7 +85,7 @@ def top(once: bool, bootstrap_servers: str | None, zookeeper: str | None) -> int
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-top") as admin:
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            Console().print(_tables(take_reading(admin), _View(), 0.0, ""))
+            Console().print(_tables(take_reading(admin), _View(rows_max=None), 0.0, ""))
             return 0
         _watch(Sampler(admin).start())
     return 0
@@ -143,8 +147,9 @@ def _tables(reading: ClusterReading, view: _View, age_s: float, failure: str) ->
         for cause in reading.causes[:5]
     ]
     rows += [_brokers(reading), _topics(reading, view), _groups(reading, view)]
-    label = f"filter: {view.text}{'_' if view.is_typing else ''}   " if view.text else ""
-    rows.append(Text(f"{label}sort n r s l · filter / · end q", style="dim"))
+    if view.rows_max is not None:
+        label = f"filter: {view.text}{'_' if view.is_typing else ''}   " if view.text else ""
+        rows.append(Text(f"{label}sort n r s l · filter / · end q", style="dim"))
     return Group(*rows)
 
 
@@ -180,7 +185,7 @@ def _topics(reading: ClusterReading, view: _View) -> Table:
         rows.sort(key=lambda row: row.name)
     else:
         rows.sort(key=lambda row: getattr(row, view.sort) or 0, reverse=True)
-    for row in rows[:20]:
+    for row in rows[: view.rows_max]:
         table.add_row(
             row.name,
             str(row.partitions),
@@ -200,7 +205,7 @@ def _groups(reading: ClusterReading, view: _View) -> Table:
         rows.sort(key=lambda row: row.name)
     else:
         rows.sort(key=lambda row: row.lag or 0, reverse=True)
-    for row in rows[:20]:
+    for row in rows[: view.rows_max]:
         table.add_row(
             row.name,
             row.kind,

@@ -62,7 +62,7 @@ def test_a_sampler_keeps_its_last_reading_while_no_broker_answers(
             sampler.stop()
 
 
-def test_top_prints_one_view_into_a_pipe(cluster: LocalCluster) -> None:
+def test_top_prints_one_view_into_a_pipe(bus: Bus, cluster: LocalCluster, topic: str) -> None:
     command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert all(word in done.stdout for word in ("3 brokers", "Topics", "Groups"))
+    assert topic in done.stdout and "3 brokers" in done.stdout and "Groups" in done.stdout

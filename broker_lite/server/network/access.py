@@ -1,4 +1,4 @@
-"""Authorization of requests: what each API demands, and who has it.
+"""Authorization of requests: the permissions that each API needs, and the check of a client's.
 
 ``ROWS`` has one row for each served API; a served API without a row fails at import. Dispatch
 demands the operations on the cluster. Handlers ask ``request.access`` for every topic, group and
