@@ -1,7 +1,7 @@
-"""The two faces of the client, so that one test runs with both.
+"""The blocking and the asyncio client behind one interface, so that a test runs with both.
 
 A test calls the client as a blocking program does. ``LoopFace`` runs each call on an event loop of
-another thread, and waits for it: heartbeats and fetches go on between the calls.
+another thread and waits for the result, so heartbeats and fetches continue between calls.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class BlockingFace:
     make_consumer = staticmethod(Consumer)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns."""
+        """Call a function and return its result."""
         return function(*arguments)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing; there is no loop to stop."""
 
 
 class Driven:
-    """A bus or consumer of asyncio with the methods of the blocking one."""
+    """An asyncio bus or consumer with the methods of the blocking one."""
 
     def __init__(self, face: LoopFace, target: Any) -> None:
         self._face, self._target = face, target
@@ -57,7 +57,7 @@ class Driven:
 
 
 class LoopFace:
-    """The asyncio client on the loop of a thread."""
+    """The asyncio client on an event loop in a thread."""
 
     name = "asyncio"
 
@@ -73,8 +73,10 @@ class LoopFace:
         return self.call(AsyncConsumer, *arguments, **options)
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return what a function or coroutine returns on the loop. It sees the exception that the
-        caller handles, as ``close`` does in ``finally``."""
+        """Run a function or coroutine on the loop and return its result.
+
+        It sees the exception that the caller handles, as ``close`` does in ``finally``.
+        """
         handled = sys.exc_info()[1]
 
         async def run() -> Any:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faces import FACES, Face
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from support.faces import FACES, Face
 
 _NUMBERS = itertools.count()
 
@@ -38,10 +38,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def make_cluster(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., LocalCluster]]:
-    """A function that starts a separate cluster for the test, with LocalCluster's arguments.
+    """Return a function that starts a separate cluster for the test, with LocalCluster's arguments.
 
-    The cluster uses the worker's ZooKeeper with a chroot of its own. With ``own_zookeeper`` it
-    starts its own ZooKeeper, which the test may stop.
+    The cluster uses the worker's ZooKeeper with its own chroot. With ``own_zookeeper`` it starts
+    its own ZooKeeper, which the test may stop.
     """
     started: list[LocalCluster] = []
 

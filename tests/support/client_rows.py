@@ -135,13 +135,13 @@ class KafkaPython(RowClient):
         producer.close()
 
     def read(self, topic: str, start: int, count: int) -> list[Row]:
-        where = kafka.TopicPartition(topic, 0)
+        tp = kafka.TopicPartition(topic, 0)
         consumer = kafka.KafkaConsumer(bootstrap_servers=self.servers)
-        consumer.assign([where])
-        consumer.seek(where, start)
+        consumer.assign([tp])
+        consumer.seek(tp, start)
         rows: list[Row] = []
         while len(rows) < count:
-            found = consumer.poll(timeout_ms=int(WAIT_S * 1000)).get(where, [])
+            found = consumer.poll(timeout_ms=int(WAIT_S * 1000)).get(tp, [])
             assert found
             rows += [Row(r.key, r.value, tuple(r.headers), r.timestamp) for r in found]
         consumer.close()
@@ -178,13 +178,13 @@ class Aiokafka(RowClient):
         return asyncio.run(self._read(topic, start, count))
 
     async def _read(self, topic: str, start: int, count: int) -> list[Row]:
-        where = AioTopicPartition(topic, 0)
+        tp = AioTopicPartition(topic, 0)
         consumer = AIOKafkaConsumer(bootstrap_servers=self.servers)
-        consumer.assign([where])
+        consumer.assign([tp])
         rows: list[Row] = []
         async with consumer, asyncio.timeout(WAIT_S):
-            consumer.seek(where, start)
+            consumer.seek(tp, start)
             while len(rows) < count:
-                for r in (await consumer.getmany(where, timeout_ms=500)).get(where, []):
+                for r in (await consumer.getmany(tp, timeout_ms=500)).get(tp, []):
                     rows.append(Row(r.key, r.value, tuple(r.headers), r.timestamp))
         return rows[:count]

@@ -28,11 +28,15 @@ def write_pem(
     ca: trustme.CA | None = None,
     common_name: str | None = None,
     expired: bool = False,
+    days: int | None = None,
 ) -> PemFiles:
-    """Write a CA and a certificate that it signed for ``hosts`` (default: 127.0.0.1)."""
+    """Write a CA and a certificate that it signed for ``hosts`` (default: 127.0.0.1), valid for
+    ``days``."""
     ca = ca or authority()
     folder.mkdir(parents=True, exist_ok=True)
     ends = datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC) if expired else None
+    if days is not None:
+        ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     begins = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC) if expired else None
     leaf = ca.issue_cert(
         *(hosts or ("127.0.0.1",)), common_name=common_name, not_after=ends, not_before=begins

@@ -7,11 +7,10 @@ import socket
 import time
 from typing import Any, TypeVar
 
-from patience import PATIENCE_S
-
 from broker_lite.wire.api import Call, correlation_id_of, decode_call, encode_call
 from broker_lite.wire.calls.cluster import MetadataRequest
 from broker_lite.wire.frame import FrameReceiver
+from support.patience import PATIENCE_S
 
 Answer = TypeVar("Answer")
 
@@ -24,6 +23,10 @@ class PlainConnection:
         self._socket = socket.create_connection((host, int(port)), timeout_s, (source, 0))
         self._receiver = FrameReceiver(64 << 20)
         self._numbers = itertools.count(1)
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for select."""
+        return self._socket.fileno()
 
     def send(self, data: bytes) -> None:
         """Send bytes unchanged."""
@@ -75,5 +78,5 @@ def until_known(bootstrap_servers: str, topic: str, topic_id: str) -> None:
     for address in bootstrap_servers.split(","):
         with PlainConnection(address) as connection:
             while connection.call(MetadataRequest((topic,))).topics[0].topic_id != topic_id:
-                assert time.monotonic() < deadline, f"{address} does not know {topic}"
+                assert time.monotonic() < deadline, f"{address} has no topic {topic} with this id"
                 time.sleep(0.005)

@@ -1,6 +1,6 @@
 """Transaction coordinators over replica managers with real disk threads.
 
-The brokers that receive markers answer as each test says; all records are in real logs.
+Each test sets the responses of the brokers that receive markers; all records are in real logs.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
-
-from replica_world import World
-from replica_world import run as run_world
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import LogbusError, NetworkError
@@ -40,13 +37,15 @@ from broker_lite.wire.calls.group_transactions import (
     EndGroupOffsetsRequest,
     EndGroupOffsetsResponse,
 )
+from support.replica_world import World
+from support.replica_world import run as run_world
 
 OUT = "AAECAwQFBgcICQoLDA0ODw"
 OUT_0, OUT_1 = PartitionKey(OUT, 0), PartitionKey(OUT, 1)
 
 
 class TransactionCluster:
-    """The metadata, the producer ids, and the receivers of markers of all coordinators."""
+    """The metadata, the producer ids and the marker receivers of all coordinators."""
 
     def __init__(self, world: World, **settings: Any) -> None:
         self.world = world
@@ -92,7 +91,7 @@ class TransactionCluster:
     async def send(self, broker_id: int, call: Any, timeout_ms: float = 0) -> Any:
         await asyncio.sleep(0)
         if self.unreachable:
-            raise NetworkError("the receiver is away")
+            raise NetworkError("the receiver of markers is stopped")
         if isinstance(call, EndGroupOffsetsRequest):
             self.ended.append(call)
             return EndGroupOffsetsResponse(0)

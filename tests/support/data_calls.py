@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-from log_batches import iter_headers
-from plain_connection import PlainConnection
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
@@ -26,6 +24,8 @@ from broker_lite.wire.calls.offsets import (
     ListOffsetsTopic,
     OffsetsForBytesRequest,
 )
+from support.log_batches import iter_headers
+from support.plain_connection import PlainConnection
 
 _NUMBERS = itertools.count(1000)
 

@@ -7,19 +7,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from support.spark_classes import jvm_options
+
 ESTABLISHED = "01"
-QUICK_JVM = {
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-}
-"""Options for a Spark process that a test starts, equal to those in setup.cfg."""
+QUICK_JVM = {"JDK_JAVA_OPTIONS": jvm_options()}
+"""The environment of a Spark process whose executors are JVMs of their own."""
 
 
 def children(parent: int) -> list[int]:
     """Return the pids of a process's children."""
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended.
+        # The thread has ended since it was listed.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += map(int, (task / "children").read_text().split())
     return found
 

@@ -7,9 +7,8 @@ import struct as bytes_of
 from collections.abc import Awaitable
 from typing import Any
 
-from handler_world import World, struct
-
 from broker_lite.errors import MemberIdRequiredError
+from support.handler_world import World, struct
 
 SUBSCRIPTION = bytes_of.pack(">hih1si", 0, 1, 1, b"t", 0)
 """A consumer's subscription, version 0, to topic t."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_calls import columns_batch, rows_batch
-
 from broker_lite.client.in_place.local_files import LocalRange
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header, stamp
 from broker_lite.record.walker import BatchWalker, LogBatch, WalkPolicy
 from broker_lite.wire.fetch import StoredRange
+from support.data_calls import columns_batch, rows_batch
 
 WHERE = TopicPartition("t", 0)
 SIZES = [1, 3000, 40, 70_000, 5, 5, 5, 200_000, 1, 900, 64_000, 64_000, 2]

@@ -1,5 +1,7 @@
-"""Have this process's producers write batches of rows, which Apache Kafka stores; logbus's own
-batches of columns are known to logbus alone."""
+"""Make this process's producers write row batches, which Apache Kafka stores too.
+
+Only logbus stores batches of columns.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Transactions of the client, as tests that run against logbus's brokers and Apache Kafka's. An
-independent client (librdkafka) reads what became visible.
+"""Tests of the client's transactions that run on logbus and on Apache Kafka.
 
-A module that imports these tests has the fixtures ``servers`` (bootstrap servers) and ``bus``.
+librdkafka reads the visible records. A module that imports these tests has the fixtures ``servers``
+(bootstrap servers) and ``bus``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import confluent_kafka as ck
 import pyarrow as pa
 import pytest
-import row_batches
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker_lite.bus import Bus, aconnect
@@ -35,8 +34,9 @@ from broker_lite.errors import (
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.record import arrow
+from support import row_batches
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 WAIT_SECONDS = 30
 
 HALF = """
@@ -44,7 +44,7 @@ import sys
 from broker_lite.bus import connect
 
 if sys.argv[4] == "rows":
-    import row_batches
+    from support import row_batches
     from broker_lite.record import arrow
 
     arrow.encode = row_batches.encode_rows
@@ -65,7 +65,7 @@ def topic(servers: str) -> str:
 
 
 def batches() -> str:
-    """Return how this process's producers write: Apache Kafka stores batches of rows alone."""
+    """Set how this process's producers write: Apache Kafka stores only row batches."""
     return "columns" if arrow.encode is row_batches.encode_columns else "rows"
 
 
@@ -204,8 +204,10 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
 def test_a_transaction_that_outlives_its_timeout_can_begin_again(
     bus: Bus, servers: str, topic: str
 ) -> None:
-    """Kafka's coordinator looks for late transactions every 10 s, and may count the epoch of the
-    abort as another producer's: then only a new producer goes on."""
+    """Kafka's coordinator checks for timed-out transactions every 10 s.
+
+    The epoch bump of its abort may fence the producer; then only a new producer can continue.
+    """
     producer = bus.producer(transactional_id="x-" + topic, transaction_timeout_ms=1_000)
     producer.begin()
     producer.send(topic, "late").result()
@@ -266,7 +268,7 @@ def test_offsets_of_a_group_that_has_moved_on_are_refused(
 
 
 class Stale(NamedTuple):
-    """A consumer whose membership is out of date."""
+    """A consumer whose generation is outdated."""
 
     config: ConsumerConfig
     offsets: MemberOffsets
@@ -312,7 +314,7 @@ def test_a_record_for_a_missing_topic_aborts_the_transaction(
     assert visible(servers, topic) == ["kept"]
 
 
-def test_commands_list_describe_and_abort_what_holds_readers_back(
+def test_commands_list_describe_and_abort_hanging_transactions(
     bus: Bus, servers: str, topic: str
 ) -> None:
     def run(*words: str) -> str:
@@ -328,10 +330,10 @@ def test_commands_list_describe_and_abort_what_holds_readers_back(
     assert f"{topic}-1" in run("describe", name)
     assert "no coordinator knows the transactional id 'none'" in run("describe", "none")
     assert "no transaction hangs in 2 partitions" in run("hanging", "-t", topic, "--idle", "0")
-    where = (topic, "1", "--start-offset", "0")
-    assert "does not hang" in run("abort", *where, "--yes")
-    assert "do it with --yes" in run("abort", *where, "--force")
-    assert "aborted" in run("abort", *where, "--force", "--yes")
+    tp = (topic, "1", "--start-offset", "0")
+    assert "does not hang" in run("abort", *tp, "--yes")
+    assert "do it with --yes" in run("abort", *tp, "--force")
+    assert "aborted" in run("abort", *tp, "--force", "--yes")
     assert visible(servers, topic) == []
-    assert "no open transaction that begins at offset 0" in run("abort", *where, "--yes")
+    assert "no open transaction that begins at offset 0" in run("abort", *tp, "--yes")
     producer.end()

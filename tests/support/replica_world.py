@@ -11,9 +11,6 @@ import dataclasses
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from data_calls import rows_batch
-from log_batches import iter_headers
-
 from broker_lite.config import BrokerConfig, TopicConfig
 from broker_lite.errors import ClosedError, LogbusError, NetworkError, RetriableError
 from broker_lite.metadata.cache import MetadataSnapshot
@@ -37,6 +34,8 @@ from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
 from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire
+from support.data_calls import rows_batch
+from support.log_batches import iter_headers
 
 TOPIC_ID = "abcdefghijklmnopqrstuQ"
 
@@ -131,7 +130,7 @@ class Node:
         log = self.replica(partition).log
         offset, found = log.log_start_offset, []
         while offset < log.log_end_offset:
-            part = log.read(offset, 1 << 30, log.log_end_offset)
+            part = log.reader.read(offset, 1 << 30, log.log_end_offset)
             found += [header for _, header in iter_headers(part.read())]
             offset = part.next_offset
         return [(h.base_offset, h.next_offset, h.leader_epoch) for h in found]
@@ -261,7 +260,7 @@ class World:
         """Corrupt the batch at ``offset`` on a broker's disk."""
         node = self.nodes[number]
         log = node.replica().log
-        found = log.read(offset, 1, offset + 1)
+        found = log.reader.read(offset, 1, offset + 1)
         inode = node.files._file(f"{log.directory}/{0:020d}.log")
         inode.data[found.position + 70] ^= 1
 

@@ -52,7 +52,7 @@ def stored(log: Log) -> list[BatchHeader]:
     """Read a log from start to end, check each batch, and return the headers."""
     found, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
-        piece = log.read(offset, 1 << 20, log.log_end_offset)
+        piece = log.reader.read(offset, 1 << 20, log.log_end_offset)
         data, at = piece.read(), 0
         assert len(data) == piece.length and piece.length > 0
         while at < len(data):

@@ -1,4 +1,4 @@
-"""A hand-made log with transactions and compacted batches, which brokers cannot write yet.
+"""A handwritten log with transactions and compacted batches.
 
 It has row and column batches, dense and with offset gaps; empty batches as Kafka's cleaner leaves
 them; control batches; and committed and aborted transactions, some of the same producer.
@@ -122,12 +122,12 @@ def contiguous(size: int = 0) -> list[bytes]:
     """
     return [
         rows([0, 1, 2], size=size),
-        rows([3, 6], 11, size=size),  # compaction left two of 3 to 10
-        rows([11, 12], pid=1, size=size),  # aborted
+        rows([3, 6], 11, size=size),  # compaction left two records of offsets 3 to 10
+        rows([11, 12], pid=1, size=size),  # of an aborted transaction
         columns([13, 14], pid=2, size=size),
         marker(15, 2, COMMIT),
         rows([16, 17], pid=4, size=size),
-        rows([18], pid=1, size=size),  # aborted
+        rows([18], pid=1, size=size),  # of an aborted transaction
         marker(19, 1, ABORT),
         marker(20, 4, COMMIT),
         empty(21, 24),
@@ -135,14 +135,14 @@ def contiguous(size: int = 0) -> list[bytes]:
         marker(26, 1, COMMIT),
         empty(27, 28),
         marker(28, 9, ABORT),  # a producer without records in this log
-        columns([29, 30], pid=3, size=size),  # aborted
-        rows([31], pid=3, size=size),  # aborted
+        columns([29, 30], pid=3, size=size),  # of an aborted transaction
+        rows([31], pid=3, size=size),  # of an aborted transaction
         rows([32], size=size),
         columns([33], size=size),
         marker(34, 3, ABORT),
         empty(35, 40),
-        columns([40, 43], 45, size=size),  # compaction left two of 40 to 44
-        columns([45], 46, pid=5, size=size),  # aborted
+        columns([40, 43], 45, size=size),  # compaction left two records of offsets 40 to 44
+        columns([45], 46, pid=5, size=size),  # of an aborted transaction
         marker(46, 5, ABORT),
         rows([47], 50, size=size),
         empty(50, 52),

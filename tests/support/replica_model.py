@@ -498,7 +498,7 @@ class World:
         assert node.machine is not None
         if not isinstance(node.machine.role, Leader):
             if offset > len(self.committed):
-                raise Broken(f"a follower takes {offset} for committed")
+                raise Broken(f"a follower has the high watermark {offset}, which is not committed")
             return
         if offset > node.disk.flushed:
             raise Broken("the high watermark is beyond the leader's own disk")
@@ -528,7 +528,7 @@ class World:
         """Check that ``node`` has all committed records below ``need``, except those deleted by
         retention."""
         if have < need:
-            raise Broken(f"{node.replica} is {what} and ends at {have}, before {need}")
+            raise Broken(f"{node.replica} is {what}, but its log ends at {have}, before {need}")
         raising = (e.offset for e in node.queue if isinstance(e, fx.RaiseStart))
         start = max(node.disk.start, *raising, 0)
         if node.disk.records[start:need] != self.committed[start:need]:
@@ -577,7 +577,7 @@ class World:
         leader = self.nodes[state.leader - 1]
         assert leader.machine is not None
         if not leader.machine.is_leader or leader.machine.high_watermark != leader.disk.end:
-            raise Broken(f"after the faults {leader.replica} does not get on")
+            raise Broken(f"after the faults {leader.replica} makes no progress")
         for node in self.nodes:
             if (
                 node.replica in state.isr

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from patience import until
-
 from broker_lite.bus import Bus
 from pyspark_logbus import options
 from pyspark_logbus.batch_planner import plan_batch
@@ -18,6 +16,7 @@ from pyspark_logbus.partition_reader import read_ranges
 from pyspark_logbus.read_task import ReadPlan
 from pyspark_logbus.schema import source_schema
 from pyspark_logbus.stream_planner import StreamPlanner
+from support.patience import until
 
 DEADLINE_S = 30
 _NUMBERS = itertools.count()

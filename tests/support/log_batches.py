@@ -1,8 +1,9 @@
-"""Iteration over the batches in bytes of a log or a fetch answer."""
+"""The segment files of a cluster on this machine, and the batches in their bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from broker_lite.record.batch import BatchHeader, Buffer
 from broker_lite.record.walker import BatchWalker, WalkPolicy
@@ -13,3 +14,11 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     policy = WalkPolicy(allows_gaps=True, orders_epochs=False)
     for batch in BatchWalker(policy, 0).walk(data):
         yield batch.position, batch.header
+
+
+def segments_of(directory: Path, topic_id: str) -> list[Path]:
+    """Return the segment files of the topic's partition 0 on every broker of a cluster.
+
+    Deleted logs leave the data folders at any time, and ``rglob`` fails when it meets one.
+    """
+    return sorted(directory.glob(f"broker-*/data/{topic_id}-0/*.log"))

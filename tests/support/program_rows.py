@@ -10,10 +10,9 @@ import subprocess
 from base64 import b64decode, b64encode
 from pathlib import Path
 
-from client_programs import JAVA, NODE
-from client_rows import CODECS, WAIT_S, Header, Row, RowClient
-
 from broker_lite.local.zookeeper import find_java
+from support.client_programs import JAVA, NODE
+from support.client_rows import CODECS, WAIT_S, Header, Row, RowClient
 
 
 def run(command: list[str], stdin: bytes = b"", folder: Path | None = None) -> bytes:
@@ -63,8 +62,8 @@ class Kcat(RowClient):
             run([*self._kcat, *into], b"".join(lines))
 
     def read(self, topic: str, start: int, count: int) -> list[Row]:
-        where = ["-C", "-t", topic, "-p", "0", "-o", str(start), "-c", str(count), "-q"]
-        out = run([*self._kcat, *where, "-f", "%K %S %T %h\n%k%s\n"])
+        tp = ["-C", "-t", topic, "-p", "0", "-o", str(start), "-c", str(count), "-q"]
+        out = run([*self._kcat, *tp, "-f", "%K %S %T %h\n%k%s\n"])
         rows, at = [], 0
         while at < len(out):
             # A header may contain any byte except a newline.
@@ -106,8 +105,8 @@ class Lines(RowClient):
             "\n".join(lines).encode(), self.folder)  # fmt: skip
 
     def read(self, topic: str, start: int, count: int) -> list[Row]:
-        where = ["read", self.servers, topic, str(start), str(count)]
-        found = map(json.loads, run([*self.command, *where], folder=self.folder).splitlines())
+        tp = ["read", self.servers, topic, str(start), str(count)]
+        found = map(json.loads, run([*self.command, *tp], folder=self.folder).splitlines())
         return [
             Row(
                 decoded(row["key"]),
@@ -184,9 +183,9 @@ class Console(RowClient):
         printed = ("print.timestamp=true", "print.headers=true", "print.key=true",
                    "null.literal=<null>")  # fmt: skip
         options = [word for option in printed for word in ("--formatter-property", option)]
-        where = ["--topic", topic, "--partition", "0", "--offset", str(start)]
+        tp = ["--topic", topic, "--partition", "0", "--offset", str(start)]
         tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-        command = [*self._tools, tool, "--bootstrap-server", self.servers, *where]
+        command = [*self._tools, tool, "--bootstrap-server", self.servers, *tp]
         out = run([*command, "--max-messages", str(count), *options])
         rows = []
         for line in out.split(b"\n")[:count]:

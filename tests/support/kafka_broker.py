@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka as ck
-from client_programs import JAVA
 from confluent_kafka.admin import AdminClient
 
 from broker_lite.local.zookeeper import find_java
+from support.client_programs import JAVA
 
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
 START_SECONDS = 60

@@ -18,7 +18,7 @@ from typing import Any
 
 import confluent_kafka
 
-JAVA, NODE, GO = (Path(__file__).parent / "compat" / name for name in ("java", "node", "go"))
+JAVA, NODE, GO = (Path(__file__).parents[1] / "compat" / name for name in ("java", "node", "go"))
 
 GO_MODULES = {
     "franz-go": GO / "franz-go" / "go.mod",

@@ -8,9 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from log_batches import iter_headers
-
 from broker_lite.model import LATEST_TIMESTAMP
+from support.log_batches import iter_headers, segments_of
 
 _NUMBERS = itertools.count()
 
@@ -131,7 +130,7 @@ def damage_second_of_three(bus: Any, cluster: Any, topic: str) -> range:
                 producer.send(topic, f"{number}-{value}".encode(), partition=0)
             producer.flush()
     topic_id = bus.admin.cluster((topic,)).topic_id(topic)
-    [log] = Path(cluster.directory).glob(f"**/{topic_id}-0/*.log")
+    [log] = segments_of(cluster.directory, topic_id)
     data = log.read_bytes()
     position, header = next(
         (at, h) for at, h in iter_headers(data) if h.base_offset <= 10 < h.next_offset

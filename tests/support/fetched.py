@@ -27,7 +27,7 @@ def fetched(command: list[str], folder: Path, what: str) -> None:
             timeout=FETCH_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        pytest.skip(f"{command[0]} did not bring {what} within {FETCH_SECONDS} s")
+        pytest.skip(f"{command[0]} did not download {what} within {FETCH_SECONDS} s")
     if done.returncode:
         said = (done.stdout.strip() or done.stderr.strip() or "it said nothing").splitlines()
-        pytest.skip(f"{command[0]} did not bring {what} (is there a network?): {said[0][:200]}")
+        pytest.skip(f"{command[0]} did not download {what} (is there a network?): {said[0][:200]}")

@@ -11,8 +11,11 @@ CHUNK = 1 << 16
 
 
 class CuttingProxy:
-    """Passes bytes between clients and ``target``, a host:port that is set before the first client
-    connects. A context manager; ``address`` is the proxy's own host:port."""
+    """Relay bytes between clients and ``target``; a context manager.
+
+    ``target`` is a host:port, set before the first client connects. ``address`` is the proxy's own
+    host:port.
+    """
 
     def __init__(self) -> None:
         self.target = ""
@@ -34,7 +37,7 @@ class CuttingProxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A thread in accept() wakes up for a shutdown, not for a close.
+        # shutdown() wakes a thread in accept(), close() does not.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
         self._listener.close()

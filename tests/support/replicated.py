@@ -6,13 +6,12 @@ import threading
 import time
 from pathlib import Path
 
-from patience import PATIENCE_S, until
-
 from broker_lite.bus import Bus
 from broker_lite.client.producing.futures import RecordMetadata
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
+from support.patience import PATIENCE_S, until
 
 
 class Watched:
@@ -82,8 +81,8 @@ class Watched:
         return found
 
     def end(self, partition: int = 0) -> int:
-        where = TopicPartition(self.topic, partition)
-        return self.bus.admin.list_offsets({where: LATEST_TIMESTAMP})[where].offset
+        tp = TopicPartition(self.topic, partition)
+        return self.bus.admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
 
 
 class Load(threading.Thread):

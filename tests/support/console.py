@@ -1,0 +1,119 @@
+"""A running ``logbus console`` for tests, and a client of its HTTP port."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import select
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+START_S, ANSWER_S = 30.0, 60.0
+
+
+class Answer(NamedTuple):
+    """A response. Header names are lower case; the last value of a repeated header counts."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8")
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class RunningConsole:
+    """One console process. ``cookie`` is sent with each request once the console has set it."""
+
+    _tls: ssl.SSLContext | None = None
+
+    def __init__(
+        self, servers: str, *options: str, before: Sequence[str] = (), trusted: str = ""
+    ) -> None:
+        """Start the console.
+
+        ``before`` is a program that starts it, such as prlimit. ``trusted`` is the CA of a console
+        with TLS.
+        """
+        if trusted:
+            self._tls = ssl.create_default_context(cafile=trusted)
+        command = [*before, sys.executable, "-P", "-m", "broker_lite", "console", "--port", "0"]
+        # Most tests wait for the console's next sample.
+        command += ["--interval", "0.5"]
+        self._process = subprocess.Popen(
+            [*command, "-b", servers, *options], stderr=subprocess.PIPE
+        )
+        self.cookie = ""
+        self.url = self._address()
+
+    def _address(self) -> str:
+        assert self._process.stderr is not None
+        assert select.select([self._process.stderr], [], [], START_S)[0], (
+            "the console printed no address"
+        )
+        line = self._process.stderr.readline().decode()
+        found = re.search(r"https?://\S+/", line)
+        assert found, line
+        return found[0]
+
+    @property
+    def address(self) -> str:
+        """Return host and port."""
+        return urlsplit(self.url).netloc
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.send("GET", path, headers)
+
+    def json(self, path: str) -> Any:
+        """Return the JSON twin of a page."""
+        answer = self.get(f"/api/v1{path}")
+        assert answer.status == 200, answer.text
+        return answer.json
+
+    def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
+        """Send a form as the console's pages do."""
+        given = {
+            "Origin": self.url.rstrip("/"),
+            "Content-Type": "application/x-www-form-urlencoded",
+            **headers,
+        }
+        return self.send("POST", path, given, urlencode(fields).encode())
+
+    def send(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> Answer:
+        connection = self._connection()
+        given = {"Cookie": self.cookie, **headers} if self.cookie else dict(headers)
+        try:
+            connection.request(method, path, body, given)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            if "set-cookie" in found:
+                self.cookie = found["set-cookie"].partition(";")[0]
+            return Answer(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self.address, timeout=ANSWER_S)
+        return http.client.HTTPSConnection(self.address, timeout=ANSWER_S, context=self._tls)
+
+    def close(self) -> int:
+        """Stop the console as Ctrl-C does; return its exit code."""
+        self._process.send_signal(signal.SIGINT)
+        code = self._process.wait(START_S)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        return code

@@ -1,0 +1,78 @@
+"""Alerts over scraped values, evaluated by Debian's ``promtool``."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker_lite.cli.alerts import rules
+
+MINUTES = 40
+"""Minutes for which the values continue: longer than any alert's ``for``."""
+
+
+class Series(NamedTuple):
+    """A series by name and labels."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+
+
+Scrape = Mapping[Series, float]
+
+
+def parsed(text: str, **target: str) -> dict[Series, float]:
+    """Return the samples of a page of /metrics. ``target``: labels that Prometheus adds."""
+    return {
+        Series(sample.name, tuple(sorted((sample.labels | target).items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if family.name.startswith("logbus_")
+    }
+
+
+def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -> set[str]:
+    """Return the alerts that fire when the values of ``scrape`` continue for ``MINUTES``.
+
+    Each value grows by its amount in ``each_minute`` every minute. Skips the test without promtool.
+    """
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    (folder / "rules.yml").write_text(rules(), "utf-8")
+    rises = each_minute or {}
+    given = [
+        {
+            "series": series.name + "{" + ",".join(_label(*label) for label in series.labels) + "}",
+            "values": f"{value:f}+{rises.get(series, 0.0):f}x{MINUTES}",
+        }
+        for series, value in scrape.items()
+    ]
+    names = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    # promtool then reports the unexpected sample, and so prints those that it found.
+    asked = {"expr": names, "eval_time": f"{MINUTES}m", "exp_samples": [{"labels": "", "value": 0}]}
+    document = {
+        "rule_files": ["rules.yml"],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": given, "promql_expr_test": [asked]}],
+    }
+    file = folder / "alerts.test.yml"
+    file.write_text(json.dumps(document), "utf-8")  # JSON is YAML
+    done = subprocess.run(
+        [promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    said = done.stdout + done.stderr
+    assert "got:" in said, said
+    return set(re.findall(r'alertname="(\w+)"', said.partition("got:")[2]))
+
+
+def _label(name: str, value: str) -> str:
+    return f"{name}={json.dumps(value)}"

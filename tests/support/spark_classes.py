@@ -1,0 +1,49 @@
+"""Write the archive of Spark's classes with which the tests' Spark processes start.
+
+``python tests/support/spark_classes.py FILE`` runs one query and writes 155 MB when the JVM exits.
+Some forty processes of the tests start Spark, and each would load and verify 10,000 classes from
+jars: ten seconds of processor time. ``make test`` writes the archive once for each virtual
+environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+OPTIONS = (
+    # The optimising compiler would take half of the processor time of these short-lived JVMs.
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    # Verifying the classes of Spark's jars would take a quarter of the start.
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    # A JVM with another class path does without the archive, and need not say so.
+    "-Xlog:disable"
+)
+ARCHIVE = Path(sys.prefix, ".spark-classes.jsa")
+
+
+def jvm_options() -> str:
+    """Return the options of a test's Spark JVM: with the archive, if it was written."""
+    return f"{OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.is_file() else OPTIONS
+
+
+def write(path: Path) -> None:
+    """Run a query in a JVM that writes the classes it has loaded to ``path`` when it exits."""
+    unfinished = path.with_suffix(".new")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished}"
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.host", "127.0.0.1")
+    session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    session.range(9).selectExpr("sum(id)").collect()
+    jvm = session.sparkContext._gateway.proc
+    session.stop()
+    jvm.stdin.close()
+    jvm.wait()
+    unfinished.replace(path)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
