@@ -1,0 +1,148 @@
+"""``logbus quota``: how much a user, a client id or an address may use of each broker."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
+from broker_lite.cli.context import Command, cluster_options, open_admin
+from broker_lite.cli.nouns import Noun
+from broker_lite.client.administration import quotas
+from broker_lite.errors import ResourceNotFoundError
+from broker_lite.security.quotas import CLIENT_ID, DEFAULT, IP, KEYS, USER, Entity, entity_of
+
+QUOTA_KEYS = list(dict.fromkeys(key for keys in KEYS.values() for key in keys))
+DEFAULT_WORD = "*"
+
+
+@click.group(cls=Noun)
+def quota() -> None:
+    """Quotas: how much a client may use of each broker.
+
+    \b
+    Examples:
+      logbus quota set producer_byte_rate 1048576 --user alice
+      logbus quota list
+    """
+
+
+def entity_options(command: Command) -> Command:
+    """Add the options that name the clients; the command receives them as ``entity``."""
+
+    @functools.wraps(command)
+    def named(user: str | None, client_id: str | None, ip: str | None, **rest: Any) -> Any:
+        given = {USER: user, CLIENT_ID: client_id, IP: ip}
+        entity = entity_of(
+            (kind, DEFAULT if name == DEFAULT_WORD else name)
+            for kind, name in given.items()
+            if name is not None
+        )
+        return command(entity=entity, **rest)
+
+    for option in (
+        click.option("--ip", help="IP address; '*': each address without a quota of its own."),
+        click.option(
+            "--client-id", help="client.id; '*': each client id without a quota of its own."
+        ),
+        click.option("--user", help="User; '*': each user without a quota of its own."),
+    ):
+        named = option(named)
+    return named
+
+
+@quota.command("set")
+@click.argument("key", type=click.Choice(QUOTA_KEYS))
+@click.argument("value", type=float)
+@entity_options
+@cluster_options
+def set_quota(
+    key: str, value: float, entity: Entity, bootstrap_servers: str | None, zookeeper: str | None
+) -> None:
+    """Limit the clients of --user, --client-id or --ip to VALUE per second at each broker.
+
+    \b
+    Examples:
+      logbus quota set producer_byte_rate 1048576 --user alice
+      logbus quota set consumer_byte_rate 5000000 --client-id '*'
+    """
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: value}, ms))
+    output.say(f"{entity}: {key}={value:g}")
+
+
+@quota.command("list")
+@cluster_options
+@output.output_option
+def list_quotas(bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> None:
+    """List all quotas.
+
+    \b
+    Examples:
+      logbus quota list
+      logbus quota list -o json
+    """
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        found = admin.run(quotas.describe_quotas)
+    output.show(
+        [
+            {
+                "user": _name(entity, USER),
+                "client_id": _name(entity, CLIENT_ID),
+                "ip": _name(entity, IP),
+                "quota": key,
+                "value": value,
+            }
+            for entity, values in found.items()
+            for key, value in values.items()
+        ],
+        form,
+    )
+    if not found:
+        output.say("there are no quotas; set one with: logbus quota set")
+
+
+def _name(entity: Entity, entity_type: str) -> str | None:
+    if entity_type not in entity.types:
+        return None
+    name = entity.name(entity_type)
+    return DEFAULT_WORD if name is DEFAULT else name
+
+
+@quota.command()
+@click.argument("key", type=click.Choice(QUOTA_KEYS))
+@entity_options
+@if_exists_option
+@change_options
+@cluster_options
+def delete(
+    key: str,
+    entity: Entity,
+    if_exists: bool,
+    change: ChangeOptions,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+) -> None:
+    """Remove a quota.
+
+    \b
+    Examples:
+      logbus quota delete producer_byte_rate --user alice
+      logbus quota delete producer_byte_rate --user alice --if-exists --yes
+    """
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        value = admin.run(quotas.describe_quotas).get(entity, {}).get(key)
+        if value is None:
+            if not if_exists:
+                raise ResourceNotFoundError(
+                    f"{entity} has no quota {key}; list them with: logbus quota list"
+                )
+            output.say(f"{entity} has no quota {key}")
+            return
+        if not change.is_wanted(f"Remove {key}={value:g} of {entity}?"):
+            return
+        admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: None}, ms))
+    output.say(f"{entity}: {key} is removed")

@@ -1,0 +1,62 @@
+"""Client quotas: describe and alter them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker_lite.client.administration.admin_requests import on_every_broker
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.requests import on_any_broker
+from broker_lite.client.transport.steps import CallExchange, Operation, Pause
+from broker_lite.errors import LogbusError, RequestTimedOutError, error_for
+from broker_lite.security.quotas import Entity, Values
+from broker_lite.wire.calls.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    DescribedClientQuotas,
+)
+
+LOOK_MS = 20.0
+"""Milliseconds between two checks whether every broker has applied a change."""
+
+
+def describe_quotas(cluster: Cluster, deadline_ms: float) -> Operation[dict[Entity, Values]]:
+    """Return all quotas, by entity. Raises ClusterAuthorizationError without DESCRIBE_CONFIGS on
+    the cluster."""
+    exchange = CallExchange(DescribeClientQuotasRequest())
+    answer = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
+    return _quotas(answer)
+
+
+def alter_quotas(
+    cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], deadline_ms: float
+) -> Operation[None]:
+    """Set quotas of an entity; None deletes a quota. Return when every live broker has applied the
+    change.
+
+    Raises InvalidRequestError for a key or value that the entity cannot have.
+    """
+    request = AlterClientQuotasRequest(entity.parts, tuple(changes.items()))
+    answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
+    for row in answer:
+        if row.error_code:
+            raise error_for(row.error_code, row.error_message or "")
+    exchange = CallExchange(DescribeClientQuotasRequest())
+    while True:
+        answers = yield from on_every_broker(cluster, exchange, deadline_ms)
+        known = [_quotas(each).get(entity, {}) for each in answers.values()]
+        if all(each.get(key) == value for each in known for key, value in changes.items()):
+            return
+        if cluster.now_ms() >= deadline_ms:
+            raise RequestTimedOutError(
+                "the quotas changed, but not every broker has applied them yet"
+            )
+        yield Pause(LOOK_MS)
+
+
+def _quotas(answer: DescribedClientQuotas | LogbusError) -> dict[Entity, Values]:
+    if isinstance(answer, LogbusError):
+        raise answer
+    if answer.error_code:
+        raise error_for(answer.error_code, answer.error_message or "")
+    return {Entity(tuple(sorted(row.entity))): dict(row.values) for row in answer.entries}

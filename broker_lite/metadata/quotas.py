@@ -1,0 +1,96 @@
+"""Client quotas in ZooKeeper: /quotas/<entity>. Loop thread.
+
+Every broker keeps all quotas in memory (``MetadataSnapshot.quotas``). A change is one
+compare-and-set of the entity's znode together with a notice in /changes. Any broker writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from urllib.parse import quote, unquote
+
+from broker_lite.errors import InvalidRequestError
+from broker_lite.metadata.loader import gather
+from broker_lite.metadata.notices import security_changed
+from broker_lite.metadata.registration import write_cluster_change
+from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
+from broker_lite.metadata.znodes import decode_value, encode_value
+from broker_lite.security.quotas import DEFAULT, Entity, Values
+
+QUOTAS = "/quotas"
+QUOTAS_MAX = 10_000
+"""Maximum entities with quotas."""
+_DEFAULT = "*"
+"""The name of the default entity in a path; percent-encoded names never contain these
+characters.
+"""
+
+ClientQuotas = Mapping[Entity, Values]
+
+
+def entity_path(entity: Entity) -> str:
+    return f"{QUOTAS}/" + "&".join(
+        f"{entity_type}={_DEFAULT if name is DEFAULT else quote(name, safe='').replace('.', '%2E')}"
+        for entity_type, name in entity.parts
+    )
+
+
+def path_entity(path: str) -> Entity:
+    pairs = (part.partition("=") for part in path.removeprefix(f"{QUOTAS}/").split("&"))
+    return Entity(
+        tuple((kind, DEFAULT if name == _DEFAULT else unquote(name)) for kind, _, name in pairs)
+    )
+
+
+async def load_quotas(store: MetadataStore) -> ClientQuotas:
+    """Return all quotas, by entity."""
+    names = await store.children(QUOTAS) or []
+    return await refresh_quotas(store, {}, [f"{QUOTAS}/{name}" for name in names])
+
+
+async def refresh_quotas(
+    store: MetadataStore, known: ClientQuotas, paths: Iterable[str]
+) -> ClientQuotas:
+    """Return ``known`` with the entities at ``paths`` read again; if ``paths`` is empty, return
+    ``known`` itself.
+    """
+    changed = list(paths)
+    if not changed:
+        return known
+    fresh = dict(known)
+    for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
+        if znode is None:
+            fresh.pop(path_entity(path), None)
+        else:
+            fresh[path_entity(path)] = decode_value(path, znode.data)["quotas"]
+    return fresh
+
+
+async def change_quotas(
+    store: MetadataStore,
+    entity: Entity,
+    change: Callable[[Values], Values],
+    wait_connected: Callable[[], Awaitable[None]],
+) -> None:
+    """Replace the quotas of an entity by the result of ``change``, which receives the present
+    quotas. ``change`` may be called again after a conflict.
+    """
+    path = entity_path(entity)
+
+    async def write() -> Operation | None:
+        znode = await store.get(path)
+        before = {} if znode is None else decode_value(path, znode.data)["quotas"]
+        after = dict(change(before))
+        if after == before:
+            return None
+        data = encode_value({"quotas": after})
+        if znode is None:
+            if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:
+                raise InvalidRequestError(
+                    f"{QUOTAS_MAX} entities have quotas, the maximum; use defaults"
+                )
+            return Create(path, data)
+        return Set(path, data, znode.version) if after else Delete(path, znode.version)
+
+    await store.write([Create(QUOTAS)])
+    await write_cluster_change(store, write, wait_connected, security_changed(path))

@@ -1,0 +1,232 @@
+"""Client quotas: their entities and keys, the quota that applies to a client, and token buckets.
+Pure.
+
+Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612): a
+quota of user and client id overrides a quota of the user, which overrides a quota of the client id.
+A named quota overrides the default of its type. Each broker counts separately.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from broker_lite.errors import InvalidRequestError
+from broker_lite.security.acls import canonical_host
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+REQUEST_PERCENTAGE = "request_percentage"
+CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+CONNECTION_CREATION_RATE = "connection_creation_rate"
+CLIENT_KEYS = (
+    PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE,
+)  # fmt: skip
+KEYS: Mapping[str, tuple[str, ...]] = {
+    USER: CLIENT_KEYS,
+    CLIENT_ID: CLIENT_KEYS,
+    IP: (CONNECTION_CREATION_RATE,),
+}
+"""The keys of each entity type."""
+BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
+"""Seconds of a rate that an idle client may use at once; 1 for other keys. Eleven windows of one
+second is Kafka's default for mutations."""
+NAME_LENGTH_MAX = 255
+WAIT_MS_MAX = 3_600_000
+"""Longest wait of one answer, in milliseconds. ``throttle_time_ms`` is an INT32; the rest of a
+longer wait delays the next answer."""
+DEFAULT = None
+"""The name of the default of an entity type."""
+
+
+class Entity(NamedTuple):
+    """The clients of a quota: pairs of type and name, sorted by type; ``DEFAULT`` names all
+    clients of the type without a quota of their own."""
+
+    parts: tuple[tuple[str, str | None], ...]
+
+    def name(self, entity_type: str) -> str | None:
+        """Return the name of this type. Raises KeyError if the entity has no such type."""
+        return dict(self.parts)[entity_type]
+
+    @property
+    def types(self) -> frozenset[str]:
+        return frozenset(entity_type for entity_type, _ in self.parts)
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{entity_type} {'(default)' if name is DEFAULT else repr(name)}"
+            for entity_type, name in self.parts
+        )
+
+
+def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
+    """Return the entity of pairs of type and name. Raises InvalidRequestError, with the reason, for
+    invalid pairs."""
+    given = list(parts)
+    found = dict(given)
+    if not found or len(found) < len(given):
+        raise InvalidRequestError("a quota needs a user, a client id or an ip, each at most once")
+    for entity_type, name in given:
+        if entity_type not in KEYS:
+            raise InvalidRequestError(
+                f"entity type {entity_type[:40]!r} does not exist; give {', '.join(KEYS)}"
+            )
+        if name is not DEFAULT and not (0 < len(name) <= NAME_LENGTH_MAX and name.isprintable()):
+            raise InvalidRequestError(
+                f"the {entity_type} {name[:40]!r} is empty, longer than {NAME_LENGTH_MAX} "
+                "characters, or has control characters"
+            )
+    if IP in found and len(found) > 1:
+        raise InvalidRequestError("a quota of an ip takes no user and no client id")
+    address = found.get(IP)
+    if address is not None:
+        found[IP] = canonical_host(address)
+        try:
+            ipaddress.ip_address(found[IP] or "")
+        except ValueError:
+            raise InvalidRequestError(f"ip {address[:40]!r} is not an IP address") from None
+    return Entity(tuple(sorted(found.items())))
+
+
+def check_value(entity: Entity, key: str, value: float) -> None:
+    """Raise InvalidRequestError unless the entity may have this quota."""
+    known = KEYS[entity.parts[0][0]]
+    if key not in known:
+        raise InvalidRequestError(
+            f"quota {key[:60]!r} does not exist for {entity}; give {', '.join(known)}"
+        )
+    if not _is_rate(value):
+        raise InvalidRequestError(
+            f"{key}={value}: give a number above 0; to remove the quota, delete it"
+        )
+    if key == CONNECTION_CREATION_RATE and value != int(value):
+        raise InvalidRequestError(f"{key}={value}: give a whole number of connections a second")
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+
+
+Values = Mapping[str, float]
+"""The quotas of one entity, by key."""
+
+_ORDER = (
+    (True, True, (USER, CLIENT_ID)),
+    (True, False, (USER, CLIENT_ID)),
+    (True, False, (USER,)),
+    (False, True, (USER, CLIENT_ID)),
+    (False, False, (USER, CLIENT_ID)),
+    (False, False, (USER,)),
+    (False, True, (CLIENT_ID,)),
+    (False, False, (CLIENT_ID,)),
+)
+"""Kafka's precedence of entities: whether user and client id are named (else default), and the
+entity's types."""
+
+
+class Limit(NamedTuple):
+    """A client's rate per second, and the key of the bucket that it shares with other clients of
+    the entity."""
+
+    rate: float
+    bucket: tuple[str, ...]
+
+
+class QuotaTable:
+    """All quotas of a cluster, for decisions.
+
+    Quotas come from ZooKeeper, where other tools may write too. The table ignores a rate that
+    ``check_value`` refuses: a rate of 0 gives an endless wait.
+    """
+
+    def __init__(self, quotas: Mapping[Entity, Values]) -> None:
+        self._quotas = quotas
+
+    def __bool__(self) -> bool:
+        return bool(self._quotas)
+
+    def limits(self, user: str, client_id: str) -> dict[str, Limit]:
+        """Return the quotas that apply to a client, by key."""
+        names = {USER: user, CLIENT_ID: client_id}
+        found: dict[str, Limit] = {}
+        for names_user, names_client, types in _ORDER:
+            is_named = {USER: names_user, CLIENT_ID: names_client}
+            entity = Entity(
+                tuple(sorted((each, names[each] if is_named[each] else DEFAULT) for each in types))
+            )
+            shared = tuple(f"{each}={names[each]}" for each in types)
+            for key, rate in self._quotas.get(entity, {}).items():
+                if _is_rate(rate):
+                    found.setdefault(key, Limit(rate, (key, *shared)))
+        return found
+
+    def connection_limit(self, address: str, network: str) -> Limit | None:
+        """Return the limit of connections per second of an address; None: no quota. The addresses
+        of a network that have no quota of their own share the default's bucket."""
+        for name, sharer in ((address, address), (DEFAULT, network)):
+            rate = self._quotas.get(Entity(((IP, name),)), {}).get(CONNECTION_CREATION_RATE)
+            if rate is not None and _is_rate(rate):
+                return Limit(rate, (CONNECTION_CREATION_RATE, sharer))
+        return None
+
+
+class TokenBucket:
+    """A token bucket that refills at ``rate`` per second and holds at most ``burst_s`` seconds of
+    it.
+
+    A request takes all of its tokens at once, so the bucket may fall below zero. Times are
+    monotonic ms.
+    """
+
+    __slots__ = ("_at_ms", "_burst_s", "left", "rate")
+
+    def __init__(self, rate: float, now_ms: float, burst_s: float = 1.0) -> None:
+        self.rate = rate
+        self._burst_s = burst_s
+        self._at_ms = now_ms
+        self.left = self.capacity
+
+    @property
+    def capacity(self) -> float:
+        return max(self.rate * self._burst_s, 1.0)
+
+    def spend(self, amount: float, now_ms: float) -> int:
+        """Take ``amount`` and return the milliseconds until the bucket is not below zero, at most
+        ``WAIT_MS_MAX``. A negative amount refunds."""
+        refilled = self.left + self.rate * max(now_ms - self._at_ms, 0) / 1000
+        self._at_ms = now_ms
+        self.left = min(refilled, self.capacity) - amount
+        return math.ceil(min(-self.left / self.rate * 1000, WAIT_MS_MAX)) if self.left < 0 else 0
+
+    @property
+    def full_at_ms(self) -> float:
+        """Time at which the bucket is full if nothing else is taken."""
+        return self._at_ms + (self.capacity - self.left) / self.rate * 1000
+
+    def is_full(self, now_ms: float) -> bool:
+        return self.left + self.rate * (now_ms - self._at_ms) / 1000 >= self.capacity
+
+
+class Component(NamedTuple):
+    """One condition of DescribeClientQuotas: the entity has this type, with this name, the
+    default (``DEFAULT``), or any name (``is_any``)."""
+
+    entity_type: str
+    name: str | None
+    is_any: bool = False
+
+
+def selects(components: Iterable[Component], entity: Entity, *, strict: bool) -> bool:
+    """Return whether the entity meets all conditions; ``strict``: and has no further type."""
+    names = dict(entity.parts)
+    wanted = list(components)
+    if strict and entity.types != {each.entity_type for each in wanted}:
+        return False
+    return all(
+        each.entity_type in names and (each.is_any or names[each.entity_type] == each.name)
+        for each in wanted
+    )

@@ -1,0 +1,269 @@
+"""Client quotas at one broker: the use of each client, and its throttle time (KIP-219).
+
+A client over its quota gets its answer at once, with ``throttle_time_ms``; the broker reads nothing
+from the connection for that time. Without quotas, a request costs one check of ``is_on``. Requests
+of other brokers are not counted. Runs on the event-loop thread.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from broker_lite.errors import LogbusError, RequestTimedOutError, ThrottlingQuotaExceededError
+from broker_lite.security.login_failures import network_of
+from broker_lite.security.quotas import (
+    BURST_S,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    NAME_LENGTH_MAX,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    Entity,
+    Limit,
+    QuotaTable,
+    TokenBucket,
+    Values,
+)
+from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from broker_lite.metadata.cache import MetadataSnapshot
+
+CLIENTS_MAX = 10_000
+"""Maximum clients whose quotas are cached. Also the maximum number of client buckets and of address
+buckets.
+"""
+CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
+"""Number of leading characters of a client id that quotas use. No quota names an id of
+this length.
+"""
+REQUEST_THROTTLE_MS_MAX = 1000
+"""Maximum throttle time in milliseconds for processing time: Kafka's quota window. The bucket keeps
+the remaining debt.
+"""
+
+T = TypeVar("T")
+
+
+class Principal(Protocol):
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def needs_login(self) -> bool: ...
+
+
+class Metered(Protocol):
+    """The fields of a request that quotas read."""
+
+    @property
+    def session(self) -> Principal: ...
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def is_broker(self) -> bool: ...
+
+
+Seconds = Callable[[], float]
+
+
+class ClientQuota:
+    """The quotas of one client at this broker."""
+
+    __slots__ = ("_buckets", "_clock", "_metrics")
+
+    def __init__(self, buckets: Mapping[str, TokenBucket], clock: Clock, metrics: Metrics) -> None:
+        self._buckets = buckets
+        self._clock = clock
+        self._metrics = metrics
+
+    @property
+    def limits_time(self) -> bool:
+        return REQUEST_PERCENTAGE in self._buckets
+
+    @property
+    def limits_fetches(self) -> bool:
+        return CONSUMER_BYTE_RATE in self._buckets
+
+    def _spend(self, key: str, amount: float) -> int:
+        bucket = self._buckets.get(key)
+        return 0 if bucket is None else bucket.spend(amount, self._clock.monotonic_ms())
+
+    def produced(self, size: int) -> int:
+        """Count the bytes of a produce request; return the throttle time in milliseconds."""
+        return self._throttled(PRODUCER_BYTE_RATE, self._spend(PRODUCER_BYTE_RATE, size))
+
+    def fetched(self, size: int) -> int:
+        """Count the bytes of a fetch; return the throttle time in milliseconds."""
+        return self._throttled(CONSUMER_BYTE_RATE, self._spend(CONSUMER_BYTE_RATE, size))
+
+    def fetch_allowance(self) -> int:
+        """Return the bytes that the client may fetch now. A negative value means that the client is
+        over its quota. Call it only if ``limits_fetches``.
+        """
+        self._spend(CONSUMER_BYTE_RATE, 0)
+        return math.floor(self._buckets[CONSUMER_BYTE_RATE].left)
+
+    def spend_time(self, seconds: float) -> None:
+        """Count processing time."""
+        self._spend(REQUEST_PERCENTAGE, seconds * 100)
+
+    def answered(self) -> int:
+        """Return the throttle time in milliseconds after an answer without data."""
+        return self._throttled("", 0)
+
+    def mutate(self, count: int, *, is_strict: bool) -> None:
+        """Charge created or deleted partitions to the quota (KIP-599).
+
+        Raises ThrottlingQuotaExceededError if the client has used up its quota. Older API versions
+        (not ``is_strict``) lack the error; their client is throttled after the answer.
+        """
+        wait_ms = self._spend(CONTROLLER_MUTATION_RATE, 0)
+        if wait_ms and is_strict:
+            self._throttled(CONTROLLER_MUTATION_RATE, wait_ms)
+            raise ThrottlingQuotaExceededError(
+                f"the quota {CONTROLLER_MUTATION_RATE} is used up; try again in {wait_ms} ms"
+            )
+        self._spend(CONTROLLER_MUTATION_RATE, count)
+
+    def refund(self, count: int, error: LogbusError) -> None:
+        """Give back the partitions of a change that failed with ``error``. A change that timed out
+        may still take effect and stays counted."""
+        if not isinstance(error, RequestTimedOutError):
+            self._spend(CONTROLLER_MUTATION_RATE, -count)
+
+    def _throttled(self, key: str, wait_ms: int) -> int:
+        """Return ``wait_ms`` or the throttle time for processing time, whichever is longer, and
+        record it.
+        """
+        for each in (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE):
+            due_ms = min(self._spend(each, 0), REQUEST_THROTTLE_MS_MAX)
+            if due_ms > wait_ms:
+                key, wait_ms = each, due_ms
+        if wait_ms:
+            self._metrics.count("quota_throttles", key)
+            self._metrics.count("request_throttle_seconds", key, amount=wait_ms / 1000)
+        return wait_ms
+
+
+class Quotas:
+    """The quotas of one broker. ``apply`` takes each metadata snapshot."""
+
+    def __init__(self, clock: Clock | None = None, metrics: Metrics | None = None) -> None:
+        self._clock = clock or Clock()
+        self._metrics = metrics or Metrics()
+        self._source: Mapping[Entity, Values] = {}
+        self._table = QuotaTable({})
+        self.is_on = False
+        """Whether any quota exists."""
+        self._buckets: _Buckets = {}
+        self._addresses: _Buckets = {}
+        self._clients: dict[tuple[str, str], ClientQuota | None] = {}
+
+    def apply(self, snapshot: MetadataSnapshot) -> None:
+        """Use the snapshot's quotas from now on; the bytes and time that clients have used stay
+        charged.
+        """
+        if snapshot.quotas is self._source:
+            return
+        self._source = snapshot.quotas
+        self._table = QuotaTable(snapshot.quotas)
+        self.is_on = bool(self._table)
+        self._clients.clear()
+        if not self.is_on:
+            self._buckets.clear()
+            self._addresses.clear()
+
+    def of(self, request: Metered) -> ClientQuota | None:
+        """Return the quotas of a request's client; None for a client without quotas, for a broker,
+        and before the login, because strangers could fill the memory with client ids.
+        """
+        if request.is_broker or request.session.needs_login:
+            return None
+        client_id = (request.client_id or "")[:CLIENT_ID_LENGTH_MAX]
+        client = request.session.principal.removeprefix("User:"), client_id
+        try:
+            return self._clients[client]
+        except KeyError:
+            pass
+        limits = self._table.limits(*client)
+        buckets = {key: self._bucket(limit) for key, limit in limits.items()}
+        found = ClientQuota(buckets, self._clock, self._metrics) if buckets else None
+        if len(self._clients) >= CLIENTS_MAX:
+            self._clients.clear()
+        self._clients[client] = found
+        return found
+
+    def _bucket(self, limit: Limit) -> TokenBucket:
+        if limit.bucket not in self._buckets and len(self._buckets) >= CLIENTS_MAX:
+            _forget(self._buckets)
+            self._clients.clear()
+        return _bucket(self._buckets, limit, self._clock.monotonic_ms())
+
+    def may_connect(self, host: str) -> bool:
+        """Return whether an address may open a further connection, and count it. By default, the
+        addresses of an IPv6 /64 are counted together."""
+        limit = self._table.connection_limit(host, network_of(host))
+        if limit is None:
+            return True
+        if limit.bucket not in self._addresses and len(self._addresses) >= CLIENTS_MAX:
+            _forget(self._addresses)
+        now_ms = self._clock.monotonic_ms()
+        bucket = _bucket(self._addresses, limit, now_ms)
+        bucket.spend(0, now_ms)
+        if bucket.left < 1:
+            return False
+        bucket.spend(1, now_ms)
+        return True
+
+
+_Buckets = dict[tuple[str, ...], TokenBucket]
+
+
+def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
+    bucket = buckets.get(limit.bucket)
+    if bucket is None:
+        bucket = TokenBucket(limit.rate, now_ms, BURST_S.get(limit.bucket[0], 1.0))
+        buckets[limit.bucket] = bucket
+    bucket.rate = limit.rate
+    return bucket
+
+
+def _forget(buckets: _Buckets) -> None:
+    """Drop the tenth of the buckets that refills first. Dropping so many at once makes the sort
+    rare.
+    """
+    for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
+        del buckets[name]
+
+
+def timed(work: Coroutine[Any, Any, T], now: Seconds, spent: Callable[[float], None]) -> Any:
+    """Return an awaitable that runs ``work`` and calls ``spent`` with the processing seconds of
+    each step, without the time between steps.
+    """
+
+    @types.coroutine
+    def steps() -> Generator[Any, Any, T]:
+        given: Any = None
+        failure: BaseException | None = None
+        while True:
+            began = now()
+            try:
+                awaited = work.send(given) if failure is None else work.throw(failure)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                spent(now() - began)
+            try:
+                given, failure = (yield awaited), None
+            except BaseException as error:
+                given, failure = None, error
+
+    return steps()

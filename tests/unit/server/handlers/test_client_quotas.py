@@ -1,0 +1,179 @@
+"""DescribeClientQuotas and AlterClientQuotas on a simulated ZooKeeper, and quotas of mutations."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import kafka.protocol.admin as admin
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.handler_world import World, received, run
+
+from broker_lite.errors import (
+    InvalidPartitionsError,
+    InvalidRequestError,
+    ThrottlingQuotaExceededError,
+)
+from broker_lite.metadata.quotas import entity_path, path_entity
+from broker_lite.security.quotas import CLIENT_ID, DEFAULT, USER, Entity
+from broker_lite.server.dispatch import HANDLERS
+from broker_lite.server.network.quotas import Quotas
+from broker_lite.wire import tables
+from broker_lite.wire.api import Call, decode_call, encode_call
+from broker_lite.wire.calls.quotas import (
+    AlterClientQuotasRequest,
+    AlteredQuotas,
+    DescribeClientQuotasRequest,
+    DescribedQuotas,
+)
+from broker_lite.wire.calls.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    PartitionsToCreate,
+)
+
+ALICE = ((USER, "alice"),)
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1)
+
+
+async def ask(world: World, call: Call[Any], broker: int = 1, **parts: Any) -> Any:
+    frame = memoryview(encode_call(call, 3, "app"))[4:]
+    request = received(frame)
+    context = dataclasses.replace(world.brokers[broker], **parts)
+    if context.quotas.is_on:
+        request = request._replace(quota=context.quotas.of(request))
+    message = tables.decode(call.API_KEY, call.VERSION, frame, request.body_at)
+    answer = await HANDLERS[call.API_KEY](context, request, message)
+    octets = tables.encode(call.API_KEY, call.VERSION, 3, answer)
+    return decode_call(call, memoryview(octets)[4:])
+
+
+@given(NAMES, st.one_of(st.none(), NAMES))
+def test_every_entity_has_a_path_of_its_own(user: str, client_id: str | None) -> None:
+    entity = Entity(((CLIENT_ID, client_id), (USER, user)))
+    path = entity_path(entity)
+    assert path_entity(path) == entity
+    assert path.count("/") == 2
+
+
+def test_quotas_are_described_by_every_broker_until_they_are_deleted() -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        both = ((CLIENT_ID, "*"), (USER, DEFAULT))
+        for call in (
+            AlterClientQuotasRequest(
+                ALICE, (("producer_byte_rate", 1024.0), ("request_percentage", 12.5))
+            ),
+            AlterClientQuotasRequest(both, (("consumer_byte_rate", 7.0),)),
+        ):
+            assert await ask(world, call) == (AlteredQuotas(0, None, call.entity),)
+        await asyncio.sleep(1)
+        for broker in (1, 2):
+            answer = await ask(world, DescribeClientQuotasRequest(), broker)
+            assert set(answer.entries) == {
+                DescribedQuotas(
+                    ALICE, (("producer_byte_rate", 1024.0), ("request_percentage", 12.5))
+                ),
+                DescribedQuotas(both, (("consumer_byte_rate", 7.0),)),
+            }
+        lifted = AlterClientQuotasRequest(
+            ALICE, (("producer_byte_rate", None), ("request_percentage", None))
+        )
+        await ask(world, lifted, broker=2)
+        await asyncio.sleep(1)
+        (left,) = (await ask(world, DescribeClientQuotasRequest())).entries
+        assert left.entity == both
+
+    run(body)
+
+
+def test_quota_that_cannot_hold_is_refused_with_its_entity() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        for parts, key, value in (
+            (ALICE, "producer_byte_rate", -1.0),
+            (ALICE, "rate", 1.0),
+            ((("group", "g"),), "producer_byte_rate", 1.0),
+        ):
+            (row,) = await ask(world, AlterClientQuotasRequest(parts, ((key, value),)))
+            assert (row.error_code, row.entity) == (InvalidRequestError.code, parts)
+            assert row.error_message
+        assert not world.brokers[1].registry.snapshot.quotas
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_filter_with_an_impossible_match_is_refused(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        kind = admin.DescribeClientQuotasRequest.ComponentData
+        for components in (
+            [kind(entity_type="group", match_type=2, match=None)],
+            [kind(entity_type=USER, match_type=0, match=None)],
+            [kind(entity_type=USER, match_type=3, match=None)],
+            [kind(entity_type=USER, match_type=2, match=None)] * 2,
+        ):
+            answer = await world.ask(
+                "DescribeClientQuotas", version, components=components, strict=False
+            )
+            assert answer.error_code == InvalidRequestError.code
+
+    run(body)
+
+
+def test_topics_beyond_the_mutation_rate_are_refused_until_it_refills() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        rate = (("controller_mutation_rate", 1.0),)
+        await ask(world, AlterClientQuotasRequest(((CLIENT_ID, "app"),), rate))
+        parts = world.brokers[1]
+        quotas = Quotas(parts.clock, parts.metrics)
+        quotas.apply(parts.registry.snapshot)
+
+        async def create(name: str, partitions: int) -> int:
+            call = CreateTopicsRequest((CreatableTopic(name, partitions, 1),), 5000)
+            return (await ask(world, call, quotas=quotas)).topics[0].error_code
+
+        # The partitions of eleven seconds may be created at once. A request is never split.
+        assert await create("a", 8) == 0
+        assert await create("b", 8) == 0
+        assert await create("c", 1) == ThrottlingQuotaExceededError.code
+        assert parts.metrics.value("quota_throttles", "controller_mutation_rate") == 1
+        await asyncio.sleep(6)
+        assert await create("c", 1) == 0
+        assert "c" in parts.registry.snapshot.topics
+        for name, code in (("a", 0), ("b", ThrottlingQuotaExceededError.code)):
+            deleted = await ask(world, DeleteTopicsRequest((name,)), quotas=quotas)
+            assert deleted.responses[0].error_code == code
+
+    run(body)
+
+
+def test_refused_partition_count_is_not_charged_to_the_mutation_rate() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        rate = (("controller_mutation_rate", 1.0),)
+        await ask(world, AlterClientQuotasRequest(((CLIENT_ID, "app"),), rate))
+        quotas = Quotas(world.brokers[1].clock, world.brokers[1].metrics)
+        quotas.apply(world.brokers[1].registry.snapshot)
+
+        async def create(name: str, partitions: int) -> int:
+            call = CreateTopicsRequest((CreatableTopic(name, partitions, 1),), 5000)
+            return (await ask(world, call, quotas=quotas)).topics[0].error_code
+
+        async def grow(name: str, partitions: int) -> int:
+            call = CreatePartitionsRequest((PartitionsToCreate(name, partitions),), 5000)
+            return (await ask(world, call, quotas=quotas)).results[0].error_code
+
+        assert await create("a", 2_000_000_000) == InvalidPartitionsError.code
+        assert await create("a", 1) == 0
+        assert await grow("a", 2_000_000_000) == InvalidPartitionsError.code
+        assert await grow("a", 2) == 0
+
+    run(body)
