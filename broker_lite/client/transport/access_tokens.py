@@ -1,0 +1,135 @@
+"""Access tokens of a client: fetched with the client credentials grant (RFC 6749, 4.4), cached, and
+renewed before they expire.
+
+All connections of a process share the token of one ``ClientSecurity``. ``token_of`` blocks only
+without a valid token. A separate thread fetches the next token after four fifths of the token's
+lifetime. Any thread may call it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+import time
+from dataclasses import replace
+from urllib.parse import quote_plus, urlencode
+
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.config.secret import Secret
+from broker_lite.errors import LogbusError, NetworkError, SaslAuthenticationError
+from broker_lite.security.bearer import AccessToken, end_of_token
+
+ANSWER_BYTES_MAX = 64 << 10
+RENEWED_AFTER = 0.8
+"""Fraction of the lifetime of a token, and of a session, after which it is renewed."""
+RETRY_S = 10.0
+"""Seconds until a failed renewal is retried."""
+LIFETIME_S = 300.0
+"""Assumed lifetime, in seconds, of a token without an expiry time."""
+
+logger = logging.getLogger("logbus.client")
+
+
+class _Kept:
+    """The present token of one client. ``renewed_ms``: wall time of its renewal."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.token: AccessToken | None = None
+        self.renewed_ms = 0.0
+        self.is_renewing = False
+
+
+_kept: dict[ClientSecurity, _Kept] = {}
+
+
+def with_token(security: ClientSecurity) -> ClientSecurity:
+    """Return settings that hold a valid token in place of a client secret. Return settings without
+    a client secret unchanged. Blocks for a first token. Raises NetworkError and
+    SaslAuthenticationError."""
+    if not security.token_url or not isinstance(security.secret, Secret):
+        return security
+    return replace(security, secret=token_of(security))
+
+
+def token_of(security: ClientSecurity) -> AccessToken:
+    """Return a token for the client credentials of ``security``. Blocks and raises as
+    ``with_token``."""
+    found = fresh_token(security)
+    if found is not None:
+        return found
+    kept = _kept[security]
+    with kept.lock:
+        if kept.token is None or time.time() * 1000 >= kept.token.ends_ms:
+            _keep(kept, _fetch(security))
+        assert kept.token is not None
+        return kept.token
+
+
+def fresh_token(security: ClientSecurity) -> AccessToken | None:
+    """Return the present token, or None without a valid one. Start the renewal if it is due."""
+    kept = _kept.setdefault(security, _Kept())
+    token, now_ms = kept.token, time.time() * 1000
+    if token is None:
+        return None
+    if now_ms >= kept.renewed_ms and not kept.is_renewing:
+        kept.is_renewing = True
+        threading.Thread(
+            target=_renew, args=(kept, security), name="logbus-token", daemon=True
+        ).start()
+    return token if now_ms < token.ends_ms else None
+
+
+def _keep(kept: _Kept, token: AccessToken) -> None:
+    now_ms = time.time() * 1000
+    kept.renewed_ms = now_ms + (token.ends_ms - now_ms) * RENEWED_AFTER
+    kept.token = token
+
+
+def _renew(kept: _Kept, security: ClientSecurity) -> None:
+    try:
+        _keep(kept, _fetch(security))
+    except LogbusError as error:
+        kept.renewed_ms = (time.time() + RETRY_S) * 1000
+        logger.warning("the next access token is not fetched yet: %s", error.message)
+    finally:
+        kept.is_renewing = False
+
+
+def _fetch(security: ClientSecurity) -> AccessToken:
+    from broker_lite.net.https import fetch_https
+
+    secret = security.secret
+    assert isinstance(secret, Secret)
+    pair = f"{quote_plus(security.username)}:{quote_plus(secret.reveal())}".encode()
+    form = {"grant_type": "client_credentials"}
+    if security.token_scope:
+        form["scope"] = security.token_scope
+    began_ms = time.time() * 1000
+    try:
+        answer = fetch_https(
+            security.token_url,
+            ANSWER_BYTES_MAX,
+            form=urlencode(form),
+            headers={"Authorization": f"Basic {base64.b64encode(pair).decode()}"},
+        )
+    except NetworkError as error:
+        raise NetworkError(
+            f"no access token for client {security.username!r}: {error.message}; check "
+            "sasl.oauthbearer.token.endpoint.url, the client id and its secret"
+        ) from None
+    try:
+        found = json.loads(answer)
+        text = found["access_token"]
+        seconds = float(found.get("expires_in") or 0)
+        if not isinstance(text, str):
+            raise TypeError
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise SaslAuthenticationError(
+            f"the answer of {security.token_url} has no access_token; check "
+            "sasl.oauthbearer.token.endpoint.url"
+        ) from None
+    ends_ms = began_ms + seconds * 1000 if seconds > 0 else end_of_token(text)
+    return AccessToken(text, int(ends_ms or began_ms + LIFETIME_S * 1000))

@@ -1,0 +1,82 @@
+"""OAUTHBEARER (RFC 7628): the client's message with its access token. Pure; without a library."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import NamedTuple
+
+from broker_lite.errors import SaslAuthenticationError
+
+MESSAGE_BYTES_MAX = 12 << 10
+"""Maximum bytes of a client's message; a request before the login has at most 16 KiB."""
+_MESSAGE = re.compile(r"n,(?:a=([^,\x00\x01]*))?,\x01((?:[A-Za-z]+=[^\x00\x01]*\x01)*)\x01")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+
+class AccessToken(NamedTuple):
+    """An access token and its expiry time (wall-clock ms)."""
+
+    text: str
+    ends_ms: int
+
+    def __repr__(self) -> str:
+        return f"AccessToken([hidden], ends_ms={self.ends_ms})"
+
+
+class BearerClaim(NamedTuple):
+    """A token, and the user that its sender requests; empty: the token's user."""
+
+    authorization: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"BearerClaim({self.authorization!r}, [hidden])"
+
+
+class CheckedToken(NamedTuple):
+    """The user of a valid token, and the token's expiry time (wall-clock ms)."""
+
+    user: str
+    ends_ms: int
+
+
+def bearer_message(token: str) -> bytes:
+    """Return the client's only message. Raises SaslAuthenticationError if the text is no token."""
+    if _TOKEN.fullmatch(token) is None:
+        raise SaslAuthenticationError(
+            "OAUTHBEARER: the access token has a character that tokens cannot have"
+        )
+    return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+
+
+def parse_bearer(message: bytes) -> BearerClaim:
+    """Return the claim of a client's message; its extensions are ignored. Raises
+    SaslAuthenticationError for a broken message."""
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise SaslAuthenticationError(
+            f"OAUTHBEARER: a message of {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are taken"
+        )
+    try:
+        found = _MESSAGE.fullmatch(message.decode())
+    except UnicodeDecodeError:
+        found = None
+    if found is None:
+        raise SaslAuthenticationError("OAUTHBEARER: the message is not of RFC 7628")
+    values = [row[5:] for row in found[2].split("\x01") if row[:5].lower() == "auth="]
+    scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+    if scheme.lower() != "bearer" or _TOKEN.fullmatch(token) is None:
+        raise SaslAuthenticationError("OAUTHBEARER: the message has no bearer token")
+    return BearerClaim(found[1] or "", token)
+
+
+def end_of_token(token: str) -> int:
+    """Return the expiry time of a JWT from its claim ``exp`` (wall-clock ms); 0 without this claim.
+    The signature is not checked, because a client uses the time only to fetch the next token."""
+    try:
+        body = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return int(claims["exp"]) * 1000
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return 0

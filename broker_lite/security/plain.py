@@ -1,0 +1,87 @@
+"""PLAIN (RFC 4616) and HTTP Basic: the client's message, and its check against the stored keys of
+SCRAM.
+
+The message holds the password itself, so it is sent over TLS only. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from typing import NamedTuple
+
+from broker_lite.errors import SaslAuthenticationError
+from broker_lite.model import ScramMechanism
+from broker_lite.security.scram import KeyPair, ScramCredential, derive_keys
+
+MESSAGE_BYTES_MAX = 1024
+"""Maximum bytes of a client's message: names and password have at most 255 bytes in RFC 4616."""
+
+
+class PlainPassword(NamedTuple):
+    """A password that Spark's driver sends to tasks: PLAIN has no derived keys."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return "PlainPassword([hidden])"
+
+
+class PlainClaim(NamedTuple):
+    """A user name, and the password to check."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"PlainClaim({self.user!r}, [hidden])"
+
+
+def plain_message(user: str, password: str) -> bytes:
+    """Return the client's only message. Raises SaslAuthenticationError for a NUL character."""
+    if "\0" in user + password:
+        raise SaslAuthenticationError("PLAIN: user name and password have no NUL character")
+    return f"\0{user}\0{password}".encode()
+
+
+def parse_plain(message: bytes) -> PlainClaim:
+    """Return the claim of a client's message. Raises SaslAuthenticationError for a broken message
+    and for an authorization id of another user (CVE-2017-12610)."""
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise SaslAuthenticationError(
+            f"PLAIN: a message of {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are taken"
+        )
+    try:
+        parts = message.decode().split("\0")
+    except UnicodeDecodeError:
+        raise SaslAuthenticationError("PLAIN: the message is not UTF-8") from None
+    if len(parts) != 3 or not parts[1] or not parts[2]:
+        raise SaslAuthenticationError("PLAIN: the message is not authorization id, user, password")
+    authorization, user, password = parts
+    if authorization not in ("", user):
+        raise SaslAuthenticationError("PLAIN: the authorization id is another user")
+    return PlainClaim(user, password)
+
+
+def parse_basic(authorization: str) -> PlainClaim:
+    """Return the claim of an ``Authorization`` header of HTTP Basic (RFC 7617). Raises
+    SaslAuthenticationError for another scheme and for the faults of ``parse_plain``."""
+    scheme, _, text = authorization.partition(" ")
+    try:
+        if scheme.lower() != "basic":
+            raise ValueError
+        user, colon, password = base64.b64decode(text.strip(), validate=True).partition(b":")
+    except ValueError:
+        raise SaslAuthenticationError("the Authorization header is not HTTP Basic") from None
+    return parse_plain(b"\0" + user + b"\0" + (password if colon else b""))
+
+
+def proven_pair(
+    claim: PlainClaim, mechanism: ScramMechanism, credential: ScramCredential
+) -> KeyPair | None:
+    """Return the stored keys that match the password; None if no keys match. Takes milliseconds."""
+    derived = derive_keys(mechanism, claim.password, credential.salt, credential.iterations).pair()
+    for pair in credential.pairs:
+        if hmac.compare_digest(derived.stored_key, pair.stored_key):
+            return pair
+    return None

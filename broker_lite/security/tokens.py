@@ -1,0 +1,160 @@
+"""Access tokens of OAUTHBEARER: signed JWTs, checked against the keys of their issuer.
+
+The library PyJWT checks signatures. This module adds the rules of RFC 8725. The key decides which
+algorithms are allowed; ``none`` and shared secrets are not. Headers with which a token chooses its
+own key (``jku``, ``x5u``, ``jwk``, ``x5c``) are refused. Pure: the caller passes the time and
+fetches the keys.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jwt
+
+from broker_lite.errors import InvalidConfigError, SaslAuthenticationError
+from broker_lite.security.bearer import CheckedToken
+
+KEYS_MAX = 100
+"""Maximum keys of one issuer."""
+PRINCIPAL_LENGTH_MAX = 255
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
+_REFUSED_HEADERS = ("jku", "x5u", "jwk", "x5c", "crit")
+RSA_BITS_MIN = 2048
+
+
+class TokenKey(NamedTuple):
+    """A public key and the algorithms of signatures that it may check."""
+
+    key: Any
+    algorithms: tuple[str, ...]
+
+
+TokenKeys = Mapping[str, TokenKey]
+"""The keys of an issuer, by their ids."""
+
+
+class TokenRules(NamedTuple):
+    """The issuer and an audience that a token must have, and the claim with the user's name.
+    ``skew_ms``: how far the issuer's clock may be ahead. An expired token is never valid."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    name_claim: str = "sub"
+    skew_ms: int = 30_000
+
+
+def parse_keys(text: bytes) -> TokenKeys:
+    """Return the keys of a JWKS document (RFC 7517). Keys of other uses and of unknown types are
+    left out. Raises InvalidConfigError if the document is not a JWKS or has no usable key."""
+    try:
+        rows = json.loads(text)["keys"]
+        given = [row for row in rows if isinstance(row, dict)][: KEYS_MAX + 1]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InvalidConfigError('the document is no key set: a JSON object with "keys"') from None
+    if len(given) > KEYS_MAX:
+        raise InvalidConfigError(f"the document has more than {KEYS_MAX} keys")
+    found: dict[str, TokenKey] = {}
+    for row in given:
+        key = _key(row)
+        if key is not None:
+            found[str(row.get("kid", ""))] = key
+    if not found:
+        raise InvalidConfigError(
+            "the document has no key for signatures of the types RSA (2,048 bits or more), EC or "
+            "OKP"
+        )
+    return found
+
+
+def _key(row: Mapping[str, Any]) -> TokenKey | None:
+    """Return a key of a JWKS document, None if it may not check signatures of tokens."""
+    algorithms = {
+        "RSA": _RSA,
+        "EC": (_CURVES.get(str(row.get("crv")), ""),),
+        "OKP": ("EdDSA",),
+    }.get(str(row.get("kty")), ())
+    named = row.get("alg")
+    if named is not None and row.get("kty") != "OKP":
+        algorithms = tuple(each for each in algorithms if each == named)
+    if not any(algorithms) or row.get("use", "sig") != "sig":
+        return None
+    public = {name: value for name, value in row.items() if name != "d"}
+    try:
+        key = jwt.PyJWK.from_dict(public, algorithms[0]).key
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if row["kty"] == "RSA" and key.key_size < RSA_BITS_MIN:
+        return None
+    return TokenKey(key, algorithms)
+
+
+def key_id_of(token: str) -> str:
+    """Return the id of the key that shall check the token; empty if the token names none.
+
+    Raises SaslAuthenticationError for a broken header, and for a header that contains or names its
+    own key.
+    """
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise SaslAuthenticationError("OAUTHBEARER: the token is no signed JWT") from None
+    for name in _REFUSED_HEADERS:
+        if name in header:
+            raise SaslAuthenticationError(f"OAUTHBEARER: the token's header has {name!r}")
+    found = header.get("kid", "")
+    return found if isinstance(found, str) else ""
+
+
+def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> CheckedToken:
+    """Return the user of a token. Raises SaslAuthenticationError with the reason, for the log."""
+    key_id = key_id_of(token)
+    key = keys.get(key_id)
+    if key is None and not key_id and len(keys) == 1:
+        key = next(iter(keys.values()))
+    if key is None:
+        raise SaslAuthenticationError(f"OAUTHBEARER: no key has the token's id {key_id[:80]!r}")
+    try:
+        claims = jwt.decode(
+            token,
+            key.key,
+            algorithms=list(key.algorithms),
+            audience=rules.audiences,
+            issuer=rules.issuer,
+            options={
+                "require": ["iss", "aud", "exp", "sub"],
+                # The library would read the clock itself, so the times are compared below.
+                "verify_exp": False,
+                "verify_iat": False,
+                "verify_nbf": False,
+            },
+        )
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+        reason = str(error)[:120]
+        raise SaslAuthenticationError(f"OAUTHBEARER: the token is refused: {reason}") from None
+    ends_ms = _time_ms(claims, "exp")
+    begins_ms = max(_time_ms(claims, name) for name in ("nbf", "iat"))
+    if now_ms >= ends_ms:
+        raise SaslAuthenticationError(f"OAUTHBEARER: the token ended at {ends_ms} ms")
+    if now_ms < begins_ms - rules.skew_ms:
+        raise SaslAuthenticationError(f"OAUTHBEARER: the token begins only at {begins_ms} ms")
+    user = claims.get(rules.name_claim)
+    if not isinstance(user, str) or not 0 < len(user) <= PRINCIPAL_LENGTH_MAX:
+        raise SaslAuthenticationError(f"OAUTHBEARER: claim {rules.name_claim!r} is no user name")
+    if not user.isprintable():
+        raise SaslAuthenticationError(f"OAUTHBEARER: claim {rules.name_claim!r} is not printable")
+    return CheckedToken(user, ends_ms)
+
+
+def _time_ms(claims: Mapping[str, Any], name: str) -> int:
+    """Return a claim's time in ms; 0 without the claim."""
+    value = claims.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise SaslAuthenticationError(f"OAUTHBEARER: claim {name!r} is no time")
+    if not 0 <= value < 1 << 43:
+        raise SaslAuthenticationError(f"OAUTHBEARER: claim {name!r} is out of range")
+    return int(value * 1000)

@@ -1,0 +1,58 @@
+"""PLAIN's message, and passwords against the stored keys of SCRAM."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.errors import SaslAuthenticationError
+from broker_lite.model import ScramMechanism
+from broker_lite.security.plain import (
+    PlainClaim,
+    PlainPassword,
+    parse_plain,
+    plain_message,
+    proven_pair,
+)
+from broker_lite.security.scram import ScramCredential, derive_keys
+
+SHA_512 = ScramMechanism.SHA_512
+SALT = b"0123456789abcdef"
+
+
+@pytest.mark.parametrize("user", ["alice", "Ärger", "a b"])
+def test_message_carries_user_and_password(user: str) -> None:
+    assert parse_plain(plain_message(user, "of=x,y")) == PlainClaim(user, "of=x,y")
+    assert parse_plain(f"{user}\0{user}\0p".encode()) == PlainClaim(user, "p")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"", "is not authorization id"),
+        (b"\0alice", "is not authorization id"),
+        (b"\0alice\0", "is not authorization id"),
+        (b"\0\0password", "is not authorization id"),
+        (b"\0alice\0pass\0word", "is not authorization id"),
+        (b"admin\0alice\0password", "another user"),
+        (b"\0alice\0\xff", "UTF-8"),
+        (b"\0alice\0" + b"x" * 2000, "2007 bytes; at most 1024"),
+    ],
+)
+def test_broken_message_is_refused_without_its_password(message: bytes, reason: str) -> None:
+    with pytest.raises(SaslAuthenticationError, match=reason) as refused:
+        parse_plain(message)
+    assert "password" not in str(refused.value).replace("user, password", "")
+
+
+def test_password_fits_the_keys_of_either_password_of_a_rotation() -> None:
+    pairs = tuple(derive_keys(SHA_512, each, SALT, 4096).pair() for each in ("new", "old"))
+    credential = ScramCredential(SALT, 4096, pairs, 10)
+    for number, password in enumerate(("new", "old")):
+        assert proven_pair(PlainClaim("a", password), SHA_512, credential) is pairs[number]
+    assert proven_pair(PlainClaim("a", "wrong"), SHA_512, credential) is None
+    assert proven_pair(PlainClaim("a", "old"), SHA_512, credential.at(10)) is None
+
+
+def test_password_is_not_shown() -> None:
+    for each in (PlainPassword("canary"), PlainClaim("alice", "canary")):
+        assert "canary" not in repr(each)
