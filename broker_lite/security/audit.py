@@ -1,0 +1,74 @@
+"""The lines of the audit log, and the limits of how many are written. Pure.
+
+A client can cause an event with every request, so a denial of one kind is written once in
+``REPEAT_MS`` and all lines together at most ``LINES_PER_S`` a second. The next line has the number
+of omitted events. Text of clients is cut; JSON escapes it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+REPEAT_MS = 10_000
+"""Milliseconds in which an event of one kind is written once."""
+LINES_PER_S = 1000
+KINDS_MAX = 10_000
+"""Maximum kinds of events that are tracked."""
+TEXT_MAX = 200
+"""Maximum characters of a text that a client chose."""
+
+
+class AuditLimit:
+    """Decides which events are written. Times are milliseconds."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._lines = 0
+        self._left_out = 0
+        self._kinds: dict[Hashable, tuple[int, int]] = {}
+        """The time of the last line of each kind, and the number of events since."""
+
+    def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
+        """Return the numbers of omitted events of the kind and of other omitted lines before this
+        line; None to omit this event, too. ``kind`` None: the event is never a repetition."""
+        repeated = 0
+        if kind is not None:
+            at_ms, repeated = self._kinds.get(kind, (now_ms - REPEAT_MS, 0))
+            if now_ms - at_ms < REPEAT_MS:
+                self._kinds[kind] = at_ms, repeated + 1
+                return None
+        if now_ms // 1000 != self._second:
+            self._second, self._lines = now_ms // 1000, 0
+        if self._lines >= LINES_PER_S:
+            self._left_out += 1
+            return None
+        self._lines += 1
+        if kind is not None:
+            if len(self._kinds) >= KINDS_MAX:
+                self._kinds.clear()
+            self._kinds[kind] = now_ms, 0
+        left_out, self._left_out = self._left_out, 0
+        return repeated, left_out
+
+
+def line_of(now_ms: int, event: str, fields: Mapping[str, Any]) -> str:
+    """Return one line of the log: ``{"time", "event", …}``; None and empty values are left out."""
+    moment = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+    line = {"time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+    line["event"] = event
+    kept = {name: cut(value) for name, value in fields.items() if value not in (None, "", 0)}
+    return json.dumps(line | kept)
+
+
+def cut(value: Any) -> Any:
+    """Return the value with its texts cut to ``TEXT_MAX`` characters."""
+    if isinstance(value, str):
+        return value if len(value) <= TEXT_MAX else value[:TEXT_MAX] + "…"
+    if isinstance(value, Mapping):
+        return {cut(str(key)): cut(each) for key, each in value.items()}
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    return cut(str(value))
