@@ -1,0 +1,36 @@
+"""Changes of brokers: elect all preferred leaders, retire a broker that will not return."""
+
+from __future__ import annotations
+
+from broker_lite.console.changes.change import ChangePlan, Form
+from broker_lite.console.page_request import PageRequest
+from broker_lite.errors import BrokerIdNotRegisteredError, ElectionNotNeededError
+
+
+def elect(request: PageRequest, _: Form) -> ChangePlan:
+    def apply() -> str:
+        outcomes = request.bus.admin.elect_leaders(None)
+        for error in outcomes.values():
+            if error is not None and not isinstance(error, ElectionNotNeededError):
+                raise error
+        return "/brokers"
+
+    return ChangePlan(
+        ("Elects the preferred leader of every partition where it is in sync.",), apply
+    )
+
+
+def retire(request: PageRequest, _: Form) -> ChangePlan:
+    wanted = request.path["broker"]
+    if not wanted.isascii() or not wanted.isdigit() or len(wanted) > 9:
+        raise BrokerIdNotRegisteredError(f"no broker has the id {wanted[:20]}")
+
+    def apply() -> str:
+        request.bus.admin.retire_broker(int(wanted))
+        return "/brokers"
+
+    steps = (
+        f"Unregisters broker {wanted}, which must be stopped and hold no replica.",
+        "A later start with its data directory is refused.",
+    )
+    return ChangePlan(steps, apply, f"broker {wanted}", f"logbus broker retire {wanted}")

@@ -1,0 +1,51 @@
+"""Abort a transaction in one partition, without its coordinator."""
+
+from __future__ import annotations
+
+from broker_lite.client.administration import transactions as found
+from broker_lite.console.changes.change import ChangePlan, Field, Form
+from broker_lite.console.page_request import PageRequest
+from broker_lite.errors import InvalidRequestError, InvalidTxnStateError
+from broker_lite.model import TopicPartition
+
+
+def fields(request: PageRequest) -> tuple[Field, ...]:
+    names = (("topic", "Topic"), ("partition", "Partition"), ("start_offset", "Start offset"))
+    return tuple(
+        Field(name, label, value=request.query.get(name, ""), required=True)
+        for name, label in names
+    )
+
+
+def abort(request: PageRequest, form: Form) -> ChangePlan:
+    numbers = (form.get("partition", ""), form.get("start_offset", ""))
+    if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in numbers):
+        raise InvalidRequestError("give the partition and the start offset as numbers")
+    partition, start_offset = map(int, numbers)
+    tp = TopicPartition(form.get("topic", ""), partition)
+    admin = request.bus.admin
+    rows = [
+        row
+        for row in admin.run(lambda cluster, ms: found.open_in_logs(cluster, (tp,), ms))
+        if row.start_offset == start_offset
+    ]
+    if not rows:
+        raise InvalidTxnStateError(f"{tp} has no open transaction from offset {start_offset}")
+    known = admin.run(lambda cluster, ms: found.owners(cluster, rows, ms))
+    owner = known.get(rows[0].producer_id)
+    if owner is not None and not found.is_hanging(rows[0], known):
+        raise InvalidTxnStateError(
+            f"the transaction of id {owner.transactional_id!r} does not hang: its coordinator ends "
+            f"it after {owner.timeout_ms} ms. Stop its producer"
+        )
+
+    def apply() -> str:
+        admin.run(lambda cluster, ms: found.abort(cluster, rows[0], ms))
+        return "/transactions"
+
+    steps = (
+        f"Writes an abort marker to {tp} for producer {rows[0].producer_id}.",
+        "The records of the transaction in this partition become invisible for ever.",
+    )
+    command = f"logbus transactions abort {tp.topic} {tp.partition} --start-offset {start_offset}"
+    return ChangePlan(steps, apply, str(tp), command)

@@ -1,0 +1,98 @@
+"""Runs a change: its form, its plan, the typed confirmation, the call, and a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl
+
+from starlette.responses import RedirectResponse, Response
+
+from broker_lite.console.changes.change import Change
+from broker_lite.console.page_request import Data, PageRequest
+from broker_lite.errors import InvalidRequestError, LogbusError
+
+logger = logging.getLogger("logbus.console")
+
+FIELDS_MAX = 50
+Render = Callable[[Data, int], Response]
+
+
+def fields_of(body: bytes) -> dict[str, str]:
+    """Return the fields of a posted form. Raises InvalidRequestError."""
+    try:
+        text = body.decode("utf-8")
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX))
+    except ValueError as error:
+        raise InvalidRequestError(f"the form cannot be read: {error}") from None
+
+
+def show(change: Change, request: PageRequest, render: Render) -> Response:
+    """Return the form of a change, or its plan if it has no fields to fill."""
+    fields = change.fields(request)
+    if not fields:
+        return _plan(change, request, {}, render)
+    given = {field.name: field.value for field in fields}
+    return _form(change, request, given, render)
+
+
+def submit(
+    change: Change, request: PageRequest, form: Mapping[str, str], render: Render
+) -> Response:
+    """Apply a change that is confirmed or needs no confirmation; else return its plan."""
+    try:
+        plan = change.plan(request, form)
+        if change.is_dangerous and "typed" not in form:
+            return _plan(change, request, form, render)
+        if change.is_dangerous and form["typed"].strip() != plan.confirm:
+            text = f"Type {plan.confirm} to confirm. Nothing was changed."
+            return _plan(change, request, form, render, text)
+        target = plan.apply()
+    except LogbusError as error:
+        _log(change, request, f"refused: {error}")
+        return _form(change, request, form, render, error.message)
+    _log(change, request, "done")
+    request.sampler.look_again()
+    joint = "&" if "?" in target else "?"
+    return RedirectResponse(f"{target}{joint}done={change.key}", 303)
+
+
+def _form(
+    change: Change,
+    request: PageRequest,
+    given: Mapping[str, str],
+    render: Render,
+    refusal: str = "",
+) -> Response:
+    data: Data = {
+        "change": change,
+        "fields": [field._asdict() for field in change.fields(request)],
+        "given": given,
+        "plan": None,
+        "refusal": refusal,
+    }
+    return render(data, 400 if refusal else 200)
+
+
+def _plan(
+    change: Change,
+    request: PageRequest,
+    given: Mapping[str, str],
+    render: Render,
+    refusal: str = "",
+) -> Response:
+    plan = change.plan(request, given)
+    kept = {name: value for name, value in given.items() if name not in ("typed", "token")}
+    data: Data = {
+        "change": change,
+        "fields": [],
+        "given": kept,
+        "plan": {"steps": plan.steps, "confirm": plan.confirm, "command": plan.command},
+        "refusal": refusal,
+    }
+    return render(data, 400 if refusal else 200)
+
+
+def _log(change: Change, request: PageRequest, outcome: str) -> None:
+    names = " ".join(f"{key}={value!r}" for key, value in request.path.items())
+    logger.info("%s by %r: %s: %s", change.verb, request.viewer.user or "-", names, outcome)

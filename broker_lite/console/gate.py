@@ -1,0 +1,94 @@
+"""The checks of every request, and the headers of every answer. An ASGI middleware.
+
+A Host header that is not on the list is refused: with DNS rebinding, a foreign page reaches a
+loopback port under the page's own host name. A POST must come from a page of the console, by its
+Origin header; changes need a token, too (``sessions``).
+
+Routes get the address as it was sent: in the name of a group, %2F is no separator.
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from broker_lite.console.settings import ConsoleSettings
+
+BODY_BYTES_MAX = 2 * 1024 * 1024
+"""Maximum bytes of a posted form; the largest field is the value of a produced record."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+"""The Content-Security-Policy forbids content of other origins, inline scripts and styles, and
+frames."""
+
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # With no-referrer, browsers send "Origin: null" with forms, which the check refuses.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Gate:
+    """Passes allowed requests on to ``app``."""
+
+    def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        if refusal is None:
+            sent = {**scope, "path": scope["raw_path"].decode("ascii")}
+            await self._app(sent, receive, with_headers)
+        else:
+            status, text = refusal
+            await PlainTextResponse(text + "\n", status)(scope, receive, with_headers)
+
+    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        """Return the status and the reason of a refused request; None if it is allowed."""
+        address = headers.get("host", "").lower()
+        name = address.rpartition(":")[0] if _has_port(address) else address
+        if name not in self._settings.hosts:
+            return 421, (
+                "The console does not serve this host name. Start it with --allowed-host NAME, or "
+                "use http://127.0.0.1"
+            )
+        if method in ("GET", "HEAD"):
+            return None
+        if method != "POST":
+            return 405, "Only GET, HEAD and POST are served."
+        if headers.get("origin", "").lower() != f"{self._settings.scheme}://{address}":
+            return 403, "A change must be sent from a page of this console. Open the page again."
+        # Refuse chunked bodies: h11 then ignores Content-Length, which limits the body's size.
+        if "transfer-encoding" in headers:
+            return 411, "A form needs a Content-Length and no Transfer-Encoding."
+        length = headers.get("content-length", "")
+        if not length.isdigit():
+            return 411, "A form needs a Content-Length."
+        if int(length) > BODY_BYTES_MAX:
+            return 413, f"The form is larger than {BODY_BYTES_MAX} bytes. Use: logbus produce"
+        return None
+
+
+def _has_port(address: str) -> bool:
+    host, colon, port = address.rpartition(":")
+    return bool(colon) and port.isdigit() and (host.endswith("]") or ":" not in host)

@@ -1,0 +1,97 @@
+"""A list of a page: filtered by a text, sorted by a column and cut into pages of 100 rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+ROWS = 100
+"""Rows of a page."""
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column: its key in the rows, its heading, and its kind, which aligns it. Texts and ids are
+    sorted from the smallest, other kinds from the largest."""
+
+    key: str
+    heading: str
+    kind: str = "text"
+
+    @property
+    def begins_large(self) -> bool:
+        return self.kind not in ("text", "state", "id")
+
+
+class Listing(NamedTuple):
+    """The rows to show, and the fields of links to other orders and pages. ``total`` counts the
+    rows that match, ``known`` all rows."""
+
+    rows: list[Row]
+    columns: tuple[Column, ...]
+    total: int
+    known: int
+    page: int
+    pages: int
+    sort: str
+    descending: bool
+    text: str
+    query: Mapping[str, str]
+
+    def link(self, **changes: str) -> str:
+        """Return the query of a link that keeps the other fields."""
+        fields = {**self.query, **changes}
+        return "?" + urlencode({key: value for key, value in fields.items() if value})
+
+    def order(self, column: Column) -> str:
+        """Return the query that sorts by a column; numbers are sorted from the largest."""
+        descending = not self.descending if self.sort == column.key else column.begins_large
+        return self.link(sort=column.key, order="desc" if descending else "asc", page="")
+
+
+def listing(
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    query: Mapping[str, str],
+    *,
+    sort: str,
+    name: str = "name",
+) -> Listing:
+    """Return the page of rows that ``query`` asks for by q, sort, order and page.
+
+    ``sort`` is the default column, ``name`` the column that q searches. An unknown column or page
+    selects the default.
+    """
+    everything = list(rows)
+    text = query.get("q", "").strip()
+    found = [row for row in everything if text.lower() in str(row[name]).lower()]
+    large = {column.key: column.begins_large for column in columns}
+    chosen = query.get("sort", "")
+    chosen = chosen if chosen in large else sort
+    order = query.get("order", "")
+    descending = order == "desc" if order in ("asc", "desc") else large[chosen]
+    found.sort(key=lambda row: str(row[name]))
+    # Unknown values come last in both orders.
+    known = [row for row in found if row[chosen] is not None]
+    known.sort(key=lambda row: row[chosen], reverse=descending)
+    found = known + [row for row in found if row[chosen] is None]
+    pages = max(1, -(-len(found) // ROWS))
+    wanted = query.get("page", "")
+    page = (
+        min(int(wanted), pages) if wanted.isascii() and wanted.isdigit() and len(wanted) < 9 else 1
+    )
+    page = max(1, page)
+    kept = {key: query[key] for key in ("q", "sort", "order") if query.get(key)}
+    return Listing(
+        found[(page - 1) * ROWS : page * ROWS],
+        tuple(columns),
+        len(found),
+        len(everything),
+        page,
+        pages,
+        chosen,
+        descending,
+        text,
+        kept,
+    )

@@ -1,0 +1,116 @@
+"""The search that a request's fields describe: partitions, position and filters.
+
+A page, its JSON twin, an export and a tail use the same fields, so a link can be saved.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, cast
+
+from broker_lite.client.administration.admin import Admin
+from broker_lite.config.time_text import parse_time_ms
+from broker_lite.console.messages.matching import Wanted
+from broker_lite.console.messages.search import Found, Ranges, forward, newest
+from broker_lite.console.page_request import PageRequest
+from broker_lite.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+Begin = Literal["newest", "oldest", "offset", "time"]
+BEGINS = ("newest", "oldest", "offset", "time")
+CONTINUED_MAX = 300
+"""Partitions up to which a link to the rest fits into an address."""
+
+
+class Asked(NamedTuple):
+    """A search in a topic. ``left`` are the ranges of a search that continues."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    begin: Begin
+    at: str
+    wanted: Wanted
+    left: str
+
+
+def asked(request: PageRequest) -> Asked:
+    """Parse the search of a request. Raises InvalidRequestError, UnknownTopicOrPartitionError."""
+    topic = request.topic()
+    begin = request.query.get("from", "newest")
+    if begin not in BEGINS:
+        raise InvalidRequestError(f"from={begin[:40]!r}: give one of {', '.join(BEGINS)}")
+    number = request.number("partition")
+    known = tuple(part.partition for part in topic.partitions)
+    if number is not None and number not in known:
+        raise UnknownTopicOrPartitionError(f"topic {topic.name!r} has no partition {number}")
+    wanted = Wanted.of(request.query)
+    if request.settings.hides_payloads and not wanted.is_everything:
+        raise InvalidRequestError("this console hides keys, values and headers (--no-payloads)")
+    return Asked(
+        topic.name,
+        known if number is None else (number,),
+        cast(Begin, begin),
+        request.query.get("at", "").strip()[:64],
+        wanted,
+        request.query.get("left", ""),
+    )
+
+
+def ranges_of(request: PageRequest, what: Asked, now_ms: int) -> Ranges:
+    """Return the offsets to read, up to the present last stable offset."""
+    admin = request.admin
+    tps = [TopicPartition(what.topic, number) for number in what.partitions]
+    view = request.reading.sample.view
+    tps = [tp for tp in tps if view.leader(tp) is not None]
+    if what.left:
+        return _continued(what, tps)
+    starts = _list(admin, tps, EARLIEST_TIMESTAMP)
+    ends = _list(admin, tps, LATEST_TIMESTAMP)
+    if what.begin == "offset":
+        if not is_offset(what.at):
+            raise InvalidRequestError(f"at={what.at!r}: give an offset, such as 1200")
+        starts = {tp: max(start, int(what.at)) for tp, start in starts.items()}
+    elif what.begin == "time":
+        at_ms = parse_time_ms(what.at, now_ms)
+        if at_ms is None:
+            raise InvalidRequestError(
+                f"at={what.at!r}: give a time, such as 2026-11-20T10:00:00Z or -1h"
+            )
+        times = _list(admin, tps, at_ms)
+        starts = {tp: ends[tp] if times[tp] < 0 else times[tp] for tp in tps}
+    return {tp: (starts[tp], ends[tp]) for tp in tps if starts[tp] < ends[tp]}
+
+
+def _list(admin: Admin, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    if not tps:
+        return {}
+    found = admin.list_offsets(dict.fromkeys(tps, timestamp))
+    return {tp: row.offset for tp, row in found.items()}
+
+
+def is_offset(text: str) -> bool:
+    """Return whether a text is a number that an offset can be."""
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
+def _continued(what: Asked, tps: list[TopicPartition]) -> Ranges:
+    """Return the ranges that an earlier search did not read. Raises InvalidRequestError."""
+    found: Ranges = {}
+    for part in what.left.split("-"):
+        numbers = part.split(".")
+        if len(numbers) != 3 or not all(map(is_offset, numbers)):
+            raise InvalidRequestError("left: follow the link of an earlier search")
+        partition, first, end = map(int, numbers)
+        tp = TopicPartition(what.topic, partition)
+        if tp in tps and first < end:
+            found[tp] = (first, end)
+    return found
+
+
+def search(request: PageRequest, what: Asked, now_ms: int) -> Found:
+    """Run a search."""
+    ranges = ranges_of(request, what, now_ms)
+    if what.begin == "newest":
+        row = request.reading.topics[what.topic]
+        stored = row.size_bytes / max(row.replicas, 1)
+        return newest(request.bus, ranges, what.wanted, stored / max(row.records, 1))
+    return forward(request.bus, ranges, what.wanted)

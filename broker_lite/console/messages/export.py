@@ -1,0 +1,75 @@
+"""Records of a search as a file: CSV, JSON Lines or Parquet.
+
+The file is complete before its first byte is sent, so a full disk is an error and no broken file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from typing import IO, NamedTuple
+
+from broker_lite.client.record_files import WRITERS
+from broker_lite.console.messages.asked import asked, ranges_of
+from broker_lite.console.messages.search import (
+    RECORDS_MAX,
+    SearchBudget,
+    batches,
+    open_consumer,
+)
+from broker_lite.console.page_request import PageRequest
+from broker_lite.errors import InvalidRequestError, LogbusError, StorageError
+
+
+class Export(NamedTuple):
+    """A file of records. ``is_part``: a limit ended it before the end of the range."""
+
+    file: IO[bytes]
+    records: int
+    is_part: bool
+
+
+def export(request: PageRequest, form: str, now_ms: int) -> Export:
+    """Write the records of a search into a temporary file. A search from the newest records exports
+    the last 250,000. Raises InvalidRequestError, StorageError."""
+    what = asked(request)
+    if request.settings.hides_payloads:
+        raise InvalidRequestError("this console hides keys, values and headers (--no-payloads)")
+    if form not in WRITERS:
+        raise InvalidRequestError(f"format={form[:40]!r}: give one of {', '.join(WRITERS)}")
+    ranges = ranges_of(request, what, now_ms)
+    if what.begin == "newest" and ranges:
+        each = max(1, RECORDS_MAX // len(ranges))
+        ranges = {tp: (max(first, end - each), end) for tp, (first, end) in ranges.items()}
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (the answer closes it)
+    try:
+        write, finish = WRITERS[form](file)
+        budget, records = SearchBudget(), 0
+        if ranges:
+            with open_consumer(request.bus, ranges) as consumer:
+                for batch in batches(consumer, ranges, budget):
+                    hits = what.wanted.select(batch)
+                    records += hits.num_rows
+                    write(hits)
+        finish()
+        file.seek(0)
+    except OSError as error:
+        # Closing writes what is buffered, which fails again.
+        with contextlib.suppress(OSError):
+            file.close()
+        raise StorageError(
+            f"the export cannot be written to {tempfile.gettempdir()}: {error.strerror}. Free some "
+            "space there, or name another folder with TMPDIR"
+        ) from None
+    except LogbusError:
+        file.close()
+        raise
+    return Export(file, records, bool(ranges))
+
+
+TYPES = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/jsonl",
+    "parquet": "application/vnd.apache.parquet",
+}
+"""Media types by format."""

@@ -1,0 +1,59 @@
+"""The filters of a search, evaluated on Arrow columns. Pure.
+
+The filters are fixed fields: the console evaluates no expression of a user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FIELD_MAX = 1024
+"""Maximum characters of a filter."""
+
+
+class Wanted(NamedTuple):
+    """Filters that a record must pass; an empty one passes all.
+
+    ``key``: the whole key. ``text``: a part of the value, in any case. ``header``: a header's name,
+    or NAME=VALUE.
+    """
+
+    key: str = ""
+    text: str = ""
+    header: str = ""
+
+    @property
+    def is_everything(self) -> bool:
+        return not (self.key or self.text or self.header)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Wanted:
+        """Return the filters of a request's fields."""
+        return cls(*(fields.get(name, "")[:FIELD_MAX] for name in cls._fields))
+
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that pass. ``batch`` has headers if ``header`` is set."""
+        if self.key:
+            batch = batch.filter(pc.equal(batch.column("key"), pa.scalar(self.key.encode())))
+        if self.text and batch.num_rows:
+            values = batch.column("value")
+            batch = batch.filter(pc.match_substring(values, self.text, ignore_case=True))
+        if self.header and batch.num_rows:
+            batch = batch.filter(_has_header(batch.column("headers"), self.header))
+        return batch
+
+
+def _has_header(headers: pa.Array, wanted: str) -> pa.Array:
+    name, equals, value = wanted.partition("=")
+    pairs = pc.list_flatten(headers)
+    found = pc.equal(pc.struct_field(pairs, "key"), name)
+    if equals:
+        same = pc.equal(pc.struct_field(pairs, "value"), pa.scalar(value.encode()))
+        found = pc.and_(found, pc.fill_null(same, False))
+    rows = pc.unique(pc.filter(pc.list_parent_indices(headers), found))
+    numbers = pa.array(range(len(headers)), rows.type)
+    return pc.is_in(numbers, value_set=rows)

@@ -1,0 +1,47 @@
+"""Records as rows of a page: keys, values and headers for people, or hidden on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.client.record_files import Row
+from broker_lite.console.messages import values
+
+
+def shown_rows(rows: list[Row], *, hides_payloads: bool) -> list[dict[str, Any]]:
+    """Return records as dictionaries of texts and numbers."""
+    cut = values.cut_for(len(rows))
+
+    def show(value: bytes | None) -> dict[str, Any]:
+        shown = values.HIDDEN if hides_payloads else values.shown(value, cut)
+        return shown._asdict()
+
+    return [
+        {
+            "partition": row["partition"],
+            "offset": row["offset"],
+            "timestamp_ms": row["timestamp_ms"],
+            "key": show(row["key"]),
+            "value": show(row["value"]),
+            "headers": [] if hides_payloads else _headers(row["headers"], cut),
+            "headers_total": 0 if hides_payloads else len(row["headers"]),
+        }
+        for row in rows
+    ]
+
+
+def _headers(pairs: list[dict[str, Any]], cut: int) -> list[dict[str, Any]]:
+    """Return the first headers of a record, with the beginnings of their names and values."""
+    first = pairs[: values.HEADERS_MAX]
+    each = max(values.HEADER_BYTES, cut // max(len(first), 1))
+    return [
+        {"name": values.preview(pair["key"]), **values.shown(pair["value"], each)._asdict()}
+        for pair in first
+    ]
+
+
+def as_fields(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return JSON objects as columns: their fields, and the cells of each row."""
+    shown = [values.Shown(**row["value"]) for row in rows]
+    names = values.fields_of(shown)
+    return {"names": names, "cells": [values.cells(row, names) for row in shown]}

@@ -1,0 +1,215 @@
+"""Search in a topic: a fixed range, filters, limits, and a report of what was covered.
+
+A search fixes its range when it starts. It stops after 100 hits, 250,000 records, 256 MiB or 10
+seconds, and returns the ranges that are left, from which the next search continues.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker_lite.bus.blocking import Bus
+from broker_lite.client.consuming.consumer import Consumer
+from broker_lite.client.record_files import Row, rows_of
+from broker_lite.console.messages.matching import Wanted
+from broker_lite.model import TopicPartition
+
+HITS_MAX = 100
+RECORDS_MAX = 250_000
+BYTES_MAX = 256 * 1024 * 1024
+SECONDS_MAX = 10.0
+WINDOW_BYTES = 16 * 1024 * 1024
+"""Target bytes of one window of a search from the newest records."""
+WINDOW_RECORDS = 50_000
+SHRINKS_MAX = 2
+"""Maximum retries, with a smaller window, of a first window that reaches a limit."""
+POLL_S = 0.5
+READ_OPTIONS: Mapping[str, Any] = {
+    "start": "earliest",
+    "auto_commit": False,
+    "fetch_max_bytes": 8 * 1024 * 1024,
+    "partition_fetch_bytes": 1024 * 1024,
+}
+
+Ranges = dict[TopicPartition, tuple[int, int]]
+"""The first offset to read and the end (exclusive) of each partition."""
+Stop = Literal["end", "hits", "records", "bytes", "seconds"]
+
+
+class Found(NamedTuple):
+    """``rows`` are the hits; ``left`` are the ranges that were not read; ``stop`` says why the
+    search ended: at the end of its range, or by a limit."""
+
+    rows: list[Row]
+    records: int
+    size_bytes: int
+    seconds: float
+    stop: Stop
+    left: Ranges
+
+
+class SearchBudget:
+    """Counts the bytes and records of a search, and its limits."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self.records = self.size_bytes = 0
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._began
+
+    def count(self, batch: pa.RecordBatch) -> None:
+        self.records += batch.num_rows
+        self.size_bytes += batch.nbytes
+
+    @property
+    def spent(self) -> Stop | None:
+        """Return the limit that is reached; None if the search may continue."""
+        if self.records >= RECORDS_MAX:
+            return "records"
+        if self.size_bytes >= BYTES_MAX:
+            return "bytes"
+        return "seconds" if self.seconds >= SECONDS_MAX else None
+
+
+def open_consumer(bus: Bus, ranges: Ranges) -> Consumer:
+    """Return a consumer without a group of the partitions of a search."""
+    return bus.consumer(partitions=list(ranges), **READ_OPTIONS)
+
+
+def batches(
+    consumer: Consumer, ranges: Ranges, budget: SearchBudget, *, headers: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the ranges, until their ends or a limit of the search is reached.
+
+    Before each batch is yielded, the function moves the first offsets in ``ranges`` behind it, and
+    removes the ranges that are read to their end.
+    """
+    for tp, (first, _) in ranges.items():
+        consumer.seek(tp, first)
+        consumer.resume(tp)
+    idle = [tp for tp in consumer.assignment() if tp not in ranges]
+    if idle:
+        consumer.pause(*idle)
+    ends = {tp: end for tp, (_, end) in ranges.items()}
+    while ranges and budget.spent is None:
+        batch = consumer.poll_arrow(POLL_S, headers=headers)
+        budget.count(batch)
+        for tp in list(ranges):
+            position = consumer.position(tp)
+            if position >= ends[tp]:
+                del ranges[tp]
+                consumer.pause(tp)
+            else:
+                ranges[tp] = (max(position, ranges[tp][0]), ends[tp])
+        if batch.num_rows:
+            yield _before(batch, ends)
+
+
+def _before(batch: pa.RecordBatch, ends: Mapping[TopicPartition, int]) -> pa.RecordBatch:
+    """Return the rows before the ends: the last batch of a range may reach beyond it."""
+    numbers = pa.array([tp.partition for tp in ends], pa.int32())
+    limits = pa.array(list(ends.values()), pa.int64())
+    partitions = batch.column("partition").cast(pa.int32())
+    index = pc.index_in(partitions, value_set=numbers)
+    return batch.filter(pc.less(batch.column("offset"), limits.take(index)))
+
+
+def forward(bus: Bus, ranges: Ranges, wanted: Wanted) -> Found:
+    """Search from the beginning of the ranges, in the order of offsets of each partition."""
+    left, budget = dict(ranges), SearchBudget()
+    rows: list[Row] = []
+    if not left:
+        return Found(rows, 0, 0, 0.0, "end", left)
+    with open_consumer(bus, ranges) as consumer:
+        for batch in batches(consumer, left, budget):
+            hits = rows_of(wanted.select(batch))
+            room = HITS_MAX - len(rows)
+            rows += hits[:room]
+            for row in reversed(hits[room:]):
+                tp = TopicPartition(row["topic"], row["partition"])
+                left[tp] = (row["offset"], ranges[tp][1])
+            if len(rows) >= HITS_MAX:
+                break
+    return _found(rows, budget, left)
+
+
+def newest(bus: Bus, ranges: Ranges, wanted: Wanted, record_bytes: float) -> Found:
+    """Search from the end of the ranges back, window by window; the newest hits come first.
+
+    ``record_bytes`` is the mean size of a record, which sets the windows.
+    """
+    left, budget = dict(ranges), SearchBudget()
+    rows: list[Row] = []
+    shrinks = 0
+    if not left:
+        return Found(rows, 0, 0, 0.0, "end", left)
+    window = _first_window(len(ranges), wanted)
+    most = max(1, min(WINDOW_RECORDS, int(WINDOW_BYTES / max(record_bytes, 1))) // len(ranges))
+    with open_consumer(bus, ranges) as consumer:
+        while left and len(rows) < HITS_MAX and budget.spent is None:
+            window = min(window, most)
+            part = {tp: (max(first, end - window), end) for tp, (first, end) in left.items()}
+            begins = {tp: first for tp, (first, _) in part.items()}
+            hits: list[Row] = []
+            for batch in batches(consumer, part, budget):
+                hits += rows_of(wanted.select(batch))
+            if part:
+                # A limit ended the window in its middle, so its hits are not complete.
+                if window == 1 or left != ranges or shrinks == SHRINKS_MAX:
+                    break
+                window, shrinks, budget = max(1, window // 16), shrinks + 1, SearchBudget()
+                continue
+            rows, dropped = _newest_of(rows + hits)
+            left = {
+                tp: (left[tp][0], dropped.get(tp, begin))
+                for tp, begin in begins.items()
+                if dropped.get(tp, begin) > left[tp][0]
+            }
+            window *= 8
+    return _found(rows, budget, left)
+
+
+def _first_window(partitions: int, wanted: Wanted) -> int:
+    if wanted.is_everything:
+        return max(1, min(HITS_MAX, WINDOW_RECORDS // partitions))
+    return max(1, 2000 // partitions)
+
+
+def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
+    """Return the newest hits, newest first, and for each partition with a dropped hit the end
+    offset of the next search.
+
+    Within a partition the order is that of offsets, whatever its timestamps are: only then are the
+    dropped hits a prefix, which the next search finds again.
+    """
+    times: dict[int, int] = {}
+    timed = []
+    for row in sorted(rows, key=lambda row: row["offset"]):
+        at = times[row["partition"]] = max(times.get(row["partition"], -1), row["timestamp_ms"])
+        timed.append((at, row["offset"], row["partition"], row))
+    timed.sort(key=lambda each: each[:3], reverse=True)
+    ends: dict[TopicPartition, int] = {}
+    for _, offset, partition, row in timed[HITS_MAX:]:
+        tp = TopicPartition(row["topic"], partition)
+        ends[tp] = max(ends.get(tp, 0), offset + 1)
+    return [row for _, _, _, row in timed[:HITS_MAX]], ends
+
+
+def _found(rows: list[Row], budget: SearchBudget, left: Ranges) -> Found:
+    stop: Stop = "end"
+    if left:
+        stop = "hits" if len(rows) >= HITS_MAX else budget.spent or "hits"
+    return Found(rows, budget.records, budget.size_bytes, budget.seconds, stop, left)
+
+
+def as_text(ranges: Ranges) -> str:
+    """Return ranges as a field of a link: 0.12.40-1.5.30."""
+    return "-".join(f"{tp.partition}.{first}.{end}" for tp, (first, end) in sorted(ranges.items()))

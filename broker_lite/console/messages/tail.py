@@ -1,0 +1,91 @@
+"""Live tail: new records as server-sent events, from a consumer without a group.
+
+An event has at most 50 records, ten events are sent a second, and an event counts the records that
+it skipped. Its id holds the positions of all partitions, so a browser that connects again gets no
+record twice and misses none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from broker_lite.bus.blocking import Bus
+from broker_lite.client.consuming.consumer import Consumer
+from broker_lite.client.record_files import Row, rows_of
+from broker_lite.console.messages.asked import is_offset
+from broker_lite.console.messages.matching import Wanted
+from broker_lite.console.messages.search import READ_OPTIONS
+from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
+
+ROWS_MAX = 50
+PAUSE_S = 0.1
+"""Seconds between two events."""
+WAIT_S = 0.5
+"""Seconds that a poll waits for records; a closed tail is detected after this time."""
+
+
+class Update:
+    """One event: rows, and the records that were skipped since the event before."""
+
+    __slots__ = ("event_id", "rows", "skipped")
+
+    def __init__(self, rows: list[Row], skipped: int, event_id: str) -> None:
+        self.rows = rows
+        self.skipped = skipped
+        self.event_id = event_id
+
+
+class LiveTail:
+    """Reads the partitions of a topic from their end, or from the positions of an event's id."""
+
+    def __init__(
+        self, bus: Bus, tps: list[TopicPartition], wanted: Wanted, event_id: str = ""
+    ) -> None:
+        self._wanted = wanted
+        begins = positions_of(event_id, tps)
+        missing = [tp for tp in tps if tp not in begins]
+        if missing:
+            ends = bus.admin.list_offsets(dict.fromkeys(missing, LATEST_TIMESTAMP))
+            begins |= {tp: row.offset for tp, row in ends.items()}
+        self._consumer: Consumer = bus.consumer(partitions=tps, **READ_OPTIONS)
+        for tp, at in begins.items():
+            self._consumer.seek(tp, at)
+
+    def updates(self, clock: Callable[[], float] = time.monotonic) -> Iterator[Update | None]:
+        """Yield events without end; None if no records arrived. Raises UnknownTopicOrPartitionError
+        once the topic is deleted."""
+        while True:
+            until_s = clock() + PAUSE_S
+            rows: list[Row] = []
+            skipped = 0
+            wait_s = WAIT_S
+            while True:
+                batch = self._wanted.select(self._consumer.poll_arrow(wait_s, headers=True))
+                skipped += max(0, batch.num_rows - ROWS_MAX)
+                rows += rows_of(batch.slice(max(0, batch.num_rows - ROWS_MAX)))
+                wait_s = until_s - clock()
+                if wait_s <= 0:
+                    break
+            skipped += max(0, len(rows) - ROWS_MAX)
+            yield Update(rows[-ROWS_MAX:], skipped, self._event_id()) if rows else None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _event_id(self) -> str:
+        positions = sorted(self._consumer.positions().items())
+        return "-".join(f"{tp.partition}.{at}" for tp, at in positions)
+
+
+def positions_of(event_id: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the positions that an event's id holds. Partitions without one are absent."""
+    found = {}
+    known = {tp.partition: tp for tp in tps}
+    for part in event_id.split("-"):
+        partition, dot, at = part.partition(".")
+        if dot and is_offset(partition) and is_offset(at):
+            tp = known.get(int(partition))
+            if tp is not None:
+                found[tp] = int(at)
+    return found

@@ -1,0 +1,125 @@
+"""Keys and values as a person reads them: JSON, text or hexadecimal bytes, and cut. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, NamedTuple
+
+CUT_BYTES = 16 * 1024
+"""Bytes of a value that a page shows."""
+PAGE_BYTES = 192 * 1024
+"""Maximum bytes of all values on a page; with more records, each value gets fewer bytes."""
+LEAST_BYTES = 512
+PRETTY_TIMES = 8
+"""Maximum length of indented JSON as a multiple of the value's length; ``LEAST_BYTES`` are always
+allowed."""
+HEX_BYTES = 1024
+HEADERS_MAX = 100
+"""Headers of a record that a page shows. They share the bytes of its value."""
+HEADER_BYTES = 32
+"""Minimum bytes that a page shows of each header."""
+PREVIEW = 180
+"""Characters of a value in its row of the table."""
+FIELDS_MAX = 10
+"""Columns that JSON objects are shown as."""
+_CONTROLS = dict.fromkeys([*range(32), 127])
+for _allowed in (9, 10, 13):
+    del _CONTROLS[_allowed]
+
+
+class Shown(NamedTuple):
+    """A key, value or header. ``text`` is what a page shows, at most ``cut`` bytes of it."""
+
+    form: Literal["null", "text", "json", "binary", "hidden"]
+    text: str
+    size_bytes: int
+    is_cut: bool
+
+
+HIDDEN = Shown("hidden", "hidden", 0, False)
+
+
+def cut_for(rows: int) -> int:
+    """Return the maximum bytes of each value on a page with ``rows`` rows."""
+    return min(CUT_BYTES, max(LEAST_BYTES, PAGE_BYTES // max(rows, 1)))
+
+
+def shown(value: bytes | None, cut: int = CUT_BYTES) -> Shown:
+    """Return a value for people. Bytes that are no UTF-8 text are shown as hexadecimal."""
+    if value is None:
+        return Shown("null", "null", 0, False)
+    part = value[:cut]
+    is_cut = len(part) < len(value)
+    # The cut may be in the middle of a character.
+    text = part.decode("utf-8", "ignore" if is_cut else "replace")
+    is_text = "\ufffd" not in text and (is_cut or text.encode() == part)
+    if is_cut and is_text:
+        is_text = len(part) - len(text.encode()) < 4
+    if not is_text or text.translate(_CONTROLS) != text:
+        most = min(cut, HEX_BYTES)
+        return Shown("binary", hexadecimal(value[:most]), len(value), len(value) > most)
+    if not is_cut and value[:1] in (b"{", b"["):
+        try:
+            return Shown("json", _indented(text), len(value), False)
+        except (ValueError, RecursionError):
+            pass
+    return Shown("text", text, len(value), is_cut)
+
+
+def _indented(text: str) -> str:
+    """Return JSON in indented lines. Raises ValueError if the text is no JSON, has a surrogate
+    without its pair (RFC 8259, 8.2), which no page can contain, or would become too long."""
+    left = max(LEAST_BYTES, PRETTY_TIMES * len(text))
+    parts = []
+    for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(json.loads(text)):
+        left -= len(part.encode())
+        if left < 0:
+            raise ValueError("the indented text is too long")
+        parts.append(part)
+    return "".join(parts)
+
+
+def preview(text: str) -> str:
+    """Return the beginning of a text in one line."""
+    line = " ".join(text[: 2 * PREVIEW].split())
+    return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
+
+
+def hexadecimal(value: bytes) -> str:
+    """Return lines of 16 bytes with their offset and their printable characters."""
+    lines = []
+    for first in range(0, len(value), 16):
+        part = value[first : first + 16]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{first:06x}  {part.hex(' '):<47}  {letters}")
+    return "\n".join(lines)
+
+
+def fields_of(rows: list[Shown]) -> list[str]:
+    """Return the fields of JSON objects, in the order of their first use; at most ten."""
+    found: dict[str, None] = {}
+    for row in rows:
+        loaded = _object(row)
+        for name in loaded or ():
+            found.setdefault(name)
+        if len(found) > FIELDS_MAX:
+            break
+    return list(found)[:FIELDS_MAX]
+
+
+def cells(row: Shown, fields: list[str]) -> list[str]:
+    """Return the fields of a value as texts; empty for an absent one."""
+    loaded = _object(row)
+    return ["" if loaded is None or name not in loaded else _cell(loaded[name]) for name in fields]
+
+
+def _object(row: Shown) -> dict[str, Any] | None:
+    if row.form != "json":
+        return None
+    loaded = json.loads(row.text)
+    return loaded if isinstance(loaded, dict) else None
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"

@@ -1,0 +1,180 @@
+"""The input of a page: the cluster's reading, limited to the viewer's permissions, and the
+request's fields."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from broker_lite.bus.blocking import Bus
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.administration.many_groups import GroupLag
+from broker_lite.client.operations.cluster import TopicMetadata
+from broker_lite.console.sessions import Viewer, Visible
+from broker_lite.console.settings import ConsoleSettings
+from broker_lite.errors import (
+    GroupIdNotFoundError,
+    InvalidRequestError,
+    SearchLimitError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.observing.sampler import (
+    ClusterReading,
+    GroupReading,
+    Sampler,
+    topic_lags,
+    total_lag,
+)
+from broker_lite.observing.verdict import causes
+
+Data = dict[str, Any]
+"""The content of a page: texts, numbers, lists and dictionaries, as its JSON twin shows them."""
+
+
+PAGE_MS = 3000
+"""Milliseconds in which the brokers must answer a page; a change has ``ANSWER_MS``."""
+WAIT_S = 2.0
+"""Seconds that a search waits for another one to end."""
+SEARCHES, TAILS, DOWNLOADS = 3, 5, 8
+"""Maximum searches or exports, tails, and downloads at once. The file of a download takes space in
+the temporary folder."""
+
+
+class Desk:
+    """Admits a limited number of searches and tails. Any thread."""
+
+    def __init__(self) -> None:
+        self.searches = threading.Semaphore(SEARCHES)
+        self.tails = threading.Semaphore(TAILS)
+        self.downloads = threading.Semaphore(DOWNLOADS)
+
+    @contextlib.contextmanager
+    def search(self) -> Iterator[None]:
+        """Run a search in this context. Raises SearchLimitError."""
+        if not self.searches.acquire(timeout=WAIT_S):
+            raise SearchLimitError(f"{SEARCHES} searches or exports run already; try again soon")
+        try:
+            yield
+        finally:
+            self.searches.release()
+
+
+class PageRequest(NamedTuple):
+    """A request for a page."""
+
+    reading: ClusterReading
+    sampler: Sampler
+    viewer: Viewer
+    settings: ConsoleSettings
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    desk: Desk
+
+    @property
+    def bus(self) -> Bus:
+        return self.viewer.bus
+
+    @property
+    def admin(self) -> Admin:
+        """The viewer's administration client, for the reads of a page."""
+        return self.bus.admin.within(PAGE_MS)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the viewer may see totals of the whole cluster."""
+        visible = self.viewer.visible
+        return visible is None or visible.describes_cluster
+
+    def may_describe(self, topic: str) -> bool:
+        """Whether the viewer may know the name of the topic."""
+        visible = self.viewer.visible
+        return visible is None or topic in visible.topics
+
+    def topic(self) -> TopicMetadata:
+        """Return the topic that the path names. Raises UnknownTopicOrPartitionError."""
+        name = self.path["topic"]
+        found = self.reading.sample.view.topics.get(name)
+        if found is None or found.error is not None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} does not exist, or you may not describe it. A new topic shows "
+                "here within seconds"
+            )
+        return found
+
+    def group(self) -> GroupReading:
+        """Return the group that the path names. Raises GroupIdNotFoundError."""
+        name = self.path["group"]
+        found = self.reading.groups.get(name)
+        if found is None:
+            raise GroupIdNotFoundError(
+                f"group {name!r} does not exist, or you may not describe it. A new group shows "
+                "here within seconds"
+            )
+        return found
+
+    def number(self, key: str, default: int | None = None) -> int | None:
+        """Return a field as a number that is not negative. Raises InvalidRequestError."""
+        text = self.query.get(key, "").strip()
+        if not text:
+            return default
+        if not text.isascii() or not text.isdigit() or len(text) > 18:
+            raise InvalidRequestError(f"{key}={text[:40]!r}: give a number")
+        return int(text)
+
+
+def seen_by(reading: ClusterReading, visible: Visible | None) -> ClusterReading:
+    """Return a reading without the topics, groups and disks that the viewer may not describe."""
+    if visible is None:
+        return reading
+    sample = reading.sample
+    view = replace(
+        sample.view,
+        topics={
+            name: topic for name, topic in sample.view.topics.items() if name in visible.topics
+        },
+    )
+    sample = sample._replace(
+        view=view,
+        moves={tp: move for tp, move in sample.moves.items() if tp.topic in visible.topics},
+        log_dirs=sample.log_dirs if visible.describes_cluster else (),
+    )
+    groups, lags = _groups_seen_by(reading, visible)
+    most = topic_lags(lags)
+    topics = {
+        name: row._replace(lag=most.get(name))
+        for name, row in reading.topics.items()
+        if name in visible.topics
+    }
+    return reading._replace(
+        sample=sample,
+        causes=tuple(causes(sample)),
+        starts={tp: at for tp, at in reading.starts.items() if tp.topic in visible.topics},
+        ends={tp: at for tp, at in reading.ends.items() if tp.topic in visible.topics},
+        topics=topics,
+        groups=groups,
+        lags=lags,
+        records_per_s=sum(row.records_per_s for row in topics.values()),
+    )
+
+
+def _groups_seen_by(
+    reading: ClusterReading, visible: Visible
+) -> tuple[dict[str, GroupReading], dict[str, GroupLag]]:
+    """Return visible groups without their partitions of hidden topics, and sums over the others."""
+    groups, lags = {}, {}
+    for name, row in reading.groups.items():
+        if name not in visible.groups:
+            continue
+        parts = {
+            tp: part
+            for tp, part in reading.lags[name].partitions.items()
+            if tp.topic in visible.topics
+        }
+        lag, lag_s = total_lag(parts.values())
+        names = tuple(topic for topic in row.topics if topic in visible.topics)
+        groups[name] = row._replace(topics=names, lag=lag, lag_s=lag_s)
+        lags[name] = reading.lags[name]._replace(partitions=parts)
+    return groups, lags

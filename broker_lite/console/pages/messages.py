@@ -1,0 +1,41 @@
+"""The records of a topic: the newest ones, or the hits of a search."""
+
+from __future__ import annotations
+
+import time
+
+from broker_lite.console.messages.asked import CONTINUED_MAX, asked, search
+from broker_lite.console.messages.rows import as_fields, shown_rows
+from broker_lite.console.messages.search import as_text
+from broker_lite.console.page_request import Data, PageRequest
+from broker_lite.console.pages.topics import facts
+
+VIEWS = ("records", "fields")
+
+
+def messages(request: PageRequest) -> Data:
+    what = asked(request)
+    with request.desk.search():
+        found = search(request, what, int(time.time() * 1000))
+    rows = shown_rows(found.rows, hides_payloads=request.settings.hides_payloads)
+    view = request.query.get("view", VIEWS[0])
+    view = view if view in VIEWS else VIEWS[0]
+    return {
+        "topic": facts(request),
+        "records": rows,
+        "fields": as_fields(rows) if view == "fields" else None,
+        "search": {
+            "partition": request.query.get("partition", ""),
+            "from": what.begin,
+            "at": what.at,
+            "view": view,
+            **what.wanted._asdict(),
+        },
+        "covered": {
+            "records": found.records,
+            "size_bytes": found.size_bytes,
+            "seconds": round(found.seconds, 3),
+            "stop": found.stop,
+        },
+        "left": as_text(found.left) if len(found.left) <= CONTINUED_MAX else "",
+    }

@@ -1,0 +1,72 @@
+"""The overview: the verdict, traffic, lag and disks, the busiest topics and the groups behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.console.page_request import Data, PageRequest
+from broker_lite.console.pages.brokers import broker_rows
+from broker_lite.observing.sampler import LAG, RECORDS, SIZE, ClusterReading
+from broker_lite.observing.verdict import partitions
+
+FIRST = 5
+"""Topics and groups on the overview."""
+
+
+def overview(ask: PageRequest) -> Data:
+    reading = ask.reading
+    totals = ask.sampler.totals if ask.sees_all else None
+    topics = sorted(reading.topics.values(), key=lambda row: (-row.records_per_s, row.name))
+    groups = sorted(reading.groups.values(), key=lambda row: (-(row.lag or 0), row.name))
+    return {
+        "state": reading.state,
+        "summary": _summary(reading),
+        "causes": [cause._asdict() for cause in reading.causes],
+        "cluster": _facts(reading),
+        "totals": {
+            "records_per_s": reading.records_per_s,
+            "size_bytes": reading.size_bytes,
+            "lag": reading.lag,
+            "disk": _disk(reading),
+        },
+        "history": {
+            name: [] if totals is None else totals.values(name) for name in (RECORDS, SIZE, LAG)
+        },
+        "topics": [row._asdict() for row in topics[:FIRST]],
+        "groups": [row._asdict() for row in groups[:FIRST]],
+        "brokers": broker_rows(reading),
+    }
+
+
+def _summary(reading: ClusterReading) -> dict[str, int]:
+    rows = partitions(reading.sample)
+    return {
+        "brokers": len(reading.sample.view.brokers),
+        "topics": len(reading.topics),
+        "partitions": len(rows),
+        "healthy": sum(row.state == "ok" for row in rows),
+        "groups": len(reading.groups),
+    }
+
+
+def _facts(reading: ClusterReading) -> dict[str, Any]:
+    view = reading.sample.view
+    return {
+        "cluster_id": view.cluster_id,
+        "controller": view.controller_id if view.controller_id in view.brokers else None,
+        "moves": len(reading.sample.moves),
+    }
+
+
+def _disk(reading: ClusterReading) -> dict[str, float] | None:
+    """Return the fullest disk of the cluster; None if no broker reports its disk."""
+    known = [row for row in reading.sample.log_dirs if row.total_bytes > 0]
+    if not known:
+        return None
+    fullest = min(known, key=lambda row: row.usable_bytes / row.total_bytes)
+    return {
+        "broker": fullest.broker_id,
+        "used": 1 - fullest.usable_bytes / fullest.total_bytes,
+        "free_bytes": fullest.usable_bytes,
+        "total_bytes": fullest.total_bytes,
+    }

@@ -1,0 +1,64 @@
+"""Transactional ids, and open transactions that hold back readers of committed records."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from broker_lite.client.administration import transactions as found
+from broker_lite.console.lists import Column, listing
+from broker_lite.console.page_request import Data, PageRequest
+from broker_lite.errors import LogbusError
+
+IDS = (
+    Column("name", "Transactional id"),
+    Column("state", "State"),
+    Column("producer", "Producer id", "id"),
+    Column("coordinator", "Coordinator", "id"),
+)
+OPEN_MAX = 100
+"""Open transactions that the page lists; the longest open ones come first."""
+
+
+def transactions(request: PageRequest) -> Data:
+    admin = request.admin
+    rows = [
+        {
+            "name": row.transactional_id,
+            "state": row.state,
+            "producer": row.producer_id,
+            "coordinator": row.coordinator,
+        }
+        for row in admin.run(found.list_transactions)
+    ]
+    opened, refusal = _open(request)
+    return {
+        "transactions": listing(rows, IDS, request.query, sort="name"),
+        "open": opened,
+        "open_refusal": refusal,
+    }
+
+
+def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
+    """Return the transactions that hold back the last stable offset, or why they are unknown."""
+    view = request.reading.sample.view
+    tps = [tp for name in view.topics for tp in view.partitions_of(name) if view.leader(tp)]
+    try:
+        holders = request.admin.run(
+            lambda cluster, deadline_ms: found.holders(cluster, tps, deadline_ms)
+        )
+    except LogbusError as error:
+        return [], error.message
+    now_ms = time.time() * 1000
+    return [
+        {
+            "topic": holder.row.tp.topic,
+            "partition": holder.row.tp.partition,
+            "start_offset": holder.row.start_offset,
+            "id": None if holder.owner is None else holder.owner.transactional_id,
+            "producer": holder.row.producer_id,
+            "age_s": max(0.0, now_ms - holder.since_ms) / 1000,
+            "hangs": holder.is_hanging,
+        }
+        for holder in holders[:OPEN_MAX]
+    ], ""

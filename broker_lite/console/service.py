@@ -1,0 +1,98 @@
+"""Runs the console in the foreground until a signal ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from broker_lite.bus.blocking import Bus
+from broker_lite.console.application import Console
+from broker_lite.console.connections import ConsoleConnection
+from broker_lite.console.sessions import ANSWER_MS
+from broker_lite.console.settings import ConsoleSettings
+from broker_lite.errors import InvalidConfigError, PortInUseError
+from broker_lite.observing.sampler import Sampler
+
+STOP_S = 1
+"""Seconds that open requests, such as tails, may take at shutdown."""
+HEAD_BYTES_MAX = 16 * 1024
+"""Maximum bytes of a request's head."""
+REQUESTS_AT_ONCE = 100
+KEEP_ALIVE_S = 15
+BACKLOG = 100
+
+
+class ConsoleServer(uvicorn.Server):
+    """Ends at the first signal and returns; uvicorn would raise the signal again."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self.handle_exit)
+        yield
+
+
+def serve(bus: Bus, settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
+    """Serve the console until SIGINT or SIGTERM. ``ready`` gets its address once it listens.
+
+    Raises InvalidConfigError for an address that is not protected, PortInUseError.
+    """
+    settings.check(demands_login=bus.security.demands_login)
+    listener = _listen(settings.host, settings.port)
+    bus.admin.timeout_ms = ANSWER_MS
+    sampler = Sampler(bus.admin, interval_s=settings.interval_s).start()
+    console = Console(bus, sampler, settings)
+    config = uvicorn.Config(
+        console.application(),
+        http=ConsoleConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        limit_concurrency=REQUESTS_AT_ONCE,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+    )
+    ready(address(settings, listener))
+    try:
+        ConsoleServer(config).run(sockets=[listener])
+    finally:
+        sampler.stop()
+        console.sessions.close()
+
+
+def address(settings: ConsoleSettings, listener: socket.socket) -> str:
+    """Return the URL of the console."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{settings.scheme}://{host}:{listener.getsockname()[1]}/"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(BACKLOG)
+    except socket.gaierror as error:
+        raise InvalidConfigError(f"--host {host}: {error.strerror}") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                f"port {port} of {host} is in use. Choose another with --port, or any free one "
+                "with --port 0"
+            ) from None
+        raise InvalidConfigError(f"--host {host} --port {port}: {error.strerror}") from None
+    return listener

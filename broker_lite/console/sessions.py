@@ -1,0 +1,283 @@
+"""Sessions of the console: logins, tokens against forged forms, and the names that a user may see.
+
+Where the brokers demand a login, users sign in with their SCRAM user, and the console acts over
+connections of that user: the cluster's ACLs decide. Elsewhere every browser of this machine is
+served. A password stays in memory until its session ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from broker_lite.bus.blocking import Bus
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.config.secret import Secret
+from broker_lite.console.settings import ConsoleSettings
+from broker_lite.errors import (
+    LogbusError,
+    RetriableError,
+    SaslAuthenticationError,
+    ThrottlingQuotaExceededError,
+)
+from broker_lite.security.plain import parse_basic
+
+logger = logging.getLogger("logbus.console")
+
+IDLE_S = 30 * 60.0
+"""Seconds without a request after which a session ends; the refresh of an open page does not
+count."""
+LIFE_S = 12 * 3600.0
+"""Seconds after its login at which a session ends."""
+SESSIONS_MAX = 100
+"""Maximum sessions; a new one ends the session that was idle for longest."""
+LOGINS_AT_ONCE = 4
+"""Maximum concurrent logins; each costs the broker and the console thousands of hashes."""
+VISIBLE_S = 10.0
+"""Seconds for which the names that a user may describe are cached."""
+VISIBLE_WAIT_S = 2.0
+"""Seconds for which one request of a session waits for a refresh of these names."""
+ANSWER_MS = 10_000
+"""Milliseconds in which the brokers must answer a user's page or change."""
+USER_MAX, PASSWORD_MAX = 256, 1024
+
+
+class TooManyLoginsError(ThrottlingQuotaExceededError):
+    """The console runs as many logins as it may at once."""
+
+
+class Visible(NamedTuple):
+    """The names that a user may describe, and whether the user may describe the cluster."""
+
+    topics: frozenset[str]
+    groups: frozenset[str]
+    describes_cluster: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """The person behind a request. ``user`` is empty and ``visible`` None without logins.
+
+    ``is_old``: the brokers did not answer, so ``visible`` has the last known names.
+    """
+
+    bus: Bus
+    token: str
+    may_change: bool
+    user: str = ""
+    visible: Visible | None = None
+    is_old: bool = False
+
+
+@dataclass(slots=True)
+class _Session:
+    user: str
+    bus: Bus
+    used_s: float
+    visible: Visible
+    asked_s: float
+    begun_s: float
+    asking: Future[Visible] | None = None
+    is_old: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Sessions:
+    """All sessions of one console. Any thread; ``clock`` returns monotonic seconds."""
+
+    def __init__(
+        self, bus: Bus, settings: ConsoleSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.demands_login = bus.security.demands_login
+        self._bus = bus
+        self._settings = settings
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._logins = threading.Semaphore(LOGINS_AT_ONCE)
+        self._sessions: dict[str, _Session] = {}
+        self._scrapers: dict[str, str] = {}
+        """The session of each HTTP Basic login, by a keyed hash of user and password."""
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie: consoles on several ports of a host share its cookies."""
+        return f"logbus_console_{self._settings.port}"
+
+    def new_id(self) -> str:
+        """Return a cookie's value for a browser that has none."""
+        return secrets.token_urlsafe(32)
+
+    def token(self, session_id: str) -> str:
+        """Return the token that a form of this browser must send."""
+        return hmac.new(self._key, session_id.encode(), hashlib.sha256).hexdigest()
+
+    def is_genuine(self, session_id: str, token: str) -> bool:
+        """Return whether a form's token belongs to the browser's cookie."""
+        return bool(session_id) and hmac.compare_digest(
+            self.token(session_id).encode(), token.encode()
+        )
+
+    def viewer(self, session_id: str, *, renews: bool = True) -> Viewer | None:
+        """Return the viewer with this cookie; None if the browser must sign in. ``renews``: the
+        request restarts the session's idle time."""
+        token, may_change = self.token(session_id), self._settings.changes
+        if not self.demands_login:
+            return Viewer(self._bus, token, may_change)
+        session = self._find(session_id, renews=renews)
+        if session is None:
+            return None
+        try:
+            visible = self._visible(session)
+        except SaslAuthenticationError:
+            # The password was changed, or the user deleted.
+            self.sign_out(session_id)
+            return None
+        return Viewer(session.bus, token, may_change, session.user, visible, session.is_old)
+
+    def has(self, session_id: str) -> bool:
+        """Return whether the session is valid, without renewing it; True without logins."""
+        with self._lock:
+            self._end_idle()
+            return not self.demands_login or session_id in self._sessions
+
+    def sign_in(self, user: str, password: str) -> str:
+        """Log in at a broker and return the new session's id. Raises SaslAuthenticationError,
+        TooManyLoginsError."""
+        if not 0 < len(user) <= USER_MAX or not 0 < len(password) <= PASSWORD_MAX:
+            raise SaslAuthenticationError("give a user and its password")
+        # Waiting here would hold the threads that serve pages.
+        if not self._logins.acquire(blocking=False):
+            raise TooManyLoginsError(f"{LOGINS_AT_ONCE} logins run already; try again soon")
+        try:
+            bus = _bus_of(self._bus, user, password)
+            try:
+                visible = _describable(bus)
+            except BaseException:
+                bus.close()
+                raise
+        finally:
+            self._logins.release()
+        session_id = self.new_id()
+        with self._lock:
+            self._end_idle()
+            while len(self._sessions) >= SESSIONS_MAX:
+                oldest = min(self._sessions, key=lambda each: self._sessions[each].used_s)
+                self._sessions.pop(oldest).bus.close()
+            now = self._clock()
+            self._sessions[session_id] = _Session(user, bus, now, visible, now, now)
+        return session_id
+
+    def scraper(self, authorization: str) -> Viewer:
+        """Return the viewer of an HTTP Basic header. Its session is reused while the password is
+        right. Raises SaslAuthenticationError, TooManyLoginsError, and errors of the brokers.
+        """
+        claim = parse_basic(authorization)
+        key = hmac.new(self._key, "\0".join(claim).encode(), hashlib.sha256).hexdigest()
+        viewer = self.viewer(self._scrapers.get(key, ""))
+        if viewer is None:
+            session_id = self.sign_in(claim.user, claim.password)
+            with self._lock:
+                known = {
+                    key: each for key, each in self._scrapers.items() if each in self._sessions
+                }
+                self._scrapers = known | {key: session_id}
+            viewer = self.viewer(session_id)
+            assert viewer is not None
+        return viewer
+
+    def sign_out(self, session_id: str) -> None:
+        """End a session and delete its password."""
+        with self._lock:
+            session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.bus.close()
+
+    def close(self) -> None:
+        """End all sessions."""
+        for session_id in list(self._sessions):
+            self.sign_out(session_id)
+
+    def _find(self, session_id: str, *, renews: bool) -> _Session | None:
+        with self._lock:
+            self._end_idle()
+            session = self._sessions.get(session_id)
+            if session is not None and renews:
+                session.used_s = self._clock()
+            return session
+
+    def _end_idle(self) -> None:
+        now = self._clock()
+        for session_id, session in list(self._sessions.items()):
+            if now - session.used_s > IDLE_S or now - session.begun_s > LIFE_S:
+                self._sessions.pop(session_id).bus.close()
+
+    def _visible(self, session: _Session) -> Visible:
+        """Return the names that the user may describe, or the last known names if the brokers do
+        not answer within VISIBLE_WAIT_S."""
+        with session.lock:
+            is_due = self._clock() - session.asked_s > VISIBLE_S and session.asking is None
+            if is_due:
+                session.asked_s = self._clock()
+                session.asking = _begin(_describable, session.bus)
+            asking = session.asking
+        if asking is None:
+            return session.visible
+        try:
+            session.visible = asking.result(VISIBLE_WAIT_S if is_due else 0)
+            session.asking, session.is_old = None, False
+        except TimeoutError:
+            session.is_old |= is_due
+        except RetriableError as error:
+            session.asking, session.is_old = None, True
+            logger.warning("the names that %r may describe are old: %s", session.user, error)
+        return session.visible
+
+
+def _begin(function: Callable[[Bus], Visible], bus: Bus) -> Future[Visible]:
+    """Call a function in a thread of its own, which does not delay the end of the process."""
+    future: Future[Visible] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function(bus))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="logbus-names", daemon=True).start()
+    return future
+
+
+def _bus_of(service: Bus, user: str, password: str) -> Bus:
+    security: ClientSecurity = replace(service.security, username=user, secret=Secret(password))
+    made = Bus(
+        service.bootstrap_servers, client_id=service.client_id, options={}, security=security
+    )
+    made.admin.timeout_ms = ANSWER_MS
+    return made
+
+
+def _describable(bus: Bus) -> Visible:
+    """Return the names that the brokers list for the user, which are those that the user may
+    describe."""
+    view = bus.admin.cluster()
+    topics = frozenset(name for name, topic in view.topics.items() if topic.error is None)
+    groups = frozenset(row.group for row in bus.admin.list_groups())
+    return Visible(topics, groups, _may_describe_cluster(bus))
+
+
+def _may_describe_cluster(bus: Bus) -> bool:
+    """Return whether brokers show their data directories, which needs DESCRIBE on the cluster."""
+    try:
+        found = bus.admin.log_dirs()
+    except LogbusError:
+        return False
+    return any(row.error is None for row in found)

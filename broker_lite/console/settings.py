@@ -1,0 +1,78 @@
+"""The settings of a console: address, rights and names."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_lite.errors import InvalidConfigError
+
+PORT = 8088
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """``allowed_hosts`` are the names, without port, by which browsers may call the console."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    read_only: bool = False
+    """Serve no page that changes the cluster."""
+    allow_changes: bool = False
+    """Allow changes although the console is reached from other machines."""
+    interval_s: float = 5.0
+    """Seconds between two readings of the cluster."""
+    serves_pages: bool = True
+    """Without pages the console is only an exporter: /metrics and /healthz."""
+    compat: str = ""
+    """With "kafka_exporter", serve its metric names, too."""
+    by_partition: bool = False
+    """Serve metrics of partitions, too."""
+    hides_payloads: bool = False
+    """Show no keys, values or headers of records."""
+    allowed_hosts: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs of this machine reach the console."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def changes(self) -> bool:
+        """Whether pages may change the cluster."""
+        return not self.read_only and (self.is_loopback or self.allow_changes)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names that a Host header may have."""
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, own, *self.allowed_hosts))
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.certificate is None else "https"
+
+    def check(self, *, demands_login: bool) -> None:
+        """Raise InvalidConfigError if other machines could reach the console unprotected."""
+        if self.is_loopback:
+            return
+        lacking = []
+        if self.certificate is None:
+            lacking.append("TLS (--tls-certificate)")
+        if not demands_login:
+            lacking.append("brokers that demand a login (logbus up --secure)")
+        if lacking:
+            raise InvalidConfigError(
+                f"--host {self.host} is not loopback, and the console lacks "
+                f"{' and '.join(lacking)}. Keep --host 127.0.0.1, and reach it from "
+                f"elsewhere with: ssh -L {self.port}:127.0.0.1:{self.port} HOST"
+            )

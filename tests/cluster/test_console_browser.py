@@ -1,0 +1,220 @@
+"""The console in a real browser: light, dark and narrow, with and without scripts.
+
+Skipped without Chromium and chromedriver.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from support.console import RunningConsole
+from support.patience import until
+from support.webdriver import Browser
+
+from broker_lite.bus import Bus, connect
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(300)]
+
+HOSTILE = '"><img src=x onerror="document.title=`owned`"><script>document.title=`owned`</script>'
+TOPIC, GROUP = "browsed", "browsing"
+PAGES = (
+    "/",
+    "/brokers",
+    "/brokers/0",
+    "/topics",
+    "/topics?q=nothing-has-this-name",
+    "/topics/new",
+    f"/topics/{TOPIC}/messages",
+    f"/topics/{TOPIC}/messages?view=fields",
+    f"/topics/{TOPIC}/messages?text=absent",
+    f"/topics/{TOPIC}/partitions",
+    f"/topics/{TOPIC}/settings",
+    f"/topics/{TOPIC}/groups",
+    f"/topics/{TOPIC}/produce",
+    f"/topics/{TOPIC}/delete",
+    "/groups",
+    f"/groups/{GROUP}",
+    f"/groups/{GROUP}/move",
+    "/transactions",
+)
+LOOKS = {
+    "light": {"width": 1280},
+    "dark": {"width": 1280, "dark": True},
+    "narrow": {"width": 390, "height": 844},
+}
+CONTRAST_MIN = 4.5
+FAULTS = """
+const faults = [];
+function numbers(text) { return text.match(/[\\d.]+/g).map(Number); }
+function light([r, g, b]) {
+  const part = (v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+  return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+}
+function ground(element) {
+  for (let at = element; at; at = at.parentElement) {
+    const found = numbers(getComputedStyle(at).backgroundColor);
+    if (found.length < 4 || found[3] > 0.99) return found;
+  }
+  return [255, 255, 255];
+}
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const element = walker.currentNode.parentElement;
+  const box = element.getBoundingClientRect();
+  if (!walker.currentNode.data.trim() || !box.width || box.width < 3) continue;
+  const levels = [light(numbers(getComputedStyle(element).color)), light(ground(element))];
+  const ratio = (Math.max(...levels) + 0.05) / (Math.min(...levels) + 0.05);
+  if (ratio < arguments[0]) {
+    faults.push(`contrast ${ratio.toFixed(2)}: ${walker.currentNode.data.trim().slice(0, 40)}`);
+  }
+}
+for (const field of document.querySelectorAll("input:not([type=hidden]), select, textarea")) {
+  if (!field.labels.length) faults.push(`no label: ${field.name}`);
+}
+for (const table of document.querySelectorAll("table")) {
+  if (!table.caption) faults.push("a table without a caption");
+}
+for (const image of document.querySelectorAll("svg")) {
+  const hidden = image.getAttribute("aria-hidden") === "true";
+  if (!hidden && !image.getAttribute("aria-label")) faults.push("a picture without words");
+}
+if (document.querySelectorAll("h1").length !== 1) faults.push("not one h1");
+if (document.documentElement.scrollWidth > innerWidth) faults.push("wider than the window");
+return faults;
+"""
+
+
+@pytest.fixture(scope="module")
+def bus(cluster: LocalCluster) -> Iterator[Bus]:
+    with connect(cluster.bootstrap_servers) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def console(cluster: LocalCluster, bus: Bus) -> Iterator[RunningConsole]:
+    """A console of a cluster with one topic of hostile records and one group."""
+    bus.create_topic(TOPIC, partitions=3, if_not_exists=True)
+    with bus.producer() as producer:
+        for number in range(30):
+            value = json.dumps({"number": number, "text": HOSTILE})
+            producer.send(TOPIC, value.encode(), key=HOSTILE.encode(), headers=[("h", b"\\xff")])
+        producer.send(TOPIC, HOSTILE.encode(), headers=[(HOSTILE, HOSTILE.encode())])
+        producer.send(TOPIC, bytes(range(256)))
+    bus.admin.commit_offsets(GROUP, {TopicPartition(TOPIC, 0): 0})
+    running = RunningConsole(cluster.bootstrap_servers)
+    until(lambda: running.get(f"/groups/{GROUP}").status == 200, what="the group")
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    opened = Browser(tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Browser]:
+    """The browser with scripts, light and wide."""
+    browser.show()
+    browser.complaints()
+    yield browser
+    browser.allow_scripts(True)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_page_is_legible_and_logs_no_error(
+    page: Browser, console: RunningConsole, look: str
+) -> None:
+    page.show(**LOOKS[look])
+    found = {}
+    for path in PAGES:
+        page.open(console.url.rstrip("/") + path)
+        faults = [*page.run(FAULTS, CONTRAST_MIN), *page.complaints()]
+        if "owned" in page.title:
+            faults.append("a value ran as a script")
+        if faults:
+            found[path] = faults
+    assert not found
+
+
+def go(page: Browser, selector: str, address: str) -> None:
+    """Click, and wait for the page whose address ends so."""
+    page.click(selector)
+    until(lambda: page.url.endswith(address), what=address)
+    until(lambda: page.run("return document.readyState") == "complete", what="the page")
+
+
+def test_pages_work_without_scripts(page: Browser, console: RunningConsole, bus: Bus) -> None:
+    page.allow_scripts(False)
+    page.open(console.url)
+    go(page, 'nav a[href="/topics"]', "/topics")
+    page.type("#q", TOPIC)
+    go(page, ".find button", f"/topics?q={TOPIC}")
+    assert page.count("tbody tr") == 1
+    go(page, "tbody th a", f"/topics/{TOPIC}/messages")
+    page.click(".record summary")
+    assert page.count(".record[open]") == 1
+    page.type("#text", "number")
+    go(page, ".ask button.primary", "text=number&header=")
+    assert page.count("#records tbody tr") == 30
+
+    made = f"{console.url}topics/made-without-scripts"
+    page.open(f"{console.url}topics/new")
+    page.type("#name", "made-without-scripts")
+    go(page, "button.primary", "?done=topics-new")
+    assert "The topic is created." in page.text('[role="status"]')
+    page.open(f"{made}/delete")
+    go(page, ".buttons a", "/topics/made-without-scripts/messages")
+    assert "made-without-scripts" in bus.topics()
+    page.open(f"{made}/delete")
+    page.type("#typed", "made-without-scripts")
+    go(page, "button.danger", "?done=topics-topic-delete")
+    assert "The topic is deleted." in page.text('[role="status"]')
+    assert "made-without-scripts" not in bus.topics()
+
+
+def test_a_live_tail_shows_new_records_and_stops(
+    page: Browser, console: RunningConsole, bus: Bus
+) -> None:
+    page.open(f"{console.url}topics/{TOPIC}/messages")
+    page.click("#tail")
+
+    def sent() -> bool:
+        with bus.producer() as producer:
+            producer.send(TOPIC, f"live {HOSTILE}".encode())
+        return bool(page.count("tr.fresh"))
+
+    until(sent, what="a record in the tail")
+    shown = page.run("return document.querySelector('tr.fresh summary').innerText")
+    assert "live" in shown and "owned" not in page.title
+    page.click("#tail")
+    assert page.text("#tail") == "Live tail" and page.complaints() == []
+
+
+def test_page_refreshes_itself_and_keeps_typed_text(
+    page: Browser, console: RunningConsole, bus: Bus
+) -> None:
+    page.open(f"{console.url}topics?sort=name")
+    page.press("/")
+    assert page.run("return document.activeElement.id") == "q"
+    page.type("#q", "half a na")
+    bus.create_topic("appears-by-itself", if_not_exists=True)
+    shown = "return document.querySelector('tbody').innerText"
+    until(lambda: "appears-by-itself" in page.run(shown), what="the new topic")
+    assert page.run("return document.getElementById('q').value") == "half a na"
+    assert page.complaints() == []
+
+
+def test_page_reports_that_the_console_has_stopped(page: Browser, cluster: LocalCluster) -> None:
+    ending = RunningConsole(cluster.bootstrap_servers)
+    page.open(f"{ending.url}topics")
+    ending.close()
+    until(lambda: page.count("#warning"), what="the warning")
+    assert "does not answer" in page.text("#warning")
+    page.complaints()

@@ -1,0 +1,189 @@
+"""Changes from the console: plan, typed confirmation, CSRF tokens, and consoles that refuse
+changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from support.console import Answer, RunningConsole
+from support.patience import until
+
+from broker_lite.bus import Bus
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def console(cluster: LocalCluster) -> Iterator[RunningConsole]:
+    running = RunningConsole(cluster.bootstrap_servers)
+    until(lambda: running.get("/healthz").status == 200, what="the first reading")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def shown_topic(console: RunningConsole, topic: str) -> str:
+    until(lambda: console.get(f"/api/v1/topics/{topic}/settings").status == 200, what="the topic")
+    return topic
+
+
+def token(console: RunningConsole, path: str) -> str:
+    page = console.get(path)
+    assert page.status == 200, page.text
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', page.text)
+    assert found, page.text
+    return found[1]
+
+
+def change(console: RunningConsole, path: str, **fields: str) -> Answer:
+    return console.post(path, {"token": token(console, path), **fields})
+
+
+def test_a_topic_is_created_produced_to_altered_and_deleted(
+    console: RunningConsole, bus: Bus, topic: str
+) -> None:
+    name = f"{topic}-made"
+    made = change(
+        console,
+        "/topics/new",
+        name=name,
+        partitions="2",
+        replicas="3",
+        settings="retention.ms=86400000",
+    )
+    assert (made.status, made.headers["location"]) == (
+        303,
+        f"/topics/{name}/messages?done=topics-new",
+    )
+    assert len(bus.admin.cluster([name]).topics[name].partitions) == 2
+    done = console.get(made.headers["location"])
+    assert "The topic is created." in done.text
+
+    sent = change(
+        console,
+        f"/topics/{name}/produce",
+        key="k",
+        value="line 1\r\nline 2",
+        headers="a=1",
+        partition="1",
+    )
+    assert sent.headers["location"].startswith(f"/topics/{name}/messages?partition=1&from=offset")
+    (row,) = console.json(f"/topics/{name}/messages")["records"]
+    assert (row["key"]["text"], row["value"]["text"]) == ("k", "line 1\nline 2")
+    assert row["headers"][0]["name"] == "a"
+
+    change(console, f"/topics/{name}/alter", setting="retention.ms", value="1000000")
+    key = ("topic", name)
+    assert bus.admin.describe_configs([name])[key]["retention.ms"].value == "1000000"
+    change(console, f"/topics/{name}/alter", setting="retention.ms", value="")
+    assert bus.admin.describe_configs([name])[key]["retention.ms"].source != "topic"
+
+    path = f"/topics/{name}/delete"
+    assert name in bus.topics()
+    wrong = change(console, path, typed="something else")
+    assert wrong.status == 400 and "Nothing was changed" in wrong.text and name in bus.topics()
+    assert change(console, path, typed=name).headers["location"].startswith("/topics?done=")
+    assert name not in bus.topics()
+
+
+def test_records_are_trimmed_after_a_plan(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    with bus.producer() as producer:
+        for number in range(10):
+            producer.send(shown_topic, b"v", partition=number % 2)
+    path = f"/topics/{shown_topic}/trim"
+    plan = change(console, path, before="3", partition="")
+    assert plan.status == 200 and "Deletes 6 records" in plan.text
+    assert change(console, path, before="3", partition="", typed=shown_topic).status == 303
+    starts = bus.admin.list_offsets({TopicPartition(shown_topic, n): -2 for n in range(3)})
+    assert [row.offset for _, row in sorted(starts.items())] == [3, 3, 0]
+    nothing = change(console, path, before="3", partition="")
+    assert nothing.status == 400 and "no record" in nothing.text.lower()
+
+
+def test_replicas_move_and_leaders_are_elected(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    path = f"/topics/{shown_topic}/reassign"
+    assert change(console, path, brokers="0,1").status == 200
+    assert change(console, path, brokers="0,1", typed=shown_topic).status == 303
+
+    def replicas() -> set[tuple[int, ...]]:
+        view = bus.admin.cluster([shown_topic])
+        return {part.replicas for part in view.topics[shown_topic].partitions}
+
+    until(lambda: replicas() == {(0, 1), (1, 0)}, what="the move")
+    assert change(console, path, brokers="0,0").status == 400
+    assert change(console, path, brokers="one").status == 400
+    assert change(console, f"/topics/{shown_topic}/elect").status == 303
+    assert change(console, "/brokers/elect").status == 303
+
+
+def test_offsets_of_a_group_move_and_it_is_deleted(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    with bus.producer() as producer:
+        for _ in range(5):
+            producer.send(shown_topic, b"v", partition=0)
+    group, tp = f"team/{shown_topic} 50%2F?#", TopicPartition(shown_topic, 0)
+    page = f"/groups/{quote(group, safe='')}"
+    bus.admin.commit_offsets(group, {tp: 5})
+    until(lambda: console.get(page).status == 200, what="the group")
+    assert console.json(page)["group"]["name"] == group
+    assert f'href="{page}"' in console.get(f"/groups?q={shown_topic}").text
+    assert f'href="/api/v1{page}"' in console.get(page).text
+    path = f"{page}/move"
+    assert "from 5 to 2" in change(console, path, to="2", topic="").text
+    assert bus.admin.committed(group)[tp].offset == 5
+    assert change(console, path, to="2", topic="", typed=group).status == 303
+    assert bus.admin.committed(group)[tp].offset == 2
+    assert change(console, path, to="someday", topic="").status == 400
+    with bus.consumer(shown_topic, group=group, start="earliest") as consumer:
+        until(lambda: consumer.poll(0.1) or consumer.assignment(), what="the member")
+        refused = console.get(f"{page}/delete")
+        assert refused.status == 400 and "live members" in refused.text
+    assert change(console, f"{page}/delete", typed=group).status == 303
+    assert not bus.admin.committed(group)
+
+
+def test_a_running_broker_is_not_retired(console: RunningConsole) -> None:
+    answer = change(console, "/brokers/0/retire", typed="broker 0")
+    assert answer.status == 400 and "0" in answer.text
+    assert change(console, "/brokers/0/retire", typed="broker 1").status == 400
+
+
+def test_forged_forms_change_nothing(console: RunningConsole, bus: Bus, shown_topic: str) -> None:
+    path = f"/topics/{shown_topic}/delete"
+    good = {"token": token(console, path), "typed": shown_topic}
+    cookie = console.cookie
+    forged = [
+        console.post(path, {"typed": shown_topic}),
+        console.post(path, {**good, "token": "0" * 64}),
+        console.post(path, good, Origin="http://evil.example"),
+        console.post(path, good, Cookie="logbus_console_0=other"),
+        console.send("POST", path, {"Cookie": cookie}, b"typed=x"),
+    ]
+    assert [answer.status for answer in forged] == [403] * 5
+    assert shown_topic in bus.topics()
+    assert console.get(f"{path}?typed={shown_topic}&token={good['token']}").status == 200
+    assert shown_topic in bus.topics()
+
+
+def test_a_read_only_console_changes_nothing(cluster: LocalCluster, bus: Bus, topic: str) -> None:
+    closed = RunningConsole(cluster.bootstrap_servers, "--read-only")
+    try:
+        until(lambda: closed.get(f"/api/v1/topics/{topic}/settings").status == 200, what="it")
+        assert "Read-only" in closed.get("/topics").text
+        assert "/topics/new" not in closed.get("/topics").text
+        for path in ("/topics/new", f"/topics/{topic}/delete", "/brokers/elect"):
+            assert closed.get(path).status == 403
+            assert closed.post(path, {"typed": topic, "name": "x"}).status == 403
+        assert topic in bus.topics() and "x" not in bus.topics()
+    finally:
+        closed.close()

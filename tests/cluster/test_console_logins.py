@@ -1,0 +1,392 @@
+"""A console on brokers that require logins: sessions, visible objects and ACL refusals."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.console import ANSWER_S, Answer, RunningConsole
+from support.patience import until
+
+from broker_lite.bus import Bus, connect
+from broker_lite.client.administration import acls, users
+from broker_lite.console.sessions import (
+    IDLE_S,
+    LIFE_S,
+    LOGINS_AT_ONCE,
+    VISIBLE_S,
+    Sessions,
+    TooManyLoginsError,
+)
+from broker_lite.console.settings import ConsoleSettings
+from broker_lite.errors import SaslAuthenticationError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import ScramMechanism, TopicPartition
+from broker_lite.security.acls import (
+    Acl,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceKind,
+)
+
+pytestmark = pytest.mark.real
+
+ALICE, PASSWORD = "alice", "correct horse"
+
+
+def allow(kind: ResourceKind, name: str, operation: Operation) -> Acl:
+    return Acl(
+        Pattern(kind, PatternType.LITERAL, name),
+        Entry(f"User:{ALICE}", "*", operation, Permission.ALLOW),
+    )
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("console")
+    with LocalCluster(1, directory=folder / "cluster", secure=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin_bus(secured: LocalCluster) -> Iterator[Bus]:
+    """Connect as administrator; create topics 'seen' and 'secret', and let alice read 'seen'."""
+    with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
+        for name in ("seen", "secret"):
+            bus.create_topic(name, partitions=1)
+            with bus.producer() as producer:
+                producer.send(name, f"in {name}".encode())
+        chosen = list(ScramMechanism)
+        bus.admin.run(lambda cluster, ms: users.set_password(cluster, ALICE, PASSWORD, chosen, ms))
+        rows = [
+            allow(ResourceKind.TOPIC, "seen", Operation.READ),
+            allow(ResourceKind.TOPIC, "seen", Operation.DESCRIBE),
+            allow(ResourceKind.GROUP, "mixed", Operation.DESCRIBE),
+        ]
+        bus.admin.run(lambda cluster, ms: acls.create_acls(cluster, rows, ms))
+        yield bus
+
+
+@pytest.fixture(scope="module")
+def process(secured: LocalCluster, admin_bus: Bus) -> Iterator[RunningConsole]:
+    running = RunningConsole(secured.bootstrap_servers, "-F", str(secured.client_config))
+    until(lambda: running.get("/healthz").status == 200, what="the first reading")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def console(process: RunningConsole) -> RunningConsole:
+    """A console without a session."""
+    process.cookie = ""
+    return process
+
+
+def sign_in(console: RunningConsole, user: str, password: str, target: str = "/") -> Answer:
+    return console.post("/login", {"user": user, "password": password, "next": target})
+
+
+def password_of(secured: LocalCluster) -> str:
+    text = Path(secured.client_config or "").read_text("utf-8")
+    found = re.search(r"^sasl.password=(.*)$", text, re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def topics(console: RunningConsole) -> set[str]:
+    return {row["name"] for row in console.json("/topics")["topics"]["rows"]}
+
+
+def test_user_without_login_sees_nothing(console: RunningConsole) -> None:
+    page = console.get("/topics?q=se")
+    assert (page.status, page.headers["location"]) == (303, "/login?next=/topics%3Fq%3Dse")
+    twin = console.get("/api/v1/topics")
+    assert twin.status == 401 and "seen" not in twin.text
+    for path in ("/topics/seen/messages", "/topics/seen/tail", "/topics/seen/export", "/users"):
+        assert console.get(path).status in (303, 401), path
+    assert console.post("/topics/seen/delete", {"typed": "seen"}).status == 303
+    assert set(console.get("/healthz").json) == {"state"}
+    console.cookie = "logbus_console_0=forged"
+    assert console.get("/topics").status == 303
+
+
+@pytest.mark.parametrize(("user", "password"), [(ALICE, "n0t-it"), ("nobody", "n0t-it"), ("", "")])
+def test_wrong_login_is_refused(console: RunningConsole, user: str, password: str) -> None:
+    answer = sign_in(console, user, password)
+    assert answer.status == 401 and "set-cookie" not in answer.headers
+    assert "n0t-it" not in answer.text and "sasl" not in answer.text
+
+
+def test_login_from_another_site_is_refused(console: RunningConsole) -> None:
+    fields = {"user": ALICE, "password": PASSWORD}
+    assert console.post("/login", fields, Origin="http://evil.example").status == 403
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_scrape_off_loopback_needs_a_user_that_may_describe_the_cluster(
+    secured: LocalCluster, admin_bus: Bus
+) -> None:
+    config = Path(secured.client_config or "")
+    running = RunningConsole(
+        secured.bootstrap_servers,
+        *("-F", str(config), "--no-pages", "--host", "0.0.0.0"),
+        *("--tls-certificate", str(config.with_name("broker-0-clients.pem"))),
+        trusted=str(config.with_name("clients-ca.pem")),
+    )
+    try:
+        running.url = running.url.replace("0.0.0.0", "127.0.0.1")
+        anonymous = running.get("/metrics")
+        assert (anonymous.status, "Basic" in anonymous.headers["www-authenticate"]) == (401, True)
+        for user, password, status in (
+            (ALICE, "wrong", 401),
+            (ALICE, PASSWORD, 403),
+            ("admin", password_of(secured), 200),
+            ("admin", password_of(secured), 200),
+        ):
+            answer = running.get("/metrics", Authorization=basic(user, password))
+            assert (answer.status, "logbus_" in answer.text) == (status, status == 200)
+    finally:
+        assert running.close() == 0
+
+
+def test_session_of_a_scraper_is_reused(admin_bus: Bus, secured: LocalCluster) -> None:
+    sessions = Sessions(admin_bus, ConsoleSettings())
+    try:
+        first, second = (sessions.scraper(basic("admin", password_of(secured))) for _ in range(2))
+        assert first.bus is second.bus
+        with pytest.raises(SaslAuthenticationError):
+            sessions.scraper("Bearer x")
+    finally:
+        sessions.close()
+
+
+@pytest.mark.parametrize("path", ["/login", "/topics/seen/delete"])
+@pytest.mark.parametrize("body", [b"user=%00\xff", b"&".join([b"a=1"] * 51)])
+def test_undecodable_form_is_refused(console: RunningConsole, path: str, body: bytes) -> None:
+    sign_in(console, ALICE, PASSWORD)
+    answer = console.send("POST", path, {"Origin": console.url.rstrip("/")}, body)
+    assert answer.status == 400 and "form cannot be read" in answer.text
+
+
+def test_login_beyond_the_limit_is_refused_without_waiting(admin_bus: Bus) -> None:
+    """Waiting logins must not block the threads that serve pages."""
+    sessions = Sessions(admin_bus, ConsoleSettings())
+    with ThreadPoolExecutor(40) as threads:
+        logins = [threads.submit(sessions.sign_in, ALICE, "n0t-it") for _ in range(40)]
+    kinds = [type(login.exception()) for login in logins]
+    assert set(kinds) == {SaslAuthenticationError, TooManyLoginsError}
+    assert kinds.count(SaslAuthenticationError) >= LOGINS_AT_ONCE
+
+
+@pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example"])
+def test_login_does_not_redirect_to_another_site(console: RunningConsole, target: str) -> None:
+    assert sign_in(console, ALICE, PASSWORD, target).headers["location"] == "/"
+
+
+def test_user_sees_only_what_acls_allow(console: RunningConsole) -> None:
+    answer = sign_in(console, ALICE, PASSWORD, "/topics")
+    assert (answer.status, answer.headers["location"]) == (303, "/topics")
+    assert "httponly" in answer.headers["set-cookie"].lower()
+    assert "samesite=strict" in answer.headers["set-cookie"].lower()
+    assert topics(console) == {"seen"}
+    assert console.json("/topics/seen/messages")["records"][0]["value"]["text"] == "in seen"
+    for path in ("/topics/secret/messages", "/topics/secret/export"):
+        refused = console.get(path)
+        assert refused.status == 404 and "in secret" not in refused.text
+    assert "secret" not in console.get("/").text and "secret" not in console.get("/brokers/0").text
+    assert console.json("/brokers")["brokers"][0]["disk_used"] is None
+    for path in ("/users", "/acls"):
+        assert console.get(path).status == 403, path
+
+
+def test_visible_group_names_no_hidden_topic(console: RunningConsole, admin_bus: Bus) -> None:
+    for topic in ("seen", "secret"):
+        admin_bus.admin.commit_offsets("mixed", {TopicPartition(topic, 0): 0})
+    sign_in(console, ALICE, PASSWORD)
+    until(lambda: console.get("/groups/mixed").status == 200, what="the group")
+    found = console.json("/groups/mixed")
+    assert [part["topic"] for part in found["partitions"]["rows"]] == ["seen"]
+    assert (found["group"]["topics"], found["group"]["lag"]) == (["seen"], 1)
+    for path in ("/groups", "/groups/mixed", "/groups/mixed/move", "/groups/mixed/delete"):
+        assert "secret" not in console.get(path).text, path
+
+
+def test_change_refused_by_acls_changes_nothing(console: RunningConsole, admin_bus: Bus) -> None:
+    sign_in(console, ALICE, PASSWORD)
+    page = console.get("/topics/seen/delete")
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', page.text)
+    assert found
+    refused = console.post("/topics/seen/delete", {"token": found[1], "typed": "seen"})
+    assert refused.status == 400 and "seen" in admin_bus.topics()
+
+
+def test_the_administrator_sees_everything(console: RunningConsole, secured: LocalCluster) -> None:
+    sign_in(console, "admin", password_of(secured))
+    assert topics(console) >= {"seen", "secret"}
+    assert {row["name"] for row in console.json("/users")["users"]["rows"]} == {"admin", ALICE}
+    rows = console.json("/acls")["acls"]["rows"]
+    assert {(row["principal"], row["operation"], row["name"]) for row in rows} == {
+        (f"User:{ALICE}", "read", "seen"),
+        (f"User:{ALICE}", "describe", "seen"),
+        (f"User:{ALICE}", "describe", "mixed"),
+    }
+
+
+def test_users_and_acls_are_added_and_removed(
+    console: RunningConsole, secured: LocalCluster
+) -> None:
+    sign_in(console, "admin", password_of(secured))
+
+    def change(path: str, **fields: str) -> Answer:
+        found = re.search(r'name="token" value="([0-9a-f]{64})"', console.get(path).text)
+        assert found
+        return console.post(path, {"token": found[1], **fields})
+
+    assert change("/users/add", name="bob", password="tr0ub4dor").status == 303
+    entry = {
+        "principal": "bob",
+        "permission": "allow",
+        "operation": "describe",
+        "resource": "topic",
+        "name": "*",
+        "pattern": "literal",
+        "host": "*",
+    }
+    assert change("/acls/add", **entry).status == 303
+    assert change("/acls/add", **{**entry, "operation": "fly"}).status == 400
+    bob = RunningConsole.__new__(RunningConsole)
+    bob.url, bob.cookie = console.url, ""
+    sign_in(bob, "bob", "tr0ub4dor")
+    assert topics(bob) >= {"seen", "secret"}
+    assert change("/acls/remove", **entry, typed="User:bob").status == 303
+    assert change("/users/bob/delete", typed="bob").status == 303
+    assert sign_in(console, "bob", "tr0ub4dor").status == 401
+
+
+def test_session_ends_with_its_logout(console: RunningConsole) -> None:
+    sign_in(console, ALICE, PASSWORD)
+    held = console.cookie
+    assert console.get("/topics").status == 200
+    assert console.post("/logout", {}).status == 303
+    console.cookie = held
+    assert console.get("/topics").status == 303
+
+
+def test_session_keeps_allowed_names_while_brokers_do_not_answer(tmp_path: Path) -> None:
+    """The console once answered every page with 500 and blocked a thread for each."""
+    now_s = [0.0]
+    with (
+        LocalCluster(1, directory=tmp_path / "cluster", secure=True) as cluster,
+        connect(cluster.bootstrap_servers, client_config=cluster.client_config) as bus,
+    ):
+        bus.create_topic("kept", partitions=1)
+        sessions = Sessions(bus, ConsoleSettings(), clock=lambda: now_s[0])
+        try:
+            session_id = sessions.sign_in("admin", password_of(cluster))
+            first = sessions.viewer(session_id)
+            assert first is not None and first.visible is not None
+            assert "kept" in first.visible.topics
+            # This socket accepts connections and does not answer, so that requests time out.
+            cluster.brokers[0].pause()
+            now_s[0] += VISIBLE_S + 1
+            old = replace(first, is_old=True)
+            assert sessions.viewer(session_id) == old
+            # Only one request waits for the brokers.
+            (asking,) = [each for each in threading.enumerate() if each.name == "logbus-names"]
+            assert sessions.viewer(session_id) == old
+            cluster.brokers[0].resume()
+            asking.join()
+            assert sessions.viewer(session_id) == first
+        finally:
+            sessions.close()
+
+
+def test_changed_password_ends_the_session(admin_bus: Bus) -> None:
+    now_s = [0.0]
+    chosen = list(ScramMechanism)
+
+    def change(password: str) -> None:
+        admin_bus.admin.run(lambda c, ms: users.set_password(c, "carol", password, chosen, ms))
+
+    change("first pass")
+    sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])
+    try:
+        session_id = sessions.sign_in("carol", "first pass")
+        viewer = sessions.viewer(session_id)
+        assert viewer is not None
+        change("second pass")
+        # Credentials are checked when a connection opens.
+        viewer.bus.admin.close()
+        now_s[0] += VISIBLE_S + 1
+        assert sessions.viewer(session_id) is None
+    finally:
+        sessions.close()
+
+
+def test_live_tail_ends_with_its_session(console: RunningConsole) -> None:
+    sign_in(console, ALICE, PASSWORD)
+    connection = http.client.HTTPConnection(console.address, timeout=ANSWER_S)
+    try:
+        connection.request("GET", "/topics/seen/tail", headers={"Cookie": console.cookie})
+        answer = connection.getresponse()
+        assert answer.status == 200 and answer.readline() == b"retry: 1000\n"
+        console.post("/logout", {})
+        assert b"event: ended\ndata: " in answer.read()
+    finally:
+        connection.close()
+
+
+def test_idle_session_expires(admin_bus: Bus) -> None:
+    now_s = [0.0]
+    sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])
+    try:
+        session_id = sessions.sign_in(ALICE, PASSWORD)
+        now_s[0] = IDLE_S - 1
+        viewer = sessions.viewer(session_id)
+        assert viewer is not None and viewer.user == ALICE
+        now_s[0] = 2 * IDLE_S - 2
+        assert sessions.viewer(session_id) is not None
+        now_s[0] = 3 * IDLE_S
+        assert sessions.viewer(session_id) is None
+    finally:
+        sessions.close()
+
+
+def test_page_refreshes_do_not_renew_a_session(admin_bus: Bus) -> None:
+    now_s = [0.0]
+    sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])
+    try:
+        session_id = sessions.sign_in(ALICE, PASSWORD)
+        now_s[0] = IDLE_S - 1
+        assert sessions.viewer(session_id, renews=False) is not None
+        now_s[0] = IDLE_S + 1
+        assert sessions.viewer(session_id, renews=False) is None
+    finally:
+        sessions.close()
+
+
+def test_session_in_use_expires_after_its_maximum_age(admin_bus: Bus) -> None:
+    now_s = [0.0]
+    sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])
+    try:
+        session_id = sessions.sign_in(ALICE, PASSWORD)
+        while now_s[0] + IDLE_S <= LIFE_S:
+            now_s[0] += IDLE_S
+            assert sessions.viewer(session_id) is not None
+        now_s[0] += IDLE_S
+        assert sessions.viewer(session_id) is None
+    finally:
+        sessions.close()

@@ -1,0 +1,328 @@
+"""Records in the console: search with its limits, continued search, live tail, export."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import http.client
+import io
+import json
+import os
+import socket
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pyarrow.parquet as pq
+import pytest
+from support.console import RunningConsole
+from support.patience import until
+
+from broker_lite.bus import Bus
+from broker_lite.console.page_request import DOWNLOADS
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.real
+
+HOSTILE = b'"><script>document.title="owned"</script><img src=x onerror=alert(1)>'
+BIG = 8 * 1024 * 1024 - 4096
+
+
+@pytest.fixture(scope="module")
+def console(cluster: LocalCluster) -> Iterator[RunningConsole]:
+    running = RunningConsole(cluster.bootstrap_servers)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def shown_topic(console: RunningConsole, topic: str) -> str:
+    """A new topic of three partitions that the console shows."""
+    until(lambda: console.get(f"/api/v1/topics/{topic}/settings").status == 200, what="the topic")
+    return topic
+
+
+def fill(bus: Bus, topic: str, count: int) -> None:
+    with bus.producer() as producer:
+        for number in range(count):
+            producer.send(
+                topic,
+                json.dumps({"number": number}).encode(),
+                key=f"k{number % 7}".encode(),
+                headers=[("parity", b"odd" if number % 2 else b"even")],
+                partition=number % 3,
+                timestamp_ms=1_700_000_000_000 + number,
+            )
+
+
+def numbers(found: dict[str, object]) -> list[int]:
+    return [json.loads(row["value"]["text"])["number"] for row in found["records"]]  # type: ignore
+
+
+def test_newest_records_come_first_and_older_pages_repeat_none(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    fill(bus, shown_topic, 250)
+    found = console.json(f"/topics/{shown_topic}/messages")
+    assert numbers(found) == list(range(249, 149, -1))
+    assert found["covered"]["stop"] == "hits"
+    second = console.json(f"/topics/{shown_topic}/messages?left={found['left']}")
+    assert numbers(second) == list(range(149, 49, -1))
+    third = console.json(f"/topics/{shown_topic}/messages?left={second['left']}")
+    assert numbers(third) == list(range(49, -1, -1))
+    assert (third["covered"]["stop"], third["left"]) == ("end", "")
+
+
+def test_forward_search_continues_where_it_stopped(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    fill(bus, shown_topic, 250)
+    path, seen = f"/topics/{shown_topic}/messages?from=oldest", []
+    left = ""
+    for _ in range(3):
+        found = console.json(path + (f"&left={left}" if left else ""))
+        seen += numbers(found)
+        left = found["left"]
+    assert (sorted(seen), left) == (list(range(250)), "")
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("key=k3", {n for n in range(60) if n % 7 == 3}),
+        ("text=%22NUMBER%22%3A%2012%7D", {12}),
+        ("header=parity%3Dodd&partition=0", {n for n in range(60) if n % 2 and n % 3 == 0}),
+        ("header=absent", set()),
+        ("from=offset&at=18&partition=2", {56, 59}),
+        ("from=time&at=1700000000057", {57, 58, 59}),
+        ("from=time&at=2030-01-01", set()),
+    ],
+)
+def test_search_filters_and_start_positions(
+    console: RunningConsole, bus: Bus, shown_topic: str, query: str, wanted: set[int]
+) -> None:
+    fill(bus, shown_topic, 60)
+    found = console.json(f"/topics/{shown_topic}/messages?{query}")
+    assert set(numbers(found)) == wanted and found["covered"]["stop"] == "end"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from=x",
+        "partition=-1",
+        "partition=99",
+        "from=offset&at=x",
+        "from=time&at=never",
+        "left=1.2",
+    ],
+)
+def test_invalid_fields_are_refused_by_name(
+    console: RunningConsole, shown_topic: str, query: str
+) -> None:
+    answer = console.get(f"/api/v1/topics/{shown_topic}/messages?{query}")
+    assert answer.status in (400, 404)
+    assert query.partition("=")[0] in answer.json["message"] or "at=" in answer.json["message"]
+
+
+def test_hostile_and_huge_values_are_escaped_and_shortened(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    with bus.producer() as producer:
+        producer.send(shown_topic, HOSTILE, key=HOSTILE, headers=[("<b>", HOSTILE)], partition=0)
+        producer.send(shown_topic, b"x" * BIG, partition=0)
+        producer.send(shown_topic, None, key=b"\xff\x00", partition=0)
+    page = console.get(f"/topics/{shown_topic}/messages")
+    assert page.status == 200 and len(page.body) < 200_000
+    assert "<script>document" not in page.text and "<img src=x" not in page.text
+    assert "&lt;script&gt;document.title" in page.text and "8.4 MB" in page.text
+    found = console.json(f"/topics/{shown_topic}/messages")["records"]
+    assert [row["value"]["form"] for row in found] == ["null", "text", "text"]
+    assert found[1]["value"]["is_cut"] and found[1]["value"]["size_bytes"] == BIG
+
+
+def test_exports_hold_every_matching_record(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    fill(bus, shown_topic, 300)
+    path = f"/topics/{shown_topic}/export?from=oldest&key=k1&format="
+    wanted = [n for n in range(300) if n % 7 == 1]
+    lines = console.get(path + "jsonl")
+    assert lines.headers["content-disposition"] == f'attachment; filename="{shown_topic}.jsonl"'
+    assert sorted(json.loads(line)["value"]["number"] for line in lines.text.splitlines()) == wanted
+    rows = list(csv.DictReader(io.StringIO(console.get(path + "csv").text)))
+    assert sorted(json.loads(row["value"])["number"] for row in rows) == wanted
+    table = pq.read_table(io.BytesIO(console.get(path + "parquet").body))
+    assert sorted(json.loads(v)["number"] for v in table.column("value").to_pylist()) == wanted
+    assert console.get(path + "exe").status == 400
+
+
+def test_csv_keeps_bytes_lines_and_quotes(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    value = 'a "quoted"\r\nline, grüße\n'.encode()
+    with bus.producer() as producer:
+        producer.send(shown_topic, value, key=b"\xff", partition=0)
+    body = console.get(f"/topics/{shown_topic}/export?format=csv").body
+    (row,) = csv.DictReader(io.StringIO(body.decode("utf-8", "surrogateescape"), newline=""))
+    assert row["value"].encode() == value
+    assert row["key"].encode("utf-8", "surrogateescape") == b"\xff"
+
+
+class _Tail:
+    """The events of one live tail."""
+
+    def __init__(self, console: RunningConsole, path: str, after: str = "") -> None:
+        self._connection = http.client.HTTPConnection(console.address, timeout=60)
+        headers = {"Last-Event-ID": after} if after else {}
+        self._connection.request("GET", path, headers=headers)
+        self._answer = self._connection.getresponse()
+        assert self._answer.status == 200, self._answer.read()
+        assert self._answer.getheader("content-type", "").startswith("text/event-stream")
+        self.last = ""
+
+    def texts(self, count: int) -> list[str]:
+        """Return the values of the next ``count`` records."""
+        found: list[str] = []
+        while len(found) < count:
+            line = self._answer.readline().decode().rstrip("\n")
+            if line.startswith("id: "):
+                self.last = line[4:]
+            elif line.startswith("data: "):
+                text = json.loads(line[6:])["html"]
+                found += [f"v{part.partition('<')[0]}" for part in text.split("<summary>v")[1:]]
+        return found
+
+    def event(self) -> tuple[str, str]:
+        """Return the name and the data of the next named event."""
+        while True:
+            line = self._answer.readline().decode().rstrip("\n")
+            if line.startswith("event: "):
+                return line[7:], self._answer.readline().decode().rstrip("\n")[6:]
+
+    def close(self) -> None:
+        # The response must be closed too, because it holds the socket.
+        self._answer.close()
+        self._connection.close()
+
+
+def send(bus: Bus, topic: str, *texts: str) -> None:
+    with bus.producer() as producer:
+        for text in texts:
+            producer.send(topic, text.encode(), partition=0)
+
+
+def test_reconnected_tail_repeats_and_misses_no_record(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    send(bus, shown_topic, "v-before")
+    path = f"/topics/{shown_topic}/tail"
+    tail = _Tail(console, path)
+    send(bus, shown_topic, "v1", "v2")
+    assert tail.texts(2) == ["v1", "v2"]
+    last = tail.last
+    tail.close()
+    send(bus, shown_topic, "v3", "v4")
+    again = _Tail(console, path, after=last)
+    send(bus, shown_topic, "v5")
+    assert again.texts(3) == ["v3", "v4", "v5"]
+    again.close()
+
+
+def test_tail_continues_after_its_broker_was_killed(
+    console: RunningConsole, bus: Bus, cluster: LocalCluster, shown_topic: str
+) -> None:
+    tail = _Tail(console, f"/topics/{shown_topic}/tail?partition=0")
+    send(bus, shown_topic, "v1")
+    assert tail.texts(1) == ["v1"]
+    leader = bus.admin.cluster([shown_topic]).topics[shown_topic].partitions[0].leader
+    cluster.brokers[leader].kill()
+    try:
+        send(bus, shown_topic, "v2")
+        assert tail.texts(1) == ["v2"]
+    finally:
+        tail.close()
+        cluster.brokers[leader].start()
+
+
+def test_tail_of_a_deleted_topic_ends_with_a_message(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    tail = _Tail(console, f"/topics/{shown_topic}/tail")
+    bus.delete_topic(shown_topic)
+    name, text = tail.event()
+    assert name == "ended" and shown_topic in text
+    tail.close()
+
+
+def test_sixth_tail_is_refused_until_another_one_closes(
+    console: RunningConsole, shown_topic: str
+) -> None:
+    path = f"/topics/{quote(shown_topic)}/tail"
+    tails = [_Tail(console, path) for _ in range(5)]
+    refused = console.get(path)
+    assert refused.status == 429 and refused.json["error"] == "SEARCH_LIMIT"
+    for tail in tails:
+        tail.close()
+
+    def opened() -> _Tail | None:
+        try:
+            return _Tail(console, path)
+        except AssertionError:
+            return None
+
+    until(opened, what="room for a tail").close()
+
+
+def test_unread_export_downloads_are_limited(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    with bus.producer() as producer:
+        for _ in range(16):
+            producer.send(shown_topic, os.urandom(1024 * 1024), partition=0)
+    path = f"/topics/{shown_topic}/export?from=oldest&format=parquet"
+    with contextlib.ExitStack() as held:
+        for _ in range(DOWNLOADS):
+            connection = http.client.HTTPConnection(console.address, timeout=60)
+            connection.sock = held.enter_context(socket.socket())
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sock.connect((connection.host, connection.port))
+            connection.request("GET", path)
+            assert connection.getresponse().status == 200
+        refused = console.get(path)
+        assert refused.status == 429 and "files are downloaded already" in refused.text
+    until(lambda: console.get(path).status == 200, what="a file after the others ended")
+
+
+def test_console_without_payloads_neither_shows_nor_searches_values(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    send(bus, topic, "v-secret")
+    hiding = RunningConsole(cluster.bootstrap_servers, "--no-payloads")
+    try:
+        until(
+            lambda: hiding.get(f"/api/v1/topics/{topic}/settings").status == 200, what="the topic"
+        )
+        page = hiding.get(f"/topics/{topic}/messages")
+        assert page.status == 200 and "v-secret" not in page.text and ">hidden<" in page.text
+        # A filter would reveal whether a value contains a text.
+        for path in (f"/topics/{topic}/messages?text=v-", f"/topics/{topic}/export?format=csv"):
+            assert hiding.get(path).status == 400, path
+    finally:
+        hiding.close()
+
+
+def test_export_that_does_not_fit_on_the_disk_reports_it(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    with bus.producer() as producer:
+        for _ in range(100):
+            producer.send(topic, os.urandom(1000))
+    full = RunningConsole(cluster.bootstrap_servers, before=("prlimit", "--fsize=8192"))
+    try:
+        until(lambda: full.get(f"/api/v1/topics/{topic}/settings").status == 200, what="it")
+        for form in ("csv", "jsonl", "parquet"):
+            answer = full.get(f"/topics/{topic}/export?format={form}")
+            assert answer.status == 507 and "TMPDIR" in answer.text, form
+        assert full.get(f"/topics/{topic}/messages").status == 200
+    finally:
+        full.close()

@@ -1,0 +1,51 @@
+"""Lists of pages: search, order and pages of rows."""
+
+from __future__ import annotations
+
+from broker_lite.console.lists import ROWS, Column, listing
+
+COLUMNS = (Column("name", "Name"), Column("lag", "Lag", "number"), Column("id", "Id", "id"))
+ROW_COUNT = 2 * ROWS + 1
+
+
+def rows(*pairs: tuple[str, int | None]) -> list[dict[str, object]]:
+    return [{"name": name, "lag": lag, "id": number} for number, (name, lag) in enumerate(pairs)]
+
+
+def names(found: object) -> list[str]:
+    return [row["name"] for row in found.rows]  # type: ignore[attr-defined]
+
+
+def test_numbers_begin_with_the_largest_and_unknown_ones_come_last() -> None:
+    given = rows(("a", 1), ("b", None), ("c", 3), ("d", 3))
+    assert names(listing(given, COLUMNS, {}, sort="lag")) == ["c", "d", "a", "b"]
+    assert names(listing(given, COLUMNS, {"sort": "lag", "order": "asc"}, sort="name")) == [
+        "a",
+        "c",
+        "d",
+        "b",
+    ]
+    assert names(listing(given, COLUMNS, {"sort": "id"}, sort="name")) == ["a", "b", "c", "d"]
+
+
+def test_an_unknown_column_or_page_selects_the_default() -> None:
+    given = rows(("b", 1), ("a", 2))
+    for query in ({"sort": "__class__"}, {"order": "x"}, {"page": "-1"}, {"page": "٣"}):
+        found = listing(given, COLUMNS, query, sort="name")
+        assert (names(found), found.page) == (["a", "b"], 1)
+
+
+def test_search_ignores_case_and_links_keep_it() -> None:
+    found = listing(rows(("Orders", 1), ("audit", 2)), COLUMNS, {"q": "ORD"}, sort="name")
+    assert (names(found), found.total, found.known) == (["Orders"], 1, 2)
+    assert found.order(COLUMNS[1]) == "?q=ORD&sort=lag&order=desc"
+    assert found.order(COLUMNS[0]) == "?q=ORD&sort=name&order=desc"
+    assert found.link(page="2") == "?q=ORD&page=2"
+
+
+def test_a_page_holds_100_rows() -> None:
+    given = rows(*((f"{number:04}", number) for number in range(ROW_COUNT)))
+    first = listing(given, COLUMNS, {}, sort="name")
+    last = listing(given, COLUMNS, {"page": "99"}, sort="name")
+    assert (len(first.rows), first.pages) == (ROWS, 3)
+    assert (names(last), last.page) == ([f"{ROW_COUNT - 1:04}"], 3)

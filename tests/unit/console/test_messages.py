@@ -1,0 +1,162 @@
+"""Filters, values and order of records on a page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker_lite.console.messages import values
+from broker_lite.console.messages.matching import Wanted
+from broker_lite.console.messages.rows import shown_rows
+from broker_lite.console.messages.search import HITS_MAX, _newest_of, as_text
+from broker_lite.console.messages.tail import positions_of
+from broker_lite.model import TopicPartition
+from broker_lite.record.envelope import envelope
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def batch() -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "offset": pa.array([0, 1, 2, 3]),
+            "key": pa.array([b"a", None, b"ab", b"a"], pa.binary()),
+            "value": pa.array([b"Grace paid", b"\xff\xfegrace", None, b"a.b"], pa.binary()),
+            "headers": pa.array(
+                [
+                    [{"key": "trace", "value": b"1"}, {"key": "trace", "value": None}],
+                    None,
+                    [],
+                    [{"key": "other", "value": b"1"}, {"key": "trace", "value": b"2"}],
+                ],
+                HEADERS,
+            ),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offsets"),
+    [
+        (Wanted(), [0, 1, 2, 3]),
+        (Wanted(key="a"), [0, 3]),
+        (Wanted(text="GRACE"), [0, 1]),
+        (Wanted(text=".*"), []),
+        (Wanted(header="trace"), [0, 3]),
+        (Wanted(header="trace=2"), [3]),
+        (Wanted(key="a", header="other=1"), [3]),
+        (Wanted(key="nobody", header="trace"), []),
+    ],
+)
+def test_message_filters_select_matching_rows(wanted: Wanted, offsets: list[int]) -> None:
+    assert wanted.select(batch()).column("offset").to_pylist() == offsets
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [
+        (None, "null", "null"),
+        (b"", "text", ""),
+        ("grüße\n".encode(), "text", "grüße\n"),
+        (b'{"a":[1]}', "json", '{\n  "a": [\n    1\n  ]\n}'),
+        (b"{broken", "text", "{broken"),
+        (b"[" * 100_000, "text", "[" * values.CUT_BYTES),
+        (b"\xff\x00", "binary", "000000  ff 00" + " " * 42 + "  .."),
+        (b"bell\x07", "binary", "000000  62 65 6c 6c 07" + " " * 33 + "  bell."),
+    ],
+)
+def test_values_are_shown_as_json_text_or_hexadecimal(
+    value: bytes | None, form: str, text: str
+) -> None:
+    shown = values.shown(value)
+    assert (shown.form, shown.text) == (form, text)
+    assert shown.size_bytes == len(value or b"")
+
+
+def test_a_long_value_is_cut_even_within_a_character() -> None:
+    shown = values.shown("é".encode() * 8_000_000, 513)
+    assert (shown.form, shown.text, shown.is_cut) == ("text", "é" * 256, True)
+    assert values.shown(b"\xff" * 10_000, 512).form == "binary"
+
+
+@pytest.mark.parametrize("depth", [100, 490, 980, 7900])
+def test_indented_json_has_a_limit(depth: int) -> None:
+    """Indented, 1,960 bytes of brackets were 1.92 MB."""
+    value = b"[" * depth + b"]" * depth
+    shown = values.shown(value)
+    assert (shown.form, shown.text) == ("text", value.decode())
+
+
+def test_short_json_is_indented() -> None:
+    value = json.dumps({"rows": [[1, 2, {"deep": [[[1]]]}]] * 50}).encode()
+    assert values.shown(value).form == "json"
+
+
+@pytest.mark.parametrize("value", [b'{"a":"\\ud800"}', b'{"\\udfff":1}', b'["\\udc00\\ud800"]'])
+def test_json_with_half_a_surrogate_pair_stays_text(value: bytes) -> None:
+    shown = values.shown(value)
+    assert (shown.form, shown.text) == ("text", value.decode())
+
+
+def test_json_with_a_surrogate_pair_is_indented() -> None:
+    assert "\U0001f600" in values.shown(b'{"a":"\\ud83d\\ude00"}').text
+
+
+@pytest.mark.parametrize("value", [b'{"a":"\\ud800"}', b"[" * 200_000])
+def test_json_that_has_no_text_is_exported_as_text(value: bytes) -> None:
+    row = {"topic": "t", "partition": 0, "offset": 1, "timestamp_ms": 2, "key": None}
+    line = envelope({**row, "value": value}, "auto").encode()
+    assert json.loads(line)["value"] == value.decode()
+
+
+def test_many_records_share_the_bytes_of_a_page() -> None:
+    assert values.cut_for(1) == values.CUT_BYTES
+    assert values.cut_for(100) * 100 <= values.PAGE_BYTES
+    assert values.cut_for(10_000) == values.LEAST_BYTES
+
+
+def test_headers_of_a_record_have_a_limit() -> None:
+    """A record of 1 MB can have 100,000 headers, or a header with a name of 1 MB."""
+    pairs = [{"key": "k" * 10_000, "value": b"\xff" * 10_000}] * 5000
+    record = {"partition": 0, "offset": 1, "timestamp_ms": 2, "key": None, "value": b"v"}
+    (row,) = shown_rows([{**record, "headers": pairs}], hides_payloads=False)
+    assert (len(row["headers"]), row["headers_total"]) == (values.HEADERS_MAX, 5000)
+    assert len(json.dumps(row)) < 8 * values.CUT_BYTES
+    (row,) = shown_rows([{**record, "headers": pairs}], hides_payloads=True)
+    assert (row["headers"], row["headers_total"]) == ([], 0)
+
+
+def test_json_objects_are_shown_as_columns() -> None:
+    rows = [values.shown(text) for text in (b'{"a":1,"b":"x"}', b"text", b'{"b":null,"c":[1]}')]
+    names = values.fields_of(rows)
+    assert names == ["a", "b", "c"]
+    assert [values.cells(row, names) for row in rows] == [
+        ["1", "x", ""],
+        ["", "", ""],
+        ["", "null", "[1]"],
+    ]
+
+
+def row(partition: int, offset: int, timestamp_ms: int) -> dict[str, Any]:
+    return {"topic": "t", "partition": partition, "offset": offset, "timestamp_ms": timestamp_ms}
+
+
+def test_newest_search_leaves_a_prefix_of_each_partition() -> None:
+    """The last record has the oldest timestamp. Without an order by offset, every next search would
+    find it again."""
+    rows = [row(0, offset, 1000 + offset) for offset in range(HITS_MAX)] + [row(0, HITS_MAX, 1)]
+    rows += [row(1, offset, 5) for offset in range(3)]
+    kept, ends = _newest_of(rows)
+    assert [each["offset"] for each in kept] == list(range(HITS_MAX, 0, -1))
+    assert ends == {TopicPartition("t", 0): 1, TopicPartition("t", 1): 3}
+
+
+def test_event_id_is_parsed_into_positions() -> None:
+    tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    assert positions_of("0.12-1.0-7.3", tps) == {tps[0]: 12, tps[1]: 0}
+    for text in ("", "0", "0.x", "x.1", "-1.5", "0." + "9" * 30, "٣.1"):
+        assert positions_of(text, tps[:1]) == {}
+    assert as_text({tps[1]: (5, 9), tps[0]: (0, 2)}) == "0.0.2-1.5.9"
