@@ -1,0 +1,1 @@
+"""Random input for everything that a client reaches before its login."""

@@ -1,0 +1,108 @@
+"""``make fuzz``: run the targets for a time, and write how many inputs each had.
+
+``python -m fuzz.soak --seconds 600 --only sasl --first 0``. A failure prints its target and seed;
+``--first SEED --count 1`` repeats it. Every thousandth input is checked for the memory that it
+allocates. Writes ``benchmarks/results/fuzz.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+from fuzz.targets import TARGETS, Target, quiet
+
+OUT = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.json"
+ALLOCATED_SHARE_MAX = 2
+ALLOCATED_FREE = 1 << 20
+"""Bytes that any input may allocate, beside ALLOCATED_SHARE_MAX times its size."""
+RSS_GROWTH_MAX = 32 << 20
+WATCHED_EVERY = 1000
+WARM_UP = 2000
+"""Inputs before the resident memory is measured: caches and simulated worlds fill first."""
+
+
+def run(name: str, first: int, count: int, seconds: float) -> dict[str, object]:
+    """Run seeds from ``first`` until ``count`` or ``seconds`` end; return the figures."""
+    target, began = TARGETS[name](), time.monotonic()
+    done, size, rss = 0, 0, 0
+    while done < count and time.monotonic() - began < seconds:
+        seed = first + done
+        try:
+            is_watched = target.is_remote and done % WATCHED_EVERY == WATCHED_EVERY // 2
+            size += _watched(target, seed) if is_watched else once(target, seed)
+        except BaseException:
+            print(f"target {name}, seed {seed}: --only {name} --first {seed} --count 1")
+            raise
+        done += 1
+        if done == WARM_UP:
+            rss = _rss()
+    grown = max(0, _rss() - rss) if done > WARM_UP else 0
+    assert grown <= RSS_GROWTH_MAX, f"target {name}: the process grew by {grown} bytes"
+    return {
+        "inputs": done,
+        "bytes": size,
+        "seconds": round(time.monotonic() - began, 1),
+        "rss_growth_bytes": grown,
+        "failures": 0,
+    }
+
+
+def once(target: Target, seed: int) -> int:
+    """Run one input; return its size in bytes."""
+    return target.once(random.Random(seed))
+
+
+def _watched(target: Target, seed: int) -> int:
+    """Run one input, and again if it allocates too much: the first run may fill caches."""
+    size, peak = _measured(target, seed)
+    if peak > _allowed(size):
+        size, peak = _measured(target, seed)
+    assert peak <= _allowed(size), f"{peak} bytes were allocated for an input of {size}"
+    return size
+
+
+def _allowed(size: int) -> int:
+    return ALLOCATED_FREE + ALLOCATED_SHARE_MAX * size
+
+
+def _measured(target: Target, seed: int) -> tuple[int, int]:
+    """Return the size of one input and the most bytes that were allocated meanwhile."""
+    tracemalloc.start()
+    try:
+        size = once(target, seed)
+        return size, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _rss() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="fuzz.soak")
+    parser.add_argument("--seconds", type=float, default=600, help="of all targets together")
+    parser.add_argument("--count", type=int, default=1_000_000, help="inputs of a target")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--only", choices=sorted(TARGETS), help="one target")
+    given = parser.parse_args()
+    quiet()
+    names = [given.only] if given.only else list(TARGETS)
+    found = {}
+    for name in names:
+        found[name] = run(name, given.first, given.count, given.seconds / len(names))
+        print(name, json.dumps(found[name]), flush=True)
+    if given.only is None:
+        OUT.write_text(json.dumps({"first": given.first, "targets": found}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,364 @@
+"""The targets of ``make fuzz``: each feeds random input to one parser or state machine.
+
+A target is a class with ``once(rng)``, which returns the input's size in bytes. It raises for any
+error that the code does not declare, and for a login that no password proves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import random
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from sim.scheduler import SimLoop
+from support.access_world import NAMES, AccessWorld, Reply
+from support.api_frames import request_frame
+from support.token_issuer import AUDIENCE, ISSUER, Issuer
+
+from broker_lite.errors import InvalidConfigError, ProtocolError, SaslAuthenticationError
+from broker_lite.model import OAUTHBEARER, PLAIN, TLS_ONLY, ScramMechanism
+from broker_lite.security.bearer import CheckedToken, bearer_message, end_of_token, parse_bearer
+from broker_lite.security.certificate_names import parse_rules, principal_of
+from broker_lite.security.jaas import parse_jaas
+from broker_lite.security.plain import parse_plain, plain_message
+from broker_lite.security.scram import ScramClient, ScramCredential, derive_keys
+from broker_lite.security.tokens import TokenRules, check_token, parse_keys
+from broker_lite.server.dispatch import Dispatcher
+from broker_lite.server.network.context import ANONYMOUS, Session
+from broker_lite.server.network.logins import BEFORE_LOGIN, Logins
+from broker_lite.wire.api import VERSIONS, ApiKey, encode_call
+from broker_lite.wire.calls.envelope import EnvelopeRequest
+from broker_lite.wire.frame import FrameReceiver
+from broker_lite.wire.primitives import Reader
+from fuzz.mutate import mutated, mutated_text
+
+SHA_256 = ScramMechanism.SHA_256
+USER, PASSWORD = "alice", "of alice"
+FRAME_BYTES_MAX = 16 << 10
+SHORT_NAME = 12
+"""Characters of a name for which even an exponential pattern takes microseconds."""
+LOGINS_A_WORLD = 2000
+"""Sequences after which a target begins anew, so that its state stays small."""
+
+
+class Target(Protocol):
+    """One target. ``is_remote``: the input comes over the network, so its memory is bounded."""
+
+    is_remote: bool
+
+    def once(self, rng: random.Random) -> int: ...
+
+
+class Jaas:
+    """Texts of ``sasl.jaas.config``, which a program's own configuration has."""
+
+    is_remote = False
+    _TEXT = (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="alice" password="a;b=c\\"d";'
+    )
+    _WORDS = (
+        "required",
+        "password",
+        "com.sun.security.auth.module.JndiLoginModule",
+        "kafkashaded.",
+    )
+
+    def once(self, rng: random.Random) -> int:
+        text = mutated_text(self._TEXT, rng, self._WORDS)
+        with contextlib.suppress(InvalidConfigError):
+            login = parse_jaas(text)
+            assert "of alice" not in repr(login)
+        return len(text)
+
+
+class Names:
+    """Names of certificates, and rules that map them.
+
+    The rules are a broker's own. A random pattern may repeat a repetition, which takes exponential
+    time on a long name, so random rules map only short names.
+    """
+
+    is_remote = False
+    _NAME = "CN=broker-1,OU=logbus,O=Example\\, Inc.,C=DE"
+    _RULES = "RULE:^CN=(broker-[0-9]+)$/$1/,RULE:^CN=(.*?),OU=(.*?)$/$1@$2/L,DEFAULT"
+
+    def once(self, rng: random.Random) -> int:
+        name = mutated_text(self._NAME, rng, ("CN=", "+", "#", ",CN=broker-9"))
+        text = mutated_text(self._RULES, rng, ("RULE:", "(a", "$9", "/U", "DEFAULT"), 2)
+        try:
+            rules = parse_rules(text)
+        except InvalidConfigError:
+            rules = parse_rules(self._RULES)
+        for each, known in ((name[:SHORT_NAME], rules), (name, parse_rules(self._RULES))):
+            with contextlib.suppress(SaslAuthenticationError):
+                assert principal_of(each, known).startswith("User:")
+        only = parse_rules("RULE:^CN=(broker-[0-9]+)$/$1/")
+        with contextlib.suppress(SaslAuthenticationError):
+            # A rule must match the whole name, so no other part of a name makes a broker.
+            assert principal_of(name, only) == f"User:{name.removeprefix('CN=')}"
+        return len(name) + len(text)
+
+
+class Frames:
+    """A stream of bytes, cut at random places, before the login."""
+
+    is_remote = True
+
+    def once(self, rng: random.Random) -> int:
+        frame = request_frame(ApiKey.API_VERSIONS, 3, NAMES)
+        stream = mutated((len(frame).to_bytes(4, "big") + frame) * rng.randrange(1, 4), rng)
+        receiver = FrameReceiver(FRAME_BYTES_MAX, grows=True)
+        at = 0
+        with contextlib.suppress(ProtocolError):
+            while at < len(stream):
+                if receiver.growth_bytes:
+                    receiver.grow()
+                space = receiver.buffer()
+                count = min(len(space), len(stream) - at, rng.randrange(1, 200))
+                space[:count] = stream[at : at + count]
+                at += count
+                for each in receiver.received(count):
+                    assert len(each) <= FRAME_BYTES_MAX
+        return len(stream)
+
+
+class _Loop(SimLoop):
+    """A loop whose threads are itself."""
+
+    def run_in_executor(self, executor: Any, work: Any, *arguments: Any) -> Any:
+        done = self.create_future()
+        done.set_result(work(*arguments))
+        return done
+
+
+class _FuzzIssuer:
+    """An issuer whose tokens are the user's name."""
+
+    async def check(self, token: str) -> CheckedToken:
+        if token != USER:
+            raise SaslAuthenticationError("another token")
+        return CheckedToken(token, 1 << 42)
+
+    async def refresh(self) -> None: ...
+
+
+class _World:
+    """A broker with an authorizer and logins, in virtual time."""
+
+    is_remote = True
+
+    def __init__(self) -> None:
+        self.loop = _Loop()  # type: ignore[abstract]
+        self._runs = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.loop = _Loop()  # type: ignore[abstract]
+        world = self.world = AccessWorld()
+        self.run(world.start())
+        salt = b"0123456789abcdef"
+        pair = derive_keys(SHA_256, PASSWORD, salt, 4096).pair()
+        users = {USER: {SHA_256: ScramCredential(salt, 4096, (pair,))}}
+        logins = Logins(
+            (SHA_256, *TLS_ONLY),
+            clock=world.parts.clock,
+            users=lambda: users,
+            salt_key=b"k",
+            issuer=_FuzzIssuer(),
+        )
+        parts = dataclasses.replace(world.parts, logins=logins)
+        self.dispatcher = Dispatcher(self.loop, parts)
+
+    def run(self, body: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(body)
+
+    def count(self) -> None:
+        self._runs += 1
+        if self._runs % LOGINS_A_WORLD == 0:
+            self.loop.finish()
+            self._begin()
+
+    async def send(self, session: Session, frame: bytes) -> Reply:
+        """Send one frame as a connection does: a broken header ends the connection."""
+        reply: Any = Reply(session)
+        try:
+            self.dispatcher.begin(memoryview(bytearray(frame)), reply)
+        except ProtocolError as error:
+            reply.refuse(str(error))
+        await asyncio.wait_for(reply.done, 60)
+        return reply  # type: ignore[no-any-return]
+
+
+class Sasl(_World):
+    """Frames of a client before its login: logins with broken messages, and other requests."""
+
+    def once(self, rng: random.Random) -> int:
+        self.count()
+        size: int = self.run(self._sequence(rng))
+        return size
+
+    async def _sequence(self, rng: random.Random) -> int:
+        session = Session(
+            1, "127.0.0.1:4711", takes_logins=True, needs_login=True, is_encrypted=True
+        )
+        password = rng.choice((PASSWORD, "wrong"))
+        client = ScramClient(SHA_256, USER, password, "nonce")
+        size, is_exact = 0, True
+        name = rng.choice(("SCRAM-SHA-256", "SCRAM-SHA-256", "SCRAM-SHA-512", *TLS_ONLY, ""))
+        message = {
+            PLAIN: plain_message(USER, password),
+            OAUTHBEARER: bearer_message(USER if password == PASSWORD else "another"),
+        }.get(name, client.first())
+        for step in range(rng.randrange(1, 6)):
+            frame, intact = self._frame(rng, step, name, message)
+            is_exact = is_exact and intact
+            size += len(frame)
+            reply = await self.send(session, frame)
+            if session.principal != ANONYMOUS:
+                assert session.principal == f"User:{USER}" and password == PASSWORD
+                return size
+            if reply.refusal:
+                return size
+            key = int.from_bytes(frame[:2], "big")
+            assert key in BEFORE_LOGIN, f"API {key} was answered before the login"
+            if step == 1 and is_exact and name == SHA_256:
+                answer = Reader(memoryview(reply.frame), 8)
+                if answer.i16() == 0 and answer.classic_nullable_string() is None:
+                    with contextlib.suppress(SaslAuthenticationError):
+                        message = client.final(bytes(answer.classic_view() or b""))
+        return size
+
+    def _frame(
+        self, rng: random.Random, step: int, name: str, message: bytes
+    ) -> tuple[bytes, bool]:
+        """Return a frame, and whether it is what a proper client would send now."""
+        if rng.random() < 0.1:
+            key = rng.choice(sorted(VERSIONS))
+            version = rng.randrange(VERSIONS[key][0], VERSIONS[key][1] + 1)
+            names = {**NAMES, "topic_id": "A" * 22}
+            return mutated(request_frame(key, version, names), rng, 2), False
+        if step == 0:
+            frame = request_frame(ApiKey.SASL_HANDSHAKE, 1, NAMES, {"mechanism": name})
+        else:
+            changed = mutated(message, rng, 2) if rng.random() < 0.5 else message
+            fields = {"auth_bytes": changed}
+            frame = request_frame(ApiKey.SASL_AUTHENTICATE, 0, NAMES, fields)
+        sent = mutated(frame, rng, 2) if rng.random() < 0.3 else frame
+        return sent, sent == frame
+
+
+class Envelopes(_World):
+    """Envelopes with broken contents, from brokers and from clients."""
+
+    def once(self, rng: random.Random) -> int:
+        self.count()
+        key = rng.choice(sorted(VERSIONS))
+        version = rng.randrange(VERSIONS[key][0], VERSIONS[key][1] + 1)
+        inner = mutated(request_frame(key, version, self.world.names), rng, 3)
+        principal = rng.choice(("User:bob", "User:broker-1", "", "User:*", "x" * 300))
+        call = EnvelopeRequest(inner, principal, "10.0.0.9")
+        frame = bytes(encode_call(call, 3, "c"))[4:]
+        if rng.random() < 0.5:
+            frame = mutated(frame, rng, 3)
+        who = rng.choice((("User:broker-9", "BROKERS"), ("User:bob", "PLAINTEXT")))
+        session = Session(1, "127.0.0.1:4711", who[1], who[0])
+        before = len(self.world.snapshot.topics)
+        self.run(self.send(session, frame))
+        assert len(self.world.snapshot.topics) == before, "an Envelope changed the cluster"
+        return len(frame)
+
+
+class Tokens:
+    """OAUTHBEARER: messages, access tokens, and key sets, of which only the issuer's own count."""
+
+    is_remote = True
+    _PARTS = (
+        '{"alg":"ES256","kid":"first"}',
+        '{"iss":"https://issuer.example","aud":"logbus","sub":"carol","exp":4000000000}',
+    )
+    _WORDS = ("none", "HS256", "jku", "x5u", "crit", "null", "-1", "[", "9" * 400, '"exp":1e999')
+
+    def __init__(self) -> None:
+        self._issuer = Issuer()
+        self._set = self._issuer.key_set()
+        self._keys = parse_keys(self._set)
+        self._rules = TokenRules(ISSUER, (AUDIENCE,))
+        self._sound = self._issuer.token(exp=4_000_000_000)
+
+    def once(self, rng: random.Random) -> int:
+        with contextlib.suppress(InvalidConfigError):
+            parse_keys(mutated(self._set, rng))
+        if rng.random() < 0.5:
+            token, is_signed = mutated_text(self._sound, rng), True
+        else:
+            texts = (mutated_text(each, rng, self._WORDS) for each in self._PARTS)
+            rows = [base64.urlsafe_b64encode(each.encode()).rstrip(b"=") for each in texts]
+            token, is_signed = b".".join([*rows, b"AAAA"]).decode(), False
+        message = mutated(b"n,,\x01auth=Bearer " + token.encode() + b"\x01\x01", rng, 2)
+        with contextlib.suppress(SaslAuthenticationError):
+            parse_bearer(message)
+        end_of_token(token)
+        with contextlib.suppress(SaslAuthenticationError):
+            found = check_token(token, self._keys, self._rules, 1_900_000_000_000)
+            assert is_signed and found.user == "carol", token
+            signed, _, _ = token.rpartition(".")
+            assert self._sound.startswith(f"{signed}."), token
+        return len(message) + len(self._set)
+
+
+class PlainMessages:
+    """A client's message of PLAIN."""
+
+    is_remote = True
+
+    def once(self, rng: random.Random) -> int:
+        message = mutated(plain_message(USER, PASSWORD), rng)
+        with contextlib.suppress(SaslAuthenticationError):
+            claim = parse_plain(message)
+            assert claim.user and claim.password and "\0" not in claim.user + claim.password
+            assert plain_message(*claim) == message or message.startswith(claim.user.encode())
+        return len(message)
+
+
+class ScramMessages:
+    """A client's reading of a broker's messages, from a broker that knows no password."""
+
+    is_remote = True
+
+    def once(self, rng: random.Random) -> int:
+        client = ScramClient(SHA_256, USER, PASSWORD, "nonce")
+        client.first()
+        salt = base64.b64encode(rng.randbytes(16)).decode()
+        first = mutated(f"r=nonceserver,s={salt},i=4096".encode(), rng)
+        proof = base64.b64encode(hashlib.sha256(first).digest())
+        last = mutated(b"v=" + proof, rng)
+        try:
+            client.final(first)
+            client.verify(last)
+        except SaslAuthenticationError:
+            return len(first) + len(last)
+        raise AssertionError(f"the client accepted a broker without the keys: {first!r} {last!r}")
+
+
+TARGETS: dict[str, type[Target]] = {
+    "jaas": Jaas,
+    "names": Names,
+    "frames": Frames,
+    "scram": ScramMessages,
+    "plain": PlainMessages,
+    "tokens": Tokens,
+    "sasl": Sasl,
+    "envelopes": Envelopes,
+}
+
+
+def quiet() -> None:
+    """Turn logging off: most inputs are logged as refused."""
+    logging.disable(logging.CRITICAL)

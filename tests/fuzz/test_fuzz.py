@@ -1,0 +1,36 @@
+"""A thousandth of ``make fuzz`` in every run of the tests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from fuzz import soak
+from fuzz.targets import TARGETS
+
+INPUTS = 1000
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", TARGETS)
+def test_random_input_causes_no_crash_and_no_login(name: str) -> None:
+    found = soak.run(name, first=0, count=INPUTS, seconds=100)
+    assert found["inputs"] == INPUTS
+
+
+def test_failure_prints_the_seed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(soak, "once", lambda target, seed: 1 // (7 - seed))
+    with pytest.raises(ZeroDivisionError):
+        soak.run("jaas", first=0, count=20, seconds=10)
+    assert "--only jaas --first 7 --count 1" in capsys.readouterr().out
