@@ -1,0 +1,153 @@
+"""``logbus cert``: certificates for brokers and clients, signed by CAs in one folder."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.nouns import Noun
+from broker_lite.local.issuing import (
+    BROKERS,
+    CLIENTS,
+    RENEWED_DAYS,
+    CertificateFolder,
+    IssuedCertificate,
+    read_certificate,
+)
+
+_BROKER = re.compile(r"broker-[0-9]+")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+folder_option = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("certificates"),
+    show_default=True,
+    help="Folder of the CAs and certificates.",
+)
+
+
+@click.group(cls=Noun)
+def cert() -> None:
+    """Certificates for brokers and clients.
+
+    \b
+    Examples:
+      logbus cert create broker-1 --host kafka1.example
+      logbus cert create alice
+      logbus cert list
+      logbus cert renew
+    """
+
+
+@cert.command()
+@click.argument("name")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    help="Advertised host of the broker; repeat it. Without a host: a client's certificate.",
+)
+@folder_option
+@output.output_option
+def create(name: str, hosts: tuple[str, ...], folder: Path, form: str | None) -> None:
+    """Make a broker's certificates, or a client's, and the CAs if they are missing.
+
+    A broker named broker-ID gets two: NAME-clients.pem for its listeners for clients, and
+    NAME-brokers.pem for the listener between brokers. A client gets NAME-clients.pem.
+
+    \b
+    Examples:
+      logbus cert create broker-1 --host kafka1.example --host 10.0.0.1
+      logbus cert create alice
+    """
+    if bool(hosts) != bool(_BROKER.fullmatch(name)):
+        raise click.UsageError(
+            f"{name!r}: name a broker broker-ID, with its broker.id, and give its --host; a client "
+            "has another name and no host"
+        )
+    if not _NAME.fullmatch(name):
+        raise click.UsageError(f"{name[:80]!r}: use at most 64 letters, digits, '.', '_' and '-'")
+    made = CertificateFolder(folder)
+    now = _now()
+    for ca in (CLIENTS, BROKERS) if hosts else (CLIENTS,):
+        made.certify(ca, name, hosts, now, anew=True)
+    own = {f"{name}-{ca}.pem" for ca in (CLIENTS, BROKERS)}
+    _show([each for each in made.certificates() if each.path.name in own or each.is_ca], form)
+    output.say(
+        f"keep {folder}/*.key off the brokers: with {BROKERS}-ca.key anyone can pose as a broker"
+    )
+
+
+@cert.command("list")
+@folder_option
+@output.output_option
+def list_certificates(folder: Path, form: str | None) -> None:
+    """List the certificates of a folder, with their hosts and expiry dates.
+
+    \b
+    Examples:
+      logbus cert list
+      logbus cert list --dir ~/.local/share/logbus/cluster/security -o json
+    """
+    _show(CertificateFolder(folder).certificates(), form)
+
+
+@cert.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@output.output_option
+def show(files: tuple[Path, ...], form: str | None) -> None:
+    """Show the first certificate of PEM files.
+
+    \b
+    Examples:
+      logbus cert show /etc/logbus/broker-1-clients.pem
+    """
+    _show(map(read_certificate, files), form)
+
+
+@cert.command()
+@folder_option
+@click.option("--all", "everything", is_flag=True, help="Young certificates, too.")
+@output.output_option
+def renew(folder: Path, everything: bool, form: str | None) -> None:
+    """Renew the certificates that are older than 30 of their 90 days.
+
+    Brokers find changed files within 10 seconds, or at once on SIGHUP. CAs stay.
+
+    \b
+    Examples:
+      logbus cert renew
+      logbus cert renew --all --dir /etc/logbus/certificates
+    """
+    renewed = CertificateFolder(folder).renew(_now(), everything=everything)
+    _show(map(read_certificate, renewed), form)
+    if not renewed:
+        output.say(f"no certificate is older than {RENEWED_DAYS} days; --all renews the others")
+
+
+def _show(found: Iterable[IssuedCertificate], form: str | None) -> None:
+    now = _now()
+    output.show([_row(each, now) for each in found], form)
+
+
+def _row(each: IssuedCertificate, now: datetime.datetime) -> dict[str, Any]:
+    return {
+        "file": str(each.path),
+        "name": each.subject,
+        "signed_by": "itself" if each.issuer == each.subject else each.issuer,
+        "hosts": ", ".join(each.hosts),
+        "ends": f"{each.ends:%Y-%m-%d}",
+        "days_left": (each.ends - now).days,
+    }
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -1,0 +1,72 @@
+"""The login of a scrape of ``/metrics`` over TLS: a client certificate, or HTTP Basic with the user
+and password of a SCRAM user. The principal needs the operation Describe on the cluster. Loop
+thread; the password is checked on another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from broker_lite.errors import ClusterAuthorizationError, SaslAuthenticationError
+from broker_lite.security.acls import Operation
+from broker_lite.security.plain import parse_basic
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.log_events import log_event
+from broker_lite.server.network.context import Session
+from broker_lite.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from broker_lite.server.network.tls_listener import ListenerTls
+
+logger = logging.getLogger("logbus.logins")
+
+BASIC = "BASIC"
+"""The name of HTTP Basic in the audit log and in metrics."""
+
+
+class HttpLogin:
+    """The TLS of the HTTP port, and the login of its clients."""
+
+    def __init__(self, parts: BrokerContext, tls: ListenerTls) -> None:
+        self._parts = parts
+        self.tls = tls
+
+    async def refusal(self, host: str, certificate: bytes, authorization: str) -> int:
+        """Return the HTTP status that refuses a scrape (401, 403); 0 if it is allowed.
+
+        ``certificate``: of the client, DER, or empty. ``authorization``: that header.
+        """
+        parts = self._parts
+        session = Session(0, f"{host}:0", self.tls.listener_name, is_encrypted=True)
+        if not certificate and not authorization:
+            return 401
+        mechanism = "SSL" if certificate else BASIC
+        fields = {"mechanism": mechanism, "host": session.host, "listener": session.listener}
+        try:
+            if certificate:
+                session.principal, _ = self.tls.identify(certificate)
+            else:
+                proof = await parts.logins.check_password(parse_basic(authorization))
+                session.principal = f"User:{proof.user}"
+        except SaslAuthenticationError as error:
+            parts.metrics.count("authentication_failures", mechanism)
+            logger.warning(
+                "%s: a scrape of /metrics: %s",
+                host,
+                error.message,
+                extra=log_event("login_failed", about=session.host),
+            )
+            parts.audit.write("login_failed", reason=error.message, **fields)
+            await asyncio.sleep(parts.logins.failure_delay_s(session))
+            return 401
+        parts.audit.write(
+            "login", (session.principal, session.host, mechanism), user=session.principal, **fields
+        )
+        access = parts.authorizer.access(session, ApiKey.DESCRIBE_CLUSTER)
+        try:
+            access.check_cluster(Operation.DESCRIBE)
+        except ClusterAuthorizationError:
+            return 403
+        return 0

@@ -1,0 +1,184 @@
+"""Certificates, CAs, passwords and access control lists change under load, and no send fails.
+
+``make rotation ROUNDS=20`` runs more rounds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from support.patience import until
+from support.send_load import Load, read_values
+
+from broker_lite.bus import connect
+from broker_lite.cli.main import run as logbus
+from broker_lite.errors import LogbusError, SaslAuthenticationError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.issuing import BROKERS, CLIENTS, CertificateFolder
+from broker_lite.metadata.znodes import CHANGES
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ROUNDS = int(os.environ.get("LOGBUS_ROTATION_ROUNDS", "3"))
+TOPIC = "rotated"
+
+
+def test_rotation_under_load_fails_no_send(tmp_path: Path) -> None:
+    with LocalCluster(3, directory=tmp_path / "cluster", secure=True) as cluster:
+        admin = ["-b", cluster.bootstrap_servers, "-F", str(cluster.client_config)]
+        password = tmp_path / "password"
+        ca = str(cluster.directory / "security" / "clients-ca.pem")
+
+        def login(number: int) -> dict[str, str]:
+            return {
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "SCRAM-SHA-256",
+                "sasl_username": "alice",
+                "sasl_password": f"password {number}",
+                "ssl_ca_location": ca,
+            }
+
+        def run(*words: str) -> None:
+            assert logbus([*words, *admin]) == 0
+
+        password.write_text("password 0")
+        run("user", "add", "alice", "--password-file", str(password))
+        run("topic", "create", TOPIC, "-p", "3", "-r", "3")
+        grants = [["read", "write", "--topic", TOPIC], ["all", "--topic", "rot", "--prefix"]]
+        run("acl", "add", "alice", *grants[0])
+        loads = [Load(cluster.bootstrap_servers, "round 0", TOPIC, **login(0)).start()]
+        try:
+            loads[0].goes_on()
+            for number in range(1, ROUNDS + 1):
+                _renew_certificates(cluster)
+                loads[-1].goes_on()
+                run("acl", "add", "alice", *grants[number % 2])
+                run("acl", "delete", "alice", *grants[1 - number % 2], "--if-exists", "--yes")
+                loads[-1].goes_on()
+                password.write_text(f"password {number}")
+                run("user", "rotate", "alice", "--password-file", str(password))
+                loads[-1].goes_on()
+                servers = cluster.bootstrap_servers
+                loads.append(Load(servers, f"round {number}", TOPIC, **login(number)).start())
+                loads[-1].goes_on()
+                loads[-2].stop()
+            _rotate_authorities(cluster, tmp_path / "new", loads[-1])
+            for broker in cluster.brokers:
+                # New connections between brokers use the new certificates too.
+                broker.stop()
+                broker.start()
+                loads[-1].goes_on()
+        finally:
+            for load in loads:
+                load.stop()
+        assert not [load.failures for load in loads if load.failures]
+        sent = [value for load in loads for value in load.sent]
+        with connect(cluster.bootstrap_servers, **login(ROUNDS)) as bus:
+            assert read_values(bus, TOPIC, len(sent)) == sorted(sent)
+        # A password stays valid for one more rotation, then it ends.
+        with pytest.raises(SaslAuthenticationError):
+            connect(cluster.bootstrap_servers, **login(ROUNDS - 2)).close()
+        old = {"ssl_ca_location": str(tmp_path / "new" / "former-clients-ca.pem")}
+        with pytest.raises(LogbusError, match="did not sign the broker's certificate"):
+            connect(cluster.bootstrap_servers, **(login(ROUNDS) | old)).close()
+
+
+def test_credential_of_zookeeper_rotates_under_load(tmp_path: Path) -> None:
+    with LocalCluster(3, directory=tmp_path / "cluster", secure=True) as cluster:
+        security = cluster.directory / "security"
+        file, config = security / "zookeeper.secret", str(cluster.client_config)
+        old = file.read_text("utf-8").strip()
+        new = "brokers-2:of the second credential".replace(" ", "-")
+        on = ["--zookeeper", cluster.zookeeper, "--auth-file", str(file)]
+        with connect(cluster.bootstrap_servers, client_config=config) as bus:
+            bus.create_topic(TOPIC, partitions=3, replication_factor=3)
+        with Load(cluster.bootstrap_servers, "load", TOPIC, client_config=config) as load:
+            for lines in ([old, new], [new]):
+                file.write_text("\n".join(lines) + "\n", "utf-8")
+                for broker in cluster.brokers:
+                    broker.stop()
+                    broker.start()
+                    load.goes_on()
+                assert logbus(["zookeeper", "secure", *on]) == 0
+                load.goes_on()
+        assert not load.failures
+        address = cluster.zookeeper.partition("/")[0]
+        assert not _may_read(address, old) and _may_read(address, new)
+        with connect(cluster.bootstrap_servers, client_config=config) as bus:
+            assert read_values(bus, TOPIC, len(load.sent)) == sorted(load.sent)
+
+
+def _may_read(address: str, credential: str) -> bool:
+    client = KazooClient(hosts=address, auth_data=[("digest", credential)])
+    client.start()
+    try:
+        client.get(f"/logbus{CHANGES}")
+    except NoAuthError:
+        return False
+    finally:
+        client.stop()
+        client.close()
+    return True
+
+
+def _renew_certificates(cluster: LocalCluster) -> None:
+    """Renew every certificate, and wait until all brokers present the new ones."""
+    before = {broker.endpoint: _certificate(broker.endpoint) for broker in cluster.brokers}
+    folder = CertificateFolder(cluster.directory / "security")
+    assert len(folder.renew(datetime.datetime.now(datetime.UTC), everything=True)) == 6
+    for broker in cluster.brokers:
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGHUP)
+    until(lambda: all(_certificate(endpoint) != old for endpoint, old in before.items()))
+
+
+def _rotate_authorities(cluster: LocalCluster, folder: Path, load: Load) -> None:
+    """Replace both CAs: trust the new CA beside the old one, use its certificates, then trust it
+    alone."""
+    used, made = CertificateFolder(cluster.directory / "security"), CertificateFolder(folder)
+    present = [each for each in used.certificates() if not each.is_ca]
+    for each in present:
+        name, _, ca = each.path.stem.rpartition("-")
+        made.certify(ca, name, each.hosts, datetime.datetime.now(datetime.UTC))
+    for ca in (CLIENTS, BROKERS):
+        old = (used.folder / f"{ca}-ca.pem").read_text("utf-8")
+        made.write(f"former-{ca}-ca.pem", old)
+        used.write(f"{ca}-ca.pem", old + (folder / f"{ca}-ca.pem").read_text("utf-8"))
+    _reload(cluster, load)
+    for each in present:
+        used.write(each.path.name, (folder / each.path.name).read_text("utf-8"))
+    _reload(cluster, load)
+    for ca in (CLIENTS, BROKERS):
+        used.write(f"{ca}-ca.pem", (folder / f"{ca}-ca.pem").read_text("utf-8"))
+    _reload(cluster, load)
+
+
+def _reload(cluster: LocalCluster, load: Load) -> None:
+    """Let the brokers read their changed files; each logs its listener between brokers."""
+    said = "listener BROKERS uses the changed TLS files"
+    before = {broker.id: broker.log.read_text("utf-8").count(said) for broker in cluster.brokers}
+    for broker in cluster.brokers:
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGHUP)
+    for broker in cluster.brokers:
+        until(lambda at=broker: at.log.read_text("utf-8").count(said) > before[at.id])
+    load.goes_on()
+
+
+def _certificate(endpoint: str) -> bytes:
+    host, _, port = endpoint.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection((host, int(port))) as sock,
+        context.wrap_socket(sock) as wrapped,
+    ):
+        return wrapped.getpeercert(binary_form=True) or b""

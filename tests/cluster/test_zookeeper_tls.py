@@ -1,0 +1,199 @@
+"""Brokers with an encrypted connection to ZooKeeper, and znodes with ACLs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from support.patience import until
+
+from broker_lite.bus import connect
+from broker_lite.cli.main import run as logbus
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError, LogbusError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import find_jars, find_java, free_port
+from broker_lite.metadata.zookeeper import ZooKeeperStore, close_znodes
+from broker_lite.metadata.zookeeper_tls import ZooKeeperTls, tls_of
+
+pytestmark = pytest.mark.real
+
+MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+
+class Encrypted(NamedTuple):
+    """A ZooKeeper with TLS and client certificates on ``address``, plain text on ``plain_port``,
+    and its clients' files."""
+
+    address: str
+    plain_port: int
+    tls: ZooKeeperTls
+    auth_file: Path
+    folder: Path
+
+
+def write_certificate(ca: trustme.CA, path: Path, *hosts: str) -> str:
+    """Write a certificate chain with its PKCS 8 key, the format that ZooKeeper reads."""
+    leaf = ca.issue_cert(*hosts)
+    key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    chain = b"".join(pem.bytes() for pem in leaf.cert_chain_pems)
+    path.write_bytes(text + chain)
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encrypted]:
+    folder = tmp_path_factory.mktemp("zookeeper")
+    ca = trustme.CA()
+    trusted = folder / "ca.pem"
+    ca.cert_pem.write_to_path(str(trusted))
+    server = write_certificate(ca, folder / "server.pem", "localhost")
+    broker = write_certificate(ca, folder / "broker.pem", "broker")
+    port, plain_port = free_port(), free_port()
+    settings = {
+        "dataDir": folder / "data",
+        "clientPort": plain_port,
+        "secureClientPort": port,
+        "tickTime": 500,
+        "maxSessionTimeout": 60_000,
+        "admin.enableServer": "false",
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": server,
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.location": trusted,
+        "ssl.trustStore.type": "PEM",
+        "ssl.clientAuth": "need",
+    }
+    config = folder / "zookeeper.cfg"
+    config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    auth_file = folder / "auth"
+    auth_file.write_text("brokers:canary-secret\n")
+    auth_file.chmod(0o600)
+    command = [find_java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{find_jars()}/*"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, MAIN, str(config)], stdout=log, stderr=log)
+    try:
+        made = Encrypted(
+            f"localhost:{port}/logbus", plain_port, ZooKeeperTls(str(trusted), broker), auth_file,
+            folder,
+        )  # fmt: skip
+        until(lambda: process.poll() is not None or serves(made))
+        assert process.poll() is None, (folder / "log").read_text()[-3000:]
+        yield made
+    finally:
+        process.kill()
+        process.wait()
+
+
+def serves(encrypted: Encrypted) -> bool:
+    try:
+        close_znodes(encrypted.address, encrypted.auth_file, {}, tls=encrypted.tls)
+    except CoordinationUnavailableError:
+        return False
+    return True
+
+
+def test_brokers_store_their_metadata_encrypted_and_closed(encrypted: Encrypted) -> None:
+    settings = {
+        "zookeeper.auth.file": str(encrypted.auth_file),
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": encrypted.tls.truststore,
+        "zookeeper.ssl.keystore.location": encrypted.tls.keystore,
+    }
+    folder = encrypted.folder / "cluster"
+    with (
+        LocalCluster(2, directory=folder, zookeeper=encrypted.address, config=settings) as running,
+        connect(running.bootstrap_servers) as bus,
+    ):
+        # Some responses of ZooKeeper are longer than a TLS record.
+        for number in range(30):
+            bus.create_topic(f"t-{number}", partitions=10)
+        running.brokers[0].stop()
+        running.brokers[0].start()
+        with bus.producer() as producer:
+            assert producer.send("t-0", b"hello", partition=0).result(60).offset == 0
+        assert len(bus.topics()) == 30
+    password = encrypted.folder / "password"
+    password.write_text("of alice")
+    first = ["--first", "--zookeeper", encrypted.address, "--password-file", str(password)]
+    files = ["--zookeeper-ca", encrypted.tls.truststore]
+    files += ["--zookeeper-certificate", encrypted.tls.keystore]
+    auth = ["--zookeeper-auth-file", str(encrypted.auth_file)]
+    assert logbus(["user", "add", "alice", *first, *files, *auth]) == 0
+    secure = ["--zookeeper", encrypted.address, "--auth-file", str(encrypted.auth_file)]
+    assert logbus(["zookeeper", "secure", *secure, *files]) == 0
+    client = KazooClient(hosts=f"localhost:{encrypted.plain_port}")
+    client.start()
+    try:
+        with pytest.raises(NoAuthError):
+            client.get_children("/logbus")
+        client.add_auth("digest", "brokers:canary-secret")
+        assert "credentials" in client.get_children("/logbus")
+    finally:
+        client.stop()
+        client.close()
+
+
+def refusal(address: str, tls: ZooKeeperTls | None) -> LogbusError:
+    """Return the error of a connection that fails."""
+
+    async def run() -> None:
+        store = ZooKeeperStore(address, session_timeout_ms=6000, connect_timeout_ms=1500, tls=tls)
+        await store.start(lambda _: None)
+
+    with pytest.raises(LogbusError) as refused:
+        asyncio.run(run())
+    return refused.value
+
+
+def test_failed_handshake_names_the_setting(encrypted: Encrypted, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.pem"
+    trustme.CA().cert_pem.write_to_path(str(foreign))
+    address, tls = encrypted.address, encrypted.tls
+    said = str(refusal(address, tls._replace(truststore=str(foreign))))
+    assert "certificate is refused" in said and "zookeeper.ssl.truststore.location" in said
+    said = str(refusal(address.replace("localhost", "127.0.0.1"), tls))
+    assert "certificate is refused" in said and "host in the certificate" in said
+    said = str(refusal(f"localhost:{encrypted.plain_port}/logbus", tls))
+    assert "secureClientPort" in said and "zookeeper.ssl.client.enable=false" in said
+    said = str(refusal(address, None))
+    assert "zookeeper.ssl.client.enable=true" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"zookeeper_ssl": True}, "needs zookeeper.ssl.truststore.location"),
+        ({"zookeeper_ssl": True, "zookeeper_ssl_truststore": "/absent"}, "/absent"),
+        ({"zookeeper_ssl_truststore": "/ca.pem"}, "without zookeeper.ssl.client.enable=true"),
+        (
+            {"zookeeper_auth_file": "/auth", "zookeeper_connect": "127.0.0.1:1,zk2:2181/logbus"},
+            "names zk2.*zookeeper.insecure.allow=true",
+        ),
+    ],
+)
+def test_contradicting_settings_stop_the_start(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidConfigError, match=said):
+        tls_of(BrokerConfig(**settings))
+
+
+def test_credential_may_cross_a_private_network_if_allowed() -> None:
+    settings = {"zookeeper_auth_file": "/auth", "zookeeper_connect": "zk:2181/logbus"}
+    assert tls_of(BrokerConfig(**settings, zookeeper_insecure_allow=True)) is None
+    assert tls_of(BrokerConfig(**settings | {"zookeeper_connect": "[::1]:2181"})) is None
+    assert tls_of(BrokerConfig(zookeeper_connect="zk:2181/logbus")) is None

@@ -1,0 +1,99 @@
+"""``logbus cert``: certificates that brokers and clients can use with each other."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from broker_lite.cli import main
+from broker_lite.config.listeners import TlsSettings
+from broker_lite.local.issuing import BROKERS, CLIENTS, CertificateFolder, read_certificate
+from broker_lite.net.certificates import check_certificate
+from broker_lite.net.contexts import try_handshake
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[dict[str, Any]]:
+    assert main.run(["cert", *words]) == code
+    printed = capsys.readouterr().out
+    return [json.loads(line) for line in printed.splitlines()] if code == 0 else []
+
+
+def test_created_certificates_serve_their_hosts_and_are_private(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "certificates"
+    where = ("--dir", str(folder))
+    rows = run(capsys, "create", "broker-1", "--host", "k1.example", "--host", "10.0.0.1", *where)
+    files = {Path(row["file"]).name for row in rows}
+    own = {"broker-1-clients.pem", "broker-1-brokers.pem"}
+    assert files == {"clients-ca.pem", "brokers-ca.pem", *own}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    now_ms = int(datetime.datetime.now(datetime.UTC).timestamp() * 1000)
+    for ca in (CLIENTS, BROKERS):
+        pem = str(folder / f"broker-1-{ca}.pem")
+        for host in ("k1.example", "10.0.0.1"):
+            check_certificate(pem, "ssl.keystore.location", host, now_ms)
+        trusted = str(folder / f"{ca}-ca.pem")
+        try_handshake(TlsSettings("", pem, "", trusted, "required", "TLSv1.3", "DEFAULT", "https"))
+    run(capsys, "create", "alice", *where)
+    alice = read_certificate(folder / "alice-clients.pem")
+    assert (alice.subject, alice.hosts, alice.is_ca) == ("CN=alice", (), False)
+    assert not (folder / "alice-brokers.pem").exists()
+    assert len(run(capsys, "list", *where)) == 5
+    (shown,) = run(capsys, "show", str(folder / "alice-clients.pem"))
+    assert shown["name"] == "CN=alice" and shown["days_left"] in (89, 90)
+
+
+def test_renewal_keeps_names_hosts_and_cas(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = CertificateFolder(tmp_path)
+    old = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=40)
+    made.certify(CLIENTS, "broker-1", ["k1.example", "::1"], old)
+    made.certify(CLIENTS, "broker-2", ["k2.example"], old + datetime.timedelta(days=39))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (row,) = run(capsys, "renew", "--dir", str(tmp_path))
+    assert Path(row["file"]).name == "broker-1-clients.pem" and row["days_left"] >= 89
+    assert row["hosts"] == "k1.example, ::1"
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {name for name in after if after[name] != before[name]} == {"broker-1-clients.pem"}
+    assert len(run(capsys, "renew", "--all", "--dir", str(tmp_path))) == 2
+    assert (tmp_path / "clients-ca.pem").read_bytes() == before["clients-ca.pem"]
+    ca = x509.load_pem_x509_certificate(before["clients-ca.pem"])
+    for name in ("broker-1-clients.pem", "broker-2-clients.pem"):
+        leaf = x509.load_pem_x509_certificate((tmp_path / name).read_bytes())
+        leaf.verify_directly_issued_by(ca)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["create", "kafka1", "--host", "k1.example"], "name a broker broker-ID"),
+        (["create", "broker-9"], "give its --host"),
+        (["create", "../alice"], "letters, digits"),
+    ],
+)
+def test_wrong_name_is_refused(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client named as a broker is, and a file outside the folder."""
+    assert main.run(["cert", *words, "--dir", str(tmp_path / "c")]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "c").exists()
+
+
+def test_file_without_certificate_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("nothing")
+    assert main.run(["cert", "show", str(broken)]) == 1
+    assert f"{broken}: no PEM certificate" in capsys.readouterr().err
+    assert main.run(["cert", "list", "--dir", str(tmp_path / "empty")]) == 1
+    assert "logbus cert create" in capsys.readouterr().err
