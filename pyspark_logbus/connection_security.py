@@ -1,0 +1,95 @@
+"""The security of a query's connections: passwords on the driver, derived keys in the tasks.
+
+Spark pickles the settings of a query into task binaries. ``for_tasks`` replaces the password before
+that: by SCRAM's keys or by the present access token. PLAIN has neither, so tasks receive the
+password. Executors import this module, so it imports only modules that executors load anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from broker_lite.client.client_config import FILE, OPTIONS, security_of_file, security_of_options
+from broker_lite.client.discovery import security_for
+from broker_lite.config.client_security import KEY_PASSWORD, ClientSecurity
+from broker_lite.config.secret import Secret
+from broker_lite.errors import InvalidConfigError
+from broker_lite.model import PLAIN
+
+log = logging.getLogger("pyspark_logbus")
+
+QuerySecurity = ClientSecurity | Path | None
+"""The security of a query's options. A path: each process reads this file (``client.config``).
+None: each process finds its own settings, as ``security_for`` does."""
+
+
+DERIVED_S = 30.0
+"""Seconds for which derived keys are used again: Spark plans a sink for every micro-batch."""
+
+_warned: set[str] = set()
+"""Users whose password tasks carry."""
+_derived: dict[tuple[str, ClientSecurity], tuple[float, ClientSecurity]] = {}
+
+
+def query_security(values: Mapping[str, Any]) -> QuerySecurity:
+    """Return the security of a query's options. Raises InvalidConfigError for a wrong value."""
+    given = {name: str(values[name]) for name in OPTIONS if name in values}
+    found = security_of_options(given)
+    return Path(given[FILE]) if set(given) == {FILE} else found
+
+
+def connection_security(servers: str, security: QuerySecurity) -> ClientSecurity:
+    """Return the security of connections from this process to these brokers. Raises
+    InvalidConfigError."""
+    given = security_of_file(security) if isinstance(security, Path) else security
+    return security_for(servers, given)
+
+
+def for_tasks(
+    servers: str, security: QuerySecurity, client_id: str, timeout_ms: int
+) -> QuerySecurity:
+    """Return the security that Spark may pickle for tasks. SCRAM keys, which are valid for this
+    cluster only, replace a password. The present access token replaces a client secret. With PLAIN,
+    tasks receive the password, and a warning is logged.
+
+    Raises the login's error, NoBrokersError, and InvalidConfigError for a key's password.
+    """
+    if not isinstance(security, ClientSecurity):
+        return security
+    if security.key_password is not None:
+        raise InvalidConfigError(
+            f"{KEY_PASSWORD} stays on the driver, and executors need the private key too: name a "
+            "decrypted key file, or put the settings into a file on every machine and name it in "
+            f"the option {FILE}"
+        )
+    if not isinstance(security.secret, Secret):
+        return security
+    if security.mechanism == PLAIN and security.username not in _warned:
+        _warned.add(security.username)
+        log.warning(
+            "sasl.mechanism=PLAIN: Spark's tasks carry the password of user %r; with "
+            "SCRAM-SHA-512 they carry keys of this cluster only",
+            security.username,
+        )
+    key, now = (servers, security), time.monotonic()
+    derived = _derived.get(key)
+    if derived is not None and now - derived[0] < DERIVED_S:
+        return derived[1]
+    # Only the driver executes this import.
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.operations.requests import FIRST_CONTACT_MS
+    from pyspark_logbus.first_contact import told
+
+    with (
+        Admin(servers, client_id=client_id, timeout_ms=timeout_ms, security=security) as admin,
+        told(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
+    ):
+        admin.cluster(())
+        found = admin.security_without_password()
+    _derived.clear()
+    _derived[key] = now, found
+    return found

@@ -1,0 +1,108 @@
+"""Names of the options that secure a query's connections: Kafka's, with librdkafka's spellings.
+
+Every option is also accepted with Kafka's prefix ``kafka.``. Driver only; pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+DOCS: Mapping[str, str] = {
+    "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-256, SCRAM-SHA-512, or with SASL_SSL: PLAIN or OAUTHBEARER",
+    "sasl.mechanisms": "librdkafka's spelling of sasl.mechanism",
+    "sasl.username": "user name; or use sasl.jaas.config",
+    "sasl.password": "password; it stays on the driver, and executors receive derived keys (with "
+    "PLAIN the password)",
+    "sasl.jaas.config": "login as Kafka's text: …ScramLoginModule required username=… password=…;",
+    "sasl.oauthbearer.token.endpoint.url": "https URL that issues access tokens; list it in "
+    "LOGBUS_OAUTH_ALLOWED_URLS",
+    "sasl.oauthbearer.client.id": "client id at the issuer; or clientId in sasl.jaas.config",
+    "sasl.oauthbearer.client.secret": "secret of the client id; it stays on the driver, and "
+    "executors receive the present token",
+    "sasl.oauthbearer.scope": "scope requested from the issuer",
+    "sasl.oauthbearer.method": "only oidc",
+    "sasl.oauthbearer.client.credentials.client.id": "Kafka's spelling of "
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "Kafka's spelling of "
+    "sasl.oauthbearer.client.secret",
+    "ssl.ca.location": "PEM file or folder of the CAs to trust, on the driver and each executor",
+    "ssl.truststore.location": "Kafka's spelling of ssl.ca.location; a PEM file",
+    "ssl.truststore.certificates": "CAs to trust, as PEM text",
+    "ssl.ca.pem": "librdkafka's spelling of ssl.truststore.certificates",
+    "ssl.truststore.type": "only PEM",
+    "ssl.truststore.password": "refused: PEM files have none",
+    "ssl.certificate.location": "PEM file of the client's certificate, for brokers that ask for it",
+    "ssl.keystore.location": "Kafka's spelling of ssl.certificate.location; a PEM file",
+    "ssl.keystore.type": "only PEM",
+    "ssl.keystore.password": "refused: PEM files have none",
+    "ssl.key.location": "PEM file of the private key, if it is not in the certificate's file",
+    "ssl.key.password": "refused: executors need the key; name client.config or a decrypted file",
+    "ssl.keystore.key": "refused: Spark would show the private key; name a file",
+    "ssl.keystore.certificate.chain": "refused: name a file in ssl.keystore.location",
+    "ssl.key.pem": "refused: Spark would show the private key; name a file",
+    "ssl.certificate.pem": "refused: name a file in ssl.certificate.location",
+    "ssl.endpoint.identification.algorithm": "https, or none to accept any host name",
+    "ssl.enabled.protocols": "TLSv1.3, TLSv1.2 or both, separated by commas",
+    "client.config": "file with these settings, on the driver and on each executor (mode 0600)",
+}
+"""Every option with its effect."""
+
+_JAVA = "names Java code, which logbus never runs; leave it out"
+_KERBEROS = "Kerberos is not supported; use sasl.mechanism=SCRAM-SHA-512"
+_TOKENS = (
+    "access tokens are fetched with sasl.oauthbearer.token.endpoint.url, client id and secret "
+    "alone; leave it out"
+)
+REFUSED: Mapping[str, str] = {
+    "sasl.client.callback.handler.class": _JAVA,
+    "sasl.login.callback.handler.class": _JAVA,
+    "sasl.login.class": _JAVA,
+    "security.providers": _JAVA,
+    "ssl.engine.factory.class": _JAVA,
+    "ssl.cipher.suites": "the listener chooses among the ciphers of OpenSSL; leave it out",
+}
+"""Kafka's options that are refused, with reason and remedy."""
+
+REFUSED_FAMILIES: Mapping[str, str] = {
+    "sasl.kerberos.": _KERBEROS,
+    "sasl.oauthbearer.": _TOKENS,
+    "sasl.login.retry.": _TOKENS,
+}
+
+IGNORED = (
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "ssl.keymanager.algorithm",
+    "ssl.protocol",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+)
+"""Kafka's options without meaning outside Java."""
+
+
+_HANDLER = re.compile(
+    r"(kafkashaded\.)?org\.apache\.kafka\.common\.security\.oauthbearer(\.secured)?"
+    r"\.OAuthBearerLoginCallbackHandler"
+)
+
+
+def is_kafkas_handler(name: str, value: str) -> bool:
+    """Return whether an option in small letters names Kafka's own class that fetches access tokens:
+    logbus does the same without it."""
+    handler = "kafka.sasl.login.callback.handler.class"
+    return name == handler and _HANDLER.fullmatch(value.strip()) is not None
+
+
+def refusal(name: str) -> str | None:
+    """Return why Kafka's option ``name`` is refused, or None."""
+    for family, reason in REFUSED_FAMILIES.items():
+        if name.startswith(family):
+            return reason
+    return REFUSED.get(name)

@@ -1,0 +1,99 @@
+"""The security options of a query, and the secrets that Spark pickles."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import StructType
+
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.errors import InvalidConfigError
+from pyspark_logbus import options, security_options
+from pyspark_logbus.connection_security import for_tasks, query_security
+from pyspark_logbus.datasource import DefaultSource
+
+JAAS = (
+    "org.apache.kafka.common.security.scram.ScramLoginModule required "
+    'username="alice" password=" canary ";'
+)
+KAFKA = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.jaas.config": JAAS,
+    "kafka.ssl.truststore.type": "PEM",
+    "kafka.ssl.truststore.location": "/etc/ca.pem",
+    "kafka.ssl.endpoint.identification.algorithm": "",
+}
+OWN = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "alice",
+    "sasl.password": " canary ",
+    "ssl.ca.location": "/etc/ca.pem",
+    "ssl.endpoint.identification.algorithm": "none",
+}
+
+
+def test_options_of_kafkas_connector_mean_the_same_as_librdkafkas() -> None:
+    found = query_security(options.parse(KAFKA))
+    assert found == query_security(options.parse(OWN))
+    assert isinstance(found, ClientSecurity)
+    assert (found.username, found.ca_location) == ("alice", "/etc/ca.pem")
+    assert not found.checks_host_name
+    assert query_security(options.parse({"subscribe": "t"})) is None
+
+
+def test_every_security_option_has_both_spellings() -> None:
+    rows = {row.name: row for row in options.OPTIONS}
+    for name in security_options.DOCS:
+        assert rows[name].spellings == (f"kafka.{name}",)
+        assert rows[name].reads and rows[name].writes
+
+
+def test_options_of_java_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    options._warned.clear()
+    with caplog.at_level(logging.WARNING, "pyspark_logbus"):
+        options.parse({"kafka.ssl.protocol": "TLS", "kafka.ssl.trustmanager.algorithm": "PKIX"})
+    assert "kafka.ssl.protocol, kafka.ssl.trustmanager.algorithm" in caplog.text
+
+
+def test_file_of_settings_crosses_as_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "client.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in OWN.items()), "utf-8")
+    file.chmod(0o600)
+    values = options.parse({"client.config": str(file)})
+    assert query_security(values) == file
+    assert for_tasks("h:1", query_security(values), "c", 1000) == file
+    file.chmod(0o644)
+    with pytest.raises(InvalidConfigError, match="chmod 600"):
+        options.parse({"client.config": str(file)})
+
+
+def test_password_of_a_private_key_is_refused_for_tasks() -> None:
+    values = options.parse({"security.protocol": "SSL", "ssl.key.password": "canary"})
+    with pytest.raises(InvalidConfigError, match=r"client\.config") as refused:
+        for_tasks("h:1", query_security(values), "c", 1000)
+    assert "canary" not in str(refused.value)
+
+
+def test_source_that_has_made_a_reader_is_pickled_without_options() -> None:
+    source = DefaultSource({"bootstrap.servers": "h:1", "subscribe": "t", **OWN})
+    assert b"canary" in pickle.dumps(source)
+    source.streamReader(source.schema())
+    assert b"canary" not in pickle.dumps(source)
+    assert pickle.loads(pickle.dumps(source)).name() == "logbus"
+    assert isinstance(source.schema(), StructType)
+
+
+def test_settings_of_a_query_show_no_password() -> None:
+    values = options.parse({"subscribe": "t", "topic": "t", **KAFKA})
+    for made in (
+        options.read_options(values, "h:1", streaming=True),
+        options.write_options(values, "h:1"),
+    ):
+        assert "canary" not in repr(made)
+        with pytest.raises(TypeError, match="derived keys"):
+            pickle.dumps(made)
