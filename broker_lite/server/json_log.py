@@ -1,0 +1,38 @@
+"""Log lines as JSON objects, one a line, for ``log.format=json`` and for files of ``--logging``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from typing import Any
+
+FIELDS = ("event", "topic", "partition", "group")
+"""Fields of ``log_events`` that a line has if the log statement gives them."""
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as ``{"time", "level", "logger", "message", "broker_id"}``.
+
+    ``time`` is UTC in ISO 8601 with milliseconds. A record of ``log_event`` adds ``event`` and its
+    subject, an exception adds ``exception`` with the stack trace. ``broker_id`` is None until the
+    broker sets it.
+    """
+
+    broker_id: int | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, Any] = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "broker_id": self.broker_id,
+        }
+        for name in FIELDS:
+            if hasattr(record, name):
+                line[name] = getattr(record, name)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
