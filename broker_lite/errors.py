@@ -257,7 +257,7 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class TransactionCoordinatorFencedError(LogbusError):
-    """A message names an older epoch of its state partition than the receiving broker knows."""
+    """A message has an older epoch of its state partition than the receiving broker has."""
 
     code, name = 52, "TRANSACTION_COORDINATOR_FENCED"
 
@@ -365,6 +365,10 @@ class UnstableOffsetCommitError(RetriableError):
     """An unfinished transaction has written an offset of the partition for the group."""
 
     code, name = 88, "UNSTABLE_OFFSET_COMMIT"
+
+
+class ThrottlingQuotaExceededError(RetriableError):
+    code, name = 89, "THROTTLING_QUOTA_EXCEEDED"
 
 
 class ProducerFencedError(LogbusError):
@@ -589,6 +593,12 @@ class ReadOnlyContextError(LogbusError):
     """The command changes the cluster of a context that was created with ``--read-only``."""
 
     code, name = 10031, "READ_ONLY_CONTEXT"
+
+
+class SearchLimitError(LogbusError):
+    """The console runs as many searches or tails as it may at once."""
+
+    code, name = 10032, "SEARCH_LIMIT"
 
 
 _DEFAULT_MESSAGES: dict[str, str] = {

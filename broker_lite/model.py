@@ -225,7 +225,7 @@ class TopicView:
 
 
 class ScramMechanism(StrEnum):
-    """The mechanisms of logins, by their SASL names."""
+    """The mechanisms of logins that prove a password without sending it, by their SASL names."""
 
     SHA_256 = "SCRAM-SHA-256"
     SHA_512 = "SCRAM-SHA-512"
@@ -234,3 +234,11 @@ class ScramMechanism(StrEnum):
     def digest(self) -> str:
         """The name of the hash in ``hashlib``."""
         return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
+
+
+PLAIN = "PLAIN"
+OAUTHBEARER = "OAUTHBEARER"
+TLS_ONLY = (PLAIN, OAUTHBEARER)
+"""Mechanisms whose messages hold the secret itself: over TLS only."""
+LOGIN_MECHANISMS = (*ScramMechanism, *TLS_ONLY)
+"""Every mechanism of logins, by its SASL name."""

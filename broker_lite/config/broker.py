@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker_lite.config.client_security import check_https
 from broker_lite.config.setting import (
     DAY,
     INT_MAX,
@@ -15,10 +16,10 @@ from broker_lite.config.setting import (
     setting,
 )
 from broker_lite.errors import InvalidConfigError
-from broker_lite.model import ScramMechanism
+from broker_lite.model import LOGIN_MECHANISMS, OAUTHBEARER
 
 LISTENER_PREFIX = "listener.name."
-"""The begin of the keys of one listener's settings."""
+"""The prefix of the keys of one listener's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,13 @@ class BrokerConfig(Config):
     connections_before_login_max: int = setting(
         "connections.before.login.max",
         512,
-        "maximum connections in the TLS handshake; the oldest is closed",
+        "maximum connections that have not logged in yet; the oldest is closed",
         at_least=1,
     )
     login_timeout_ms: int = setting(
         "login.timeout.ms",
         10 * SECOND,
-        "maximum time of the TLS handshake",
+        "maximum time of the TLS handshake and the login",
         "ms",
         at_least=100,
     )
@@ -131,6 +132,28 @@ class BrokerConfig(Config):
     )
     zookeeper_auth_file: str = setting(
         "zookeeper.auth.file", "", "file of name:password, the brokers' credential at ZooKeeper"
+    )
+    zookeeper_ssl: bool = setting(
+        "zookeeper.ssl.client.enable", False, "encrypt the connection to ZooKeeper with TLS"
+    )
+    zookeeper_ssl_truststore: str = setting(
+        "zookeeper.ssl.truststore.location", "", "PEM file of the CAs of ZooKeeper's certificates"
+    )
+    zookeeper_ssl_keystore: str = setting(
+        "zookeeper.ssl.keystore.location",
+        "",
+        "PEM file of the broker's certificate and key for ZooKeeper; empty: none",
+    )
+    zookeeper_ssl_identification: str = setting(
+        "zookeeper.ssl.endpoint.identification.algorithm",
+        "https",
+        "https: ZooKeeper's certificate must name its host; none: any certificate of the CA",
+        choices=("https", "none"),
+    )
+    zookeeper_insecure_allow: bool = setting(
+        "zookeeper.insecure.allow",
+        False,
+        "send the credential of zookeeper.auth.file over a network without TLS",
     )
     num_partitions: int = setting(
         "num.partitions",
@@ -293,7 +316,7 @@ class BrokerConfig(Config):
     transactional_id_expiration_ms: int = setting(
         "transactional.id.expiration.ms",
         7 * DAY,
-        "time after which the coordinator forgets an idle transactional id",
+        "time after which the coordinator deletes an idle transactional id",
         "ms",
         at_least=1,
     )
@@ -339,7 +362,23 @@ class BrokerConfig(Config):
     sasl_enabled_mechanisms: str = setting(
         "sasl.enabled.mechanisms",
         "",
-        "mechanisms of logins: SCRAM-SHA-256,SCRAM-SHA-512; empty: no logins",
+        "mechanisms of logins: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER; empty: no logins",
+    )
+    oauth_keys: str = setting(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "",
+        "file or https URL of the keys that sign access tokens, as a JSON Web Key Set",
+    )
+    oauth_issuer: str = setting(
+        "sasl.oauthbearer.expected.issuer", "", "issuer (iss) of accepted access tokens"
+    )
+    oauth_expected_audience: str = setting(
+        "sasl.oauthbearer.expected.audience",
+        "",
+        "audience (aud) of accepted access tokens; one of several with commas is enough",
+    )
+    oauth_name_claim: str = setting(
+        "sasl.oauthbearer.sub.claim.name", "sub", "claim of access tokens that names the user"
     )
     reauth_ms: int = setting(
         "connections.max.reauth.ms",
@@ -370,10 +409,18 @@ class BrokerConfig(Config):
         "User:broker-*",
         "principals of brokers on their listener, as User:name;…; * is the broker's id",
     )
+    audit_log: str = setting(
+        "audit.log", "", "file of the audit log: logins, denials and changes; empty: none"
+    )
     metrics_host: str = setting(
         "metrics.host",
         "127.0.0.1",
-        "host of the HTTP port; off loopback only the probes /livez and /readyz are served",
+        "host of the HTTP port; off loopback /metrics needs metrics.listener.name",
+    )
+    metrics_listener_name: str = setting(
+        "metrics.listener.name",
+        "",
+        "listener whose TLS the HTTP port uses; /metrics then needs a login; empty: no TLS",
     )
     metrics_port: int = setting(
         "metrics.port",
@@ -390,16 +437,28 @@ class BrokerConfig(Config):
         at_least=0,
         at_most=10_000,
     )
+    log_format: str = setting(
+        "log.format",
+        "text",
+        "format of log lines: text, or json for one JSON object a line",
+        choices=("text", "json"),
+    )
 
     @property
-    def sasl_mechanisms(self) -> tuple[ScramMechanism, ...]:
+    def sasl_mechanisms(self) -> tuple[str, ...]:
         """The enabled mechanisms, in the order of the setting."""
         names = [name.strip() for name in self.sasl_enabled_mechanisms.split(",")]
-        return tuple(ScramMechanism(name) for name in names if name)
+        return tuple(name for name in names if name)
+
+    @property
+    def oauth_audiences(self) -> tuple[str, ...]:
+        """The accepted audiences of access tokens."""
+        names = [name.strip() for name in self.oauth_expected_audience.split(",")]
+        return tuple(name for name in names if name)
 
     @property
     def allows_local_reads(self) -> bool:
-        """Whether consumers on this machine may learn where segment files are."""
+        """Whether consumers on this machine may read segment files directly."""
         is_auto = self.local_reads == "auto"
         return self.authorizer == "off" if is_auto else self.local_reads == "true"
 
@@ -409,7 +468,8 @@ class BrokerConfig(Config):
 
     @property
     def broker_principal_list(self) -> tuple[str, ...]:
-        """The patterns of brokers' principals; at most one ``*`` in each stands for the id."""
+        """The patterns of brokers' principals; one ``*`` in a pattern stands for the broker's
+        id."""
         return _principals("broker.principals", self.broker_principals)
 
     def validate(self) -> None:
@@ -418,19 +478,35 @@ class BrokerConfig(Config):
             raise InvalidConfigError(
                 f"broker.principals={self.broker_principals[:80]!r}: give one * for the broker's id"
             )
-        try:
-            _ = self.sasl_mechanisms
-        except ValueError:
+        if any(name not in LOGIN_MECHANISMS for name in self.sasl_mechanisms):
             raise InvalidConfigError(
                 f"sasl.enabled.mechanisms={self.sasl_enabled_mechanisms[:80]!r}: give "
-                f"{' or '.join(ScramMechanism)}, or both with a comma"
-            ) from None
+                f"{', '.join(LOGIN_MECHANISMS)}, or several with commas"
+            )
+        if OAUTHBEARER in self.sasl_mechanisms:
+            self._check_tokens()
         shortest, longest = self.group_session_timeout_min_ms, self.group_session_timeout_max_ms
         if shortest > longest:
             raise InvalidConfigError(
                 f"group.min.session.timeout.ms={shortest} is longer than "
                 f"group.max.session.timeout.ms={longest}; lower it to {longest}"
             )
+
+    def _check_tokens(self) -> None:
+        """Raise InvalidConfigError unless every token has an issuer, an audience and a key."""
+        for key, value, example in (
+            ("jwks.endpoint.url", self.oauth_keys, "the https URL or file of its keys"),
+            ("expected.issuer", self.oauth_issuer, "the iss of its tokens"),
+            ("expected.audience", self.oauth_audiences, "the aud that its tokens have for logbus"),
+            ("sub.claim.name", self.oauth_name_claim, "the claim with the user's name"),
+        ):
+            if not value:
+                raise InvalidConfigError(
+                    "sasl.enabled.mechanisms has OAUTHBEARER, but sasl.oauthbearer."
+                    f"{key} is empty; set it to {example}"
+                )
+        if self.oauth_keys.startswith(("http:", "https:")):
+            check_https(self.oauth_keys, "sasl.oauthbearer.jwks.endpoint.url")
 
 
 def _principals(key: str, text: str) -> tuple[str, ...]:

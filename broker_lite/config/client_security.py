@@ -1,14 +1,15 @@
-"""How a client secures its connections."""
+"""The security settings of a client's connections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError
-from broker_lite.model import ScramMechanism
+from broker_lite.model import LOGIN_MECHANISMS, OAUTHBEARER, TLS_ONLY, ScramMechanism
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -17,21 +18,31 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 class ClientSecurity:
     """The security settings of a client: paths of PEM files, never their content.
 
-    Picklable with derived keys, for Spark's executors; a password refuses to be pickled. Each
-    process loads the files itself.
+    Settings with derived keys can be pickled for Spark's executors; pickling a password raises
+    TypeError. Each process loads the files itself.
     """
 
     protocol: str = "PLAINTEXT"
     ca_location: str = ""
     """File or folder of trusted CAs; empty: the system's."""
+    ca_certificates: str = ""
+    """Trusted CAs as PEM text, in place of a file."""
     certificate_location: str = ""
     key_location: str = ""
     """The private key; empty: in the file of the certificate."""
+    key_password: Secret | None = None
+    """The password of an encrypted private key."""
     checks_host_name: bool = True
+    versions: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    """Allowed versions of TLS. Both, because brokers other than logbus may lack TLS 1.3."""
     mechanism: str = ""
     username: str = ""
     secret: Secret | tuple[Any, ...] = ()
-    """The password, or the keys that Spark's driver derived from it (``ScramKeys``)."""
+    """The password or client secret, or the secret with which Spark's driver replaced it
+    (``ScramKeys``, ``PlainPassword``, ``AccessToken``)."""
+    token_url: str = ""
+    """https URL that issues access tokens, for OAUTHBEARER; ``username`` is the client id."""
+    token_scope: str = ""
 
     @property
     def demands_login(self) -> bool:
@@ -48,29 +59,64 @@ _FIELDS = {
     "security.protocol": "protocol",
     "ssl.ca.location": "ca_location",
     "ssl.truststore.location": "ca_location",
+    "ssl.ca.pem": "ca_certificates",
+    "ssl.truststore.certificates": "ca_certificates",
     "ssl.certificate.location": "certificate_location",
     "ssl.keystore.location": "certificate_location",
     "ssl.key.location": "key_location",
 }
 ENDPOINT_IDENTIFICATION = "ssl.endpoint.identification.algorithm"
+KEY_PASSWORD = "ssl.key.password"
+VERSIONS = "ssl.enabled.protocols"
 _TYPES = ("ssl.truststore.type", "ssl.keystore.type")
+_STORES = ("ssl.truststore.location", "ssl.keystore.location")
+_STORE_PASSWORDS = ("ssl.truststore.password", "ssl.keystore.password")
+_INLINE_KEYS = ("ssl.keystore.key", "ssl.key.pem")
+_INLINE_CHAINS = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
 MECHANISM, USERNAME, PASSWORD = "sasl.mechanism", "sasl.username", "sasl.password"
 MECHANISMS = "sasl.mechanisms"
 """librdkafka's spelling of ``sasl.mechanism``."""
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+CLIENT_ID, CLIENT_SECRET = "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"
+TOKEN_SCOPE = "sasl.oauthbearer.scope"
+TOKEN_METHOD = "sasl.oauthbearer.method"
+KAFKA_CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
+KAFKA_CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"
+_TOKEN_KEYS = (
+    TOKEN_URL, CLIENT_ID, CLIENT_SECRET, TOKEN_SCOPE, TOKEN_METHOD, KAFKA_CLIENT_ID,
+    KAFKA_CLIENT_SECRET,
+)  # fmt: skip
 KEYS = (
     *_FIELDS,
     ENDPOINT_IDENTIFICATION,
+    VERSIONS,
+    KEY_PASSWORD,
     *_TYPES,
+    *_STORE_PASSWORDS,
+    *_INLINE_KEYS,
+    *_INLINE_CHAINS,
     MECHANISM,
     MECHANISMS,
     USERNAME,
     PASSWORD,
+    *_TOKEN_KEYS,
 )
 """The client's security options, in Kafka's and librdkafka's spellings."""
+SECRET_KEYS = frozenset(
+    {
+        PASSWORD,
+        KEY_PASSWORD,
+        CLIENT_SECRET,
+        KAFKA_CLIENT_SECRET,
+        *_STORE_PASSWORDS,
+        *_INLINE_KEYS,
+    }
+)
+"""Options whose values no message may contain."""
 
 
 def client_security(options: Mapping[str, str]) -> ClientSecurity:
-    """Return the security that options ask for; other options are ignored.
+    """Return the security settings in ``options``; other options are ignored.
 
     Raises InvalidConfigError for a wrong value, and for stores that are not PEM files.
     """
@@ -78,17 +124,7 @@ def client_security(options: Mapping[str, str]) -> ClientSecurity:
     for key, name in _FIELDS.items():
         if options.get(key):
             values[name] = options[key]
-    for key in _TYPES:
-        if options.get(key, "PEM").upper() != "PEM":
-            raise InvalidConfigError(
-                f"{key}={options[key]!r}: give PEM files; convert the store with: keytool and "
-                "openssl pkcs12"
-            )
-    for key in ("ssl.truststore.location", "ssl.keystore.location"):
-        if options.get(key, "").lower().endswith((".jks", ".p12", ".pfx")):
-            raise InvalidConfigError(
-                f"{key}={options[key]!r}: give a PEM file; convert the store with: openssl pkcs12"
-            )
+    _check_stores(options)
     protocol = values.get("protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise InvalidConfigError(
@@ -100,21 +136,82 @@ def client_security(options: Mapping[str, str]) -> ClientSecurity:
         if given:
             raise InvalidConfigError(
                 f"{given[0]} is set, but security.protocol={protocol} uses no TLS; set "
-                "security.protocol=SSL"
+                f"security.protocol={'SASL_SSL' if protocol.startswith('SASL') else 'SSL'}"
             )
     algorithm = options.get(ENDPOINT_IDENTIFICATION, "https").lower()
     if algorithm not in ("https", "none", ""):
         raise InvalidConfigError(
             f"{ENDPOINT_IDENTIFICATION}={algorithm[:60]!r}: give https or none"
         )
+    if options.get(KEY_PASSWORD):
+        values["key_password"] = Secret(options[KEY_PASSWORD])
+    if options.get(VERSIONS):
+        values["versions"] = _versions(options[VERSIONS])
     return ClientSecurity(
         **values, checks_host_name=algorithm == "https", **_login(protocol, options)
     )
 
 
+def check_https(url: str, setting: str) -> None:
+    """Raise InvalidConfigError unless this is an https URL without a user or a fragment."""
+    try:
+        parts = urlsplit(url)
+        is_sound = parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc
+        _ = parts.port
+    except ValueError:
+        is_sound = False
+    if not is_sound or not (url.isascii() and url.isprintable()) or " " in url or "#" in url:
+        raise InvalidConfigError(f"{setting}={url[:120]!r}: give a URL that begins with https://")
+
+
+def _versions(text: str) -> tuple[str, ...]:
+    named = [part.strip() for part in text.split(",")]
+    found = tuple(version for version in NO_SECURITY.versions if version in named)
+    if not found:
+        raise InvalidConfigError(f"{VERSIONS}={text[:60]!r}: give TLSv1.3, TLSv1.2 or both")
+    return found
+
+
+def _check_stores(options: Mapping[str, str]) -> None:
+    """Raise InvalidConfigError for Java's key stores and for private keys in options."""
+    for location, kind, password in zip(_STORES, _TYPES, _STORE_PASSWORDS, strict=True):
+        path = options.get(location, "")
+        is_java = path.lower().endswith((".jks", ".p12", ".pfx", ".keystore", ".truststore"))
+        if is_java or options.get(kind, "PEM").upper() != "PEM":
+            raise InvalidConfigError(
+                f"{location if is_java else kind}={options[location if is_java else kind]!r}: "
+                "stores of Java (JKS, PKCS12) are not read; make a PEM file of it once with: "
+                f"{_conversion(location, path or 'STORE')}, and set {location} to that file, "
+                f"{kind}=PEM, and no {password}"
+            )
+        if options.get(password):
+            raise InvalidConfigError(
+                f"{password} is set, but a PEM file of {location} has no password; leave the "
+                f"option out (the password of an encrypted key is {KEY_PASSWORD})"
+            )
+    for key in (*_INLINE_KEYS, *_INLINE_CHAINS):
+        if options.get(key):
+            raise InvalidConfigError(
+                f"{key} holds key material, which Spark and logs would show; write it to a PEM "
+                "file that only its owner may read, and name the file in ssl.keystore.location"
+            )
+
+
+def _conversion(location: str, path: str) -> str:
+    if location == "ssl.truststore.location":
+        return f"keytool -list -rfc -keystore {path} > ca.pem"
+    if path.lower().endswith((".p12", ".pfx")):
+        return f"openssl pkcs12 -in {path} -nodes -out client.pem"
+    return (
+        f"keytool -importkeystore -srckeystore {path} -destkeystore client.p12 -deststoretype "
+        "PKCS12; openssl pkcs12 -in client.p12 -nodes -out client.pem"
+    )
+
+
 def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a login with SCRAM. Error messages never contain the password."""
-    given = [key for key in (MECHANISM, MECHANISMS, USERNAME, PASSWORD) if options.get(key)]
+    """Return the fields of a login. Error messages never contain the password."""
+    own = (MECHANISM, MECHANISMS, USERNAME, PASSWORD, *_TOKEN_KEYS)
+    given = [key for key in own if options.get(key)]
     if not protocol.startswith("SASL_"):
         if given:
             raise InvalidConfigError(
@@ -123,11 +220,19 @@ def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
             )
         return {}
     mechanism = (options.get(MECHANISM) or options.get(MECHANISMS) or "").upper()
-    if mechanism not in list(ScramMechanism):
+    if mechanism not in LOGIN_MECHANISMS:
         raise InvalidConfigError(
-            f"{MECHANISM}={mechanism[:60]!r} with security.protocol={protocol}: give "
+            f"{MECHANISM}={mechanism[:60]!r} with security.protocol={protocol}: give one of "
+            f"{', '.join(LOGIN_MECHANISMS)}"
+        )
+    if mechanism in TLS_ONLY and protocol != "SASL_SSL":
+        raise InvalidConfigError(
+            f"{MECHANISM}={mechanism} with security.protocol={protocol} would send the secret "
+            f"without encryption; set security.protocol=SASL_SSL, or {MECHANISM} to "
             f"{' or '.join(ScramMechanism)}"
         )
+    if mechanism == OAUTHBEARER:
+        return {"mechanism": mechanism, **_token(options)}
     for key in (USERNAME, PASSWORD):
         if not options.get(key):
             raise InvalidConfigError(
@@ -135,3 +240,30 @@ def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
             )
     secret = Secret(options[PASSWORD])
     return {"mechanism": mechanism, "username": options[USERNAME], "secret": secret}
+
+
+def _token(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields that fetch access tokens with the client credentials grant."""
+    if options.get(TOKEN_METHOD, "oidc").lower() != "oidc":
+        raise InvalidConfigError(
+            f"{TOKEN_METHOD}={options[TOKEN_METHOD][:60]!r}: only oidc is supported, with "
+            f"{TOKEN_URL}"
+        )
+    values = {
+        TOKEN_URL: options.get(TOKEN_URL),
+        CLIENT_ID: options.get(CLIENT_ID) or options.get(KAFKA_CLIENT_ID),
+        CLIENT_SECRET: options.get(CLIENT_SECRET) or options.get(KAFKA_CLIENT_SECRET),
+    }
+    for key, value in values.items():
+        if not value:
+            raise InvalidConfigError(
+                f"{MECHANISM}={OAUTHBEARER} needs {key}: tokens are fetched with a client id and "
+                "its secret"
+            )
+    check_https(values[TOKEN_URL] or "", TOKEN_URL)
+    return {
+        "token_url": values[TOKEN_URL],
+        "username": values[CLIENT_ID],
+        "secret": Secret(values[CLIENT_SECRET] or ""),
+        "token_scope": options.get(TOKEN_SCOPE, ""),
+    }

@@ -1,14 +1,14 @@
-"""The listeners of a broker, out of its settings: Kafka's ``listeners`` and what belongs to it."""
+"""The listeners of a broker, from Kafka's ``listeners`` and related settings."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker_lite.config.broker import LISTENER_PREFIX, BrokerConfig
 from broker_lite.config.client_security import PROTOCOLS, ClientSecurity
 from broker_lite.errors import InvalidConfigError
-from broker_lite.model import Endpoint
+from broker_lite.model import TLS_ONLY, Endpoint
 
 _LISTENER = re.compile(r"([A-Za-z0-9_-]+)://(?:\[([^\]]*)\]|([^:/\[\]]*)):(\d+)")
 VERSIONS = ("TLSv1.2", "TLSv1.3")
@@ -53,7 +53,7 @@ class ListenerConfig:
     advertised: Endpoint | None
     """The address for clients; None: the bound address."""
     setting: str
-    """The settings that name the address, for messages."""
+    """The keys of the settings with the address, for messages."""
     is_inter_broker: bool
     tls: TlsSettings | None = None
     is_one_of_several: bool = False
@@ -68,13 +68,13 @@ class ListenerConfig:
 
     @property
     def is_of_brokers_alone(self) -> bool:
-        """Whether only brokers can connect: a listener of their own, with certificates of a CA
-        that no other listener trusts."""
+        """Whether only brokers can connect: the listener is for brokers and requires certificates
+        of a CA that no other listener trusts."""
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
     @property
     def peer_security(self) -> ClientSecurity:
-        """How this broker connects to the same listener of other brokers."""
+        """The security with which this broker connects to the same listener of other brokers."""
         if self.tls is None:
             return ClientSecurity(self.protocol)
         return ClientSecurity(
@@ -87,7 +87,7 @@ class ListenerConfig:
 
 
 def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
-    """Return the listeners that a broker's settings ask for.
+    """Return the listeners of a broker's settings.
 
     Raises InvalidConfigError, which names the setting to change.
     """
@@ -97,7 +97,9 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
                 "advertised.listeners is set without listeners; set listeners, or use "
                 "advertised.host and advertised.port"
             )
-        return (_short_form(config),)
+        only = _short_form(config)
+        _check_broker_logins(only, config.inter_broker_client_config)
+        return (only,)
     bound = _addresses("listeners", config.listeners)
     advertised = _addresses("advertised.listeners", config.advertised_listeners)
     for name in advertised:
@@ -134,6 +136,24 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
     return found
 
 
+def metrics_listener(config: BrokerConfig) -> ListenerConfig | None:
+    """Return the listener whose TLS the HTTP port uses; None: the port has no TLS. Clients may
+    leave out their certificate, as probes do. Raises InvalidConfigError.
+    """
+    name = config.metrics_listener_name.upper()
+    if not name:
+        return None
+    for listener in listener_configs(config):
+        if listener.name != name or listener.tls is None:
+            continue
+        asks = "none" if listener.tls.client_auth == "none" else "requested"
+        return replace(listener, tls=replace(listener.tls, client_auth=asks))
+    raise InvalidConfigError(
+        f"metrics.listener.name={name}: listeners has no listener of this name with TLS; name one "
+        "whose protocol is SSL or SASL_SSL"
+    )
+
+
 def _short_form(config: BrokerConfig) -> ListenerConfig:
     if config.listener_settings:
         raise InvalidConfigError(f"{LISTENER_PREFIX}… is set without listeners; set listeners")
@@ -143,6 +163,7 @@ def _short_form(config: BrokerConfig) -> ListenerConfig:
         advertised = Endpoint(host, config.advertised_port)
     bind = Endpoint(config.host, config.port)
     protocol = "SASL_PLAINTEXT" if config.sasl_mechanisms else "PLAINTEXT"
+    _check_encryption(config, "listeners is empty, so the protocol is SASL_PLAINTEXT", protocol)
     return ListenerConfig("PLAINTEXT", protocol, bind, advertised, f"host={config.host}", True)
 
 
@@ -184,7 +205,19 @@ def _protocols(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, st
                 f"listener {name} has protocol {mapped[name]}, but sasl.enabled.mechanisms is "
                 "empty; set it to SCRAM-SHA-256 or SCRAM-SHA-512"
             )
+        _check_encryption(config, f"listener {name} has protocol {mapped[name]}", mapped[name])
     return mapped
+
+
+def _check_encryption(config: BrokerConfig, where: str, protocol: str) -> None:
+    """Raise InvalidConfigError if passwords or tokens would be sent without TLS."""
+    for mechanism in TLS_ONLY:
+        if protocol == "SASL_PLAINTEXT" and mechanism in config.sasl_mechanisms:
+            raise InvalidConfigError(
+                f"sasl.enabled.mechanisms has {mechanism}, which needs TLS, but {where}; set "
+                "listeners and listener.security.protocol.map to SASL_SSL, or take "
+                f"{mechanism} out"
+            )
 
 
 def _own_settings(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, dict[str, str]]:
@@ -239,15 +272,21 @@ def _tls(config: BrokerConfig, name: str, own: dict[str, str]) -> TlsSettings:
     return tls
 
 
+def _check_broker_logins(brokers: ListenerConfig, client_config: str) -> None:
+    """Require credentials if brokers must log in. A single broker needs them, too: it sends
+    transaction markers to itself."""
+    if brokers.has_logins and not client_config:
+        raise InvalidConfigError(
+            f"listener {brokers.name} for brokers has protocol {brokers.protocol}, but brokers "
+            "have no user to log in as; set inter.broker.client.config to a file of sasl.username "
+            "and sasl.password, or inter.broker.listener.name to a listener with SSL"
+        )
+
+
 def _check_inter_broker(found: tuple[ListenerConfig, ...], client_config: str) -> None:
     """Require client certificates between brokers, of a CA that no client listener trusts."""
     brokers = next(each for each in found if each.is_inter_broker)
-    if brokers.has_logins and not client_config:
-        raise InvalidConfigError(
-            f"inter.broker.listener.name={brokers.name} has protocol {brokers.protocol}, but "
-            "brokers do not log in to each other without inter.broker.client.config; set it, or "
-            "name a listener with SSL"
-        )
+    _check_broker_logins(brokers, client_config)
     if brokers.tls is None or len(found) == 1:
         return
     prefix = f"{LISTENER_PREFIX}{brokers.name.lower()}."

@@ -50,7 +50,8 @@ def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) 
 
 
 def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Join the settings of single listeners, whose names are not known here, into one."""
+    """Join the settings of single listeners into one setting, because listener names are not known
+    here."""
     whole = LISTENER_PREFIX.rstrip(".")
     rows = {key: value for key, value in settings.items() if key.startswith(LISTENER_PREFIX)}
     if not rows:

@@ -1,4 +1,4 @@
-"""Parser of times that users type: ISO 8601, milliseconds since 1970, or an age such as ``-1d``."""
+"""Times that users type and read: ISO 8601, milliseconds since 1970, or an age such as ``-1d``."""
 
 from __future__ import annotations
 
@@ -32,3 +32,14 @@ def datetime_ms(time: datetime.datetime) -> int:
     if time.tzinfo is None:
         time = time.replace(tzinfo=datetime.UTC)
     return int(time.timestamp() * 1000)
+
+
+def iso(timestamp_ms: int) -> str | None:
+    """Return a time as ISO 8601 in UTC with milliseconds; None for -1 and beyond the calendar."""
+    if timestamp_ms < 0:
+        return None
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

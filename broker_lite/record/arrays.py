@@ -1,7 +1,7 @@
 """Conversions between numpy and Arrow without ``pa.array``, ``pa.scalar`` and ``to_numpy``.
 
-Those import pandas if it is installed: half a second in a process's first batch, and 40 MB.
-Wrapping buffers copies nothing. Pure functions, any thread.
+These functions import pandas if it is installed, which costs half a second in a process's first
+batch, and 40 MB. Wrapping buffers copies nothing. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import pyarrow as pa
 
 
 def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
-    """Return fixed-width values as numpy over their memory; values at nulls are undefined."""
+    """Return fixed-width values as a numpy array over the same memory; values at nulls are
+    undefined.
+    """
     if not len(array):
         return np.zeros(0, kind)
-    # Slice by count: a foreign buffer may be longer, and no multiple of the value's width.
+    # Slice by count: a foreign buffer may be longer, and its size need not be a multiple of the
+    # value's width.
     start = array.offset * np.dtype(kind).itemsize
     values: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind, len(array), start)
     return values
@@ -31,7 +34,9 @@ def fixed(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 
 def binary(offsets: npt.NDArray[np.int32], content: Any) -> pa.Array:
-    """Return a binary column without nulls: ``content`` cut at ``offsets``."""
+    """Return a binary column without nulls; ``offsets`` are the boundaries of its values in
+    ``content``.
+    """
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, null_count=0)
 

@@ -1,9 +1,10 @@
-"""The columnar body: Arrow columns to a whole batch and back. See FORMAT.md.
+"""Convert Arrow columns to a whole batch and back. See FORMAT.md.
 
-A written batch has at least one row and a correct CRC. A slice writes only its own bytes, not its
-parent's. On reading, declared sizes are checked and ``validate(full=True)`` must pass before any
-value is used: a crafted payload could otherwise crash the process. Clients and Spark's executors
-call this on any thread, brokers only to transcode.
+A written batch has at least one row and a correct CRC. For a slice, only its own bytes are written,
+not those of the array it was cut from. On reading, declared sizes are checked and
+``validate(full=True)`` must pass before any value is used, because a crafted payload could
+otherwise crash the process. Clients and Spark's executors call this on any thread, brokers only to
+transcode.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from broker_lite.errors import (
 )
 from broker_lite.record import format as fmt
 from broker_lite.record.arrays import fixed, lengths_of, numpy_of
-from broker_lite.record.batch import BatchHeader, Buffer, check_structure, set_crc
+from broker_lite.record.batch import BatchHeader, Buffer, check_structure, checked_columns, set_crc
+from broker_lite.record.message import ORDERED_MAX, Message
 
 __all__ = [
     "HEADERS_TYPE",
@@ -63,15 +65,17 @@ _WRITE_OPTIONS: Final = {
     name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
 }
 _COPIED_BYTES_MAX: Final = 4096
-"""Bytes up to which a copy costs less than Arrow's stream writer."""
+"""Maximum bytes of a batch that is assembled by copying, because up to this size a copy costs less
+than Arrow's stream writer.
+"""
 _FRAME_BYTES_MAX: Final = 1024
-"""Maximum bytes of header, preamble, message metadata and padding; measured at most 700."""
+"""Maximum bytes of header, preamble, message metadata and padding; at most 700 were measured."""
 
 
 class Columns(NamedTuple):
     """Rows as Arrow columns of SCHEMA's types; an absent column is None.
 
-    ``key``, ``value``, ``headers``: None if null in every row (a row without headers is null).
+    ``key``, ``value``, ``headers``: None if every row is null (a row without headers is null).
     ``timestamp``: None if all rows have ``header.constant_timestamp``; never null.
     ``offset_deltas``: int32, row i has offset ``base_offset + offset_deltas[i]``; None for offsets
     without gaps.
@@ -121,7 +125,7 @@ def encode(
     Accepts slices, chunked arrays, string, large and view types of key and value, and timestamps of
     any unit (truncated to milliseconds). ``timestamp_ms`` applies to rows without a timestamp.
     ``attributes`` carries the timestamp type, transactional and control bits. ``allocate`` returns
-    a writable buffer of a size, with any content.
+    a writable buffer of a given size, with any content.
 
     Raises MessageTooLargeError over ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``,
     InvalidSchemaError without rows or for wrong column types or lengths, InvalidTimestampError for
@@ -131,7 +135,9 @@ def encode(
     if count < 1:
         raise InvalidSchemaError("a batch takes at least one row")
     if count > fmt.RECORDS_MAX:
-        raise MessageTooLargeError(f"{count} rows in one batch; at most {fmt.RECORDS_MAX} may be")
+        raise MessageTooLargeError(
+            f"{count} rows in one batch; at most {fmt.RECORDS_MAX} are allowed"
+        )
     if attributes & fmt.ATTRIBUTE_CONTROL:
         raise InvalidSchemaError("control batches have rows, never columns")
     timestamp, base_timestamp, max_timestamp = _timestamps(columns.timestamp, count, timestamp_ms)
@@ -167,7 +173,8 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
     """Yield slices in order that each encode to at most ``max_bytes`` uncompressed, or hold one
     row.
 
-    Slices have about equal sizes: a small remainder would cost as much per request as a full batch.
+    Slices have about equal sizes, because a small remainder would cost as much per request as a
+    full batch.
     """
     start, before, count = 0, 0, columns.row_count
     if not count:
@@ -193,7 +200,9 @@ def decode(buffer: Buffer, header: BatchHeader) -> Columns:
     ``buffer`` starts with the batch; the caller checks the CRC (``batch.check_crc``). Raises
     CorruptMessageError before any buffer of a declared size is allocated.
     """
-    flags = check_structure(buffer, header)
+    flags, checked = checked_columns(buffer, header)
+    if not checked.codec and checked.row_count < ORDERED_MAX and not flags & ~_BINARY_FLAGS:
+        return _checked_binary(buffer, flags, checked)
     message = memoryview(buffer)[fmt.COLUMNS_FROM : header.size_bytes]
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(message), _schema(flags))
@@ -213,6 +222,31 @@ def decode(buffer: Buffer, header: BatchHeader) -> Columns:
     if header.is_log_append_time:
         timestamp = None
     return Columns(batch.num_rows, key, value, timestamp, headers, deltas)
+
+
+_BINARY_FLAGS: Final = fmt.FLAG_KEY | fmt.FLAG_VALUE
+
+
+def _checked_binary(buffer: Buffer, flags: int, checked: Message) -> Columns:
+    """Return keys and values that ``check_message`` validated in full. For a small batch this takes
+    a third of the time of pyarrow's reader.
+    """
+    memory, body, count = pa.py_buffer(buffer), checked.body_position, checked.row_count
+    arrays = []
+    for node in range(0, len(checked.nodes), 2):
+        nulls, at = checked.nodes[node + 1], 3 * node
+        buffers = [
+            memory.slice(body + checked.buffers[index], checked.buffers[index + 1])
+            for index in range(at, at + 6, 2)
+        ]
+        if not nulls:
+            buffers[0] = None
+        is_absent = nulls == count
+        arrays.append(
+            None if is_absent else pa.Array.from_buffers(pa.binary(), count, buffers, nulls)
+        )
+    key = arrays.pop(0) if flags & fmt.FLAG_KEY else None
+    return Columns(count, key, arrays[0] if arrays else None)
 
 
 def _deltas(array: pa.Array, header: BatchHeader) -> npt.NDArray[np.int32]:
@@ -261,8 +295,8 @@ def _framed(
 ) -> memoryview:
     """Return a buffer with space for header and preamble, then the batch as one IPC message.
 
-    Arrow can write a message into a given buffer only as a stream, behind its schema message.
-    Header and preamble later overwrite the end of that schema message.
+    Arrow can write a message into a given buffer only as a stream, after its schema message. Header
+    and preamble later overwrite the end of that schema message.
     """
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
@@ -290,7 +324,9 @@ def _framed(
 def _check_size(message_bytes: int) -> None:
     size = fmt.COLUMNS_FROM + message_bytes
     if size > fmt.BATCH_BYTES_MAX:
-        raise MessageTooLargeError(f"a batch of {size} bytes; at most {fmt.BATCH_BYTES_MAX} may be")
+        raise MessageTooLargeError(
+            f"a batch of {size} bytes; at most {fmt.BATCH_BYTES_MAX} are allowed"
+        )
 
 
 def _one_array(array: pa.Array | pa.ChunkedArray, name: str, count: int) -> pa.Array:
@@ -298,7 +334,10 @@ def _one_array(array: pa.Array | pa.ChunkedArray, name: str, count: int) -> pa.A
         if array.num_chunks == 1:
             array = array.chunk(0)
         elif array.nbytes > fmt.BATCH_BYTES_MAX:
-            raise MessageTooLargeError(f"column {name} takes {array.nbytes} bytes in one batch")
+            raise MessageTooLargeError(
+                f"column {name!r} has {array.nbytes} bytes, and a batch has at most "
+                f"{fmt.BATCH_BYTES_MAX}; send fewer rows at a time"
+            )
         else:
             array = array.combine_chunks()
     if len(array) != count:
@@ -347,7 +386,7 @@ def _headers(array: pa.Array | None, count: int) -> pa.Array | None:
         array = array.cast(HEADERS_TYPE)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidSchemaError(
-            f"column headers is {array.type}; it must be {HEADERS_TYPE}"
+            f"column 'headers' has type {array.type}; it must be {HEADERS_TYPE}"
         ) from error
     items = array.flatten()
     if len(items) == 0:

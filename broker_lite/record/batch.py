@@ -1,4 +1,4 @@
-"""The batch header over a buffer: parse, check, stamp. Bodies are not decoded here.
+"""Parse, check and stamp the header of a batch in a buffer. Bodies are not decoded here.
 
 Buffers may be bytes, bytearray or memoryview; ``stamp`` and ``set_*`` need a writable one.
 Functions neither copy nor keep their buffers. Brokers call them for every appended or recovered
@@ -18,13 +18,14 @@ from broker_lite.errors import (
 )
 from broker_lite.record import format as fmt
 from broker_lite.record.crc32c import crc32c
-from broker_lite.record.message import check_message
+from broker_lite.record.message import Message, check_message
 
 Buffer = bytes | bytearray | memoryview
 
 _ROW_BYTES_MIN = 7
-"""Minimum bytes of a record. One byte each: length, attributes, timestamp, offset, no key, no
-value, no headers."""
+"""Minimum bytes of a record: one byte each for length, attributes, timestamp, offset, no key, no
+value, no headers.
+"""
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
@@ -60,8 +61,9 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the batch. The record count cannot give it: compaction and control
-        batches leave gaps."""
+        """The offset after the batch. It is not base offset + record count, because compaction and
+        control batches leave gaps.
+        """
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -91,7 +93,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def constant_timestamp(self) -> int:
-        """The timestamp of every row of a body without timestamps; -1 is none."""
+        """The timestamp of every row of a body without timestamps; -1 means no timestamp."""
         return self.max_timestamp if self.is_log_append_time else self.base_timestamp
 
 
@@ -105,7 +107,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     header = BatchHeader._make(fmt.HEADER.unpack_from(buffer, position))
     if header.magic not in fmt.MAGICS:
         raise CorruptMessageError(f"magic {header.magic} is neither rows (2) nor columns (65)")
-    # Computed here: the ``size_bytes`` property would add a fifth to the cost.
+    # Computed inline, because the ``size_bytes`` property would add a fifth to the cost.
     if not fmt.HEADER_BYTES <= header.length + fmt.LENGTH_PREFIX_BYTES <= fmt.BATCH_BYTES_MAX:
         raise CorruptMessageError(f"batch length {header.length} is out of bounds")
     if header.last_offset_delta < 0 or header.record_count < 0:
@@ -144,7 +146,7 @@ def set_log_append_time(
 def set_max_timestamp(
     buffer: bytearray | memoryview, header: BatchHeader, newest_ms: int
 ) -> BatchHeader:
-    """Write the maximum timestamp of the one batch that fills ``buffer``, and its new CRC."""
+    """Write the maximum timestamp and the new CRC into the one batch that fills ``buffer``."""
     _MAX_TIMESTAMP.pack_into(buffer, _POSITION_MAX_TIMESTAMP, newest_ms)
     return header._replace(max_timestamp=newest_ms, crc=set_crc(buffer))
 
@@ -167,6 +169,18 @@ def check_structure(buffer: Buffer, header: BatchHeader) -> int:
     ``buffer`` starts with the batch. Raises CorruptMessageError. Costs a few microseconds for any
     batch size and needs no pyarrow.
     """
+    return checked_columns(buffer, header)[0]
+
+
+def decompressed_bytes(buffer: Buffer, header: BatchHeader) -> int:
+    """Return the decompressed size in bytes of a batch of columns; checks as
+    ``check_structure``.
+    """
+    return checked_columns(buffer, header)[1].decompressed_bytes
+
+
+def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
+    """Return the flags and the message of a batch of columns; checks as ``check_structure``."""
     end = header.size_bytes
     if end < fmt.COLUMNS_FROM or len(buffer) < end:
         raise CorruptMessageError("a batch of columns ends within its preamble")
@@ -174,10 +188,10 @@ def check_structure(buffer: Buffer, header: BatchHeader) -> int:
     version, flags, schema_id, reserved = fmt.PREAMBLE.unpack_from(buffer, fmt.HEADER_BYTES)
     if version != fmt.BODY_VERSION or schema_id != fmt.SCHEMA_KAFKA_ROW or reserved:
         raise CorruptMessageError(
-            f"columns of version {version} and schema {schema_id} are not known here"
+            f"columns of version {version} and schema {schema_id} are unknown"
         )
     if not flags or flags & ~fmt.FLAGS_KNOWN:
-        raise CorruptMessageError(f"columns with flags {flags:#x} are not known here")
+        raise CorruptMessageError(f"columns with flags {flags:#x} are unknown")
     if header.is_control:
         raise CorruptMessageError("control batches have rows, never columns")
     message = check_message(buffer, fmt.COLUMNS_FROM, end, flags)
@@ -195,7 +209,7 @@ def check_structure(buffer: Buffer, header: BatchHeader) -> int:
         raise CorruptMessageError(
             f"columns compressed with codec {message.codec}, where the header says {header.codec}"
         )
-    return flags
+    return flags, message
 
 
 def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> None:
@@ -217,7 +231,8 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
     count = header.record_count
     if not 0 < count <= fmt.RECORDS_MAX or header.last_offset_delta != count - 1:
         raise InvalidRecordError(
-            f"a batch says {count} records and a last offset delta of {header.last_offset_delta}"
+            f"a batch declares {count} records and a last offset delta of "
+            f"{header.last_offset_delta}"
         )
     if header.base_offset != 0:
         raise InvalidRecordError(f"a client's base offset must be 0, not {header.base_offset}")
@@ -233,7 +248,10 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
             # The CRC is correct, so the producer encoded it this way: a retry would not help.
             raise InvalidRecordError(error.message) from None
         if flags & fmt.FLAG_OFFSET_DELTAS:
-            raise InvalidRecordError("offset deltas are compaction's; clients may not write them")
+            raise InvalidRecordError(
+                "clients may not write columns with offset deltas, which are reserved for "
+                "compaction"
+            )
     elif codec > fmt.CODEC_ZSTD:
         raise UnsupportedCompressionTypeError(f"codec {codec} is unknown")
     elif codec == fmt.CODEC_NONE and size - fmt.HEADER_BYTES < count * _ROW_BYTES_MIN:

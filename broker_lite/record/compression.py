@@ -1,7 +1,7 @@
 """Kafka's codecs for row bodies: gzip, snappy in both framings, lz4 and zstd frames.
 
-Every decompression has a limit; declared sizes never decide an allocation. Output is what Java's
-reader accepts: snappy in xerial's framing, lz4 in frames of independent blocks. Arrow compresses
+Every decompression has a limit; declared sizes never decide an allocation. The output is readable
+by Java's clients: snappy in xerial's framing, lz4 in frames of independent blocks. Arrow compresses
 columns itself, buffer by buffer. Pure, any thread.
 """
 
@@ -39,7 +39,7 @@ _LZ4_STORED: Final = 1 << 31
 _LZ4_LENGTH: Final = struct.Struct("<I")
 
 _FIRST_READ_BYTES: Final = 64 << 10
-"""Bytes of the first read of a stream's output; each later read doubles."""
+"""Bytes of the first read of a stream's output; each later read is twice as large."""
 
 
 def compress(codec: int, data: Buffer) -> bytes:
@@ -90,14 +90,14 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
     rest: Buffer = data
     while rest:
         if len(pieces) == _GZIP_MEMBERS_MAX:
-            raise zlib.error("more members than any writer makes")
+            raise zlib.error("more gzip members than any writer creates")
         member = zlib.decompressobj(_GZIP_WINDOW)
         piece = member.decompress(rest, room + 1)
         room -= len(piece)
         if room < 0:
             raise _too_large(limit)
         if not member.eof:
-            raise zlib.error("a member is cut")
+            raise zlib.error("a gzip member is cut")
         pieces.append(piece)
         rest = member.unused_data
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -119,7 +119,7 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
     if view[:8] != _XERIAL_MAGIC:
         return _unsnappy_block(view, limit, limit)
     if len(view) < len(_XERIAL_HEADER):
-        raise CorruptMessageError("a snappy stream's header is cut")
+        raise CorruptMessageError("the header of a snappy stream is incomplete")
     pieces: list[Buffer] = []
     position, room = len(_XERIAL_HEADER), limit
     while position < len(view):

@@ -1,8 +1,8 @@
 """Control batches: the markers that commit or abort a producer's transaction in one partition.
 
-A marker is a batch of rows with one record, which takes one offset. Its key is a version and a
-type (0 abort, 1 commit); its value is a version and the coordinator epoch. Applications never
-receive it. Pure, any thread.
+A marker is a batch of rows with one record, which takes one offset. Its key is a version and a type
+(0 abort, 1 commit); its value is a version and the coordinator epoch. Applications never receive
+markers. Pure, any thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from broker_lite.record.batch import BatchHeader, Buffer, read_header, set_crc
 
 _ABORT, _COMMIT = 0, 1
 _RECORD = struct.Struct(">BbBBBhhBhiB")
-"""Length, attributes, timestamp and offset deltas, key length, key (version, type), value length,
-value (version, coordinator epoch), header count."""
+"""Layout of a marker's record: length, attributes, timestamp and offset deltas, key length, key
+(version, type), value length, value (version, coordinator epoch), header count.
+"""
 _LENGTH, _KEY_LENGTH, _VALUE_LENGTH = 2 * (_RECORD.size - 1), 2 * 4, 2 * 6
 """Zigzag varints of one byte."""
 MARKER_BYTES = fmt.HEADER_BYTES + _RECORD.size
@@ -31,9 +32,13 @@ class Marker(NamedTuple):
     coordinator_epoch: int
     is_commit: bool
     raises_epoch: bool = False
-    """Whether ``producer_epoch`` exceeds the transaction's own, as in transaction version 2."""
+    """Whether ``producer_epoch`` is higher than the epoch of the transaction's batches, as in
+    transaction version 2.
+    """
     transaction_number: int = -1
-    """Number of the transaction among those of its id; -1 if unknown. The log does not hold it."""
+    """Number of the transaction among those of its transactional id; -1 if unknown. Not stored in
+    the log.
+    """
 
 
 class EndOfTransaction(NamedTuple):
@@ -68,9 +73,7 @@ def encode_markers(
 
 
 def decode_marker(batch: Buffer, header: BatchHeader) -> EndOfTransaction | None:
-    """Return the content of a control batch; None for other control records, which end no
-    transaction.
-    """
+    """Return the content of a control batch; None for other control records."""
     if header.size_bytes != MARKER_BYTES or len(batch) < MARKER_BYTES:
         return None
     length, _, _, _, key_length, _, kind, value_length, _, coordinator_epoch, _ = (

@@ -9,8 +9,10 @@ from __future__ import annotations
 import struct
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-"""base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base
-timestamp, max timestamp, producer id, producer epoch, base sequence, record count"""
+"""Layout of the header: base offset, batch length, leader epoch, magic, crc, attributes, last
+offset delta, base timestamp, max timestamp, producer id, producer epoch, base sequence, record
+count
+"""
 
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
@@ -37,10 +39,10 @@ ATTRIBUTES_OF_TRANSACTIONS = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
 
 # Columns: a preamble follows the header, then one Arrow IPC record batch message.
 PREAMBLE = struct.Struct(">BHII")
-"""body version, flags, schema id, reserved (zero)"""
+"""Layout of the preamble: body version, flags, schema id, reserved (zero)."""
 PREAMBLE_BYTES = 11
 COLUMNS_FROM = HEADER_BYTES + PREAMBLE_BYTES
-"""72: a multiple of 8, so the Arrow message is aligned as the batch is."""
+"""61 + 11 = 72 bytes, a multiple of 8, so that the Arrow message has the alignment of the batch."""
 BODY_VERSION = 1
 SCHEMA_KAFKA_ROW = 0
 """The only schema id so far: key, value, timestamp, headers."""
@@ -55,6 +57,9 @@ FLAGS_KNOWN = (1 << 5) - 1
 BATCH_BYTES_MAX = 64 << 20
 """Maximum bytes of any batch; topics set a lower limit."""
 DECOMPRESSED_BYTES_MAX = 512 << 20
-"""Maximum decompressed bytes of a batch, checked before anything is allocated."""
+"""Maximum decompressed bytes of a batch of rows, checked before any allocation."""
+COLUMNS_BYTES_MAX = BATCH_BYTES_MAX
+"""Maximum decompressed bytes of a batch of columns, checked in the same way. For a client that
+reads only rows the broker decompresses the columns into one batch of rows."""
 RECORDS_MAX = 4 << 20
-"""Records in one batch."""
+"""Maximum records in one batch."""

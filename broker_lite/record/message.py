@@ -1,17 +1,18 @@
-"""The walk through an Arrow IPC record batch message: what it declares, against what is there.
+"""Check the metadata of an Arrow IPC record batch message against the message's actual bytes.
 
-No pyarrow: the message's flatbuffer is read with ``struct``, so a broker checks a batch in about
-ten microseconds without touching its body. Every position is checked before it is read; nothing
-is allocated by a declared size. Of values inside buffers those that are cheap to look at are
-checked where nothing is compressed: null counts, the bounds of offsets, and their order where they
-are few. Readers find the rest (the order of many offsets, keys of headers that are not UTF-8, what
-is compressed) with ``validate(full=True)``. Called by ``batch`` at append and by ``arrow`` before a
-message is handed to pyarrow; pure, any thread.
+The module reads the message's flatbuffer with ``struct``, without pyarrow, so a broker checks a
+batch in about ten microseconds without reading its body. Every position is checked before it is
+read, and no declared size determines an allocation. In uncompressed buffers, cheap checks of the
+values are made too: null counts, the bounds of offsets, and the order of offsets if there are few.
+Readers check the rest (the order of many offsets, UTF-8 of header keys, compressed buffers) with
+``validate(full=True)``. ``batch`` calls this module at append, ``arrow`` before it passes a message
+to pyarrow. Pure; any thread.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -30,48 +31,59 @@ _SMALL_BODY_BYTES: Final = 4096
 _SMALL_METADATA_BYTES: Final = 768
 _METADATA_BYTES_MAX: Final = 16 << 10
 """Maximum bytes of a message's metadata. logbus writes under 700; other writers may add some."""
-_ORDERED_MAX: Final = 64
-"""Fields with more offsets are not checked for their order: it would cost too much of a small
-batch's append, and brokers do without numpy. Readers check the rest (FORMAT.md)."""
+ORDERED_MAX: Final = 64
+"""Maximum number of offsets in a field whose order is checked. Checking more would cost too much of
+a small batch's append, because brokers run without numpy. Readers check the order of all offsets
+(FORMAT.md).
+"""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}
 
-# Fields by their number in Arrow's Message.fbs.
+# Numbers of the fields in Arrow's Message.fbs.
 _MESSAGE_VERSION, _MESSAGE_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH = range(4)
 _BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS, _BATCH_COMPRESSION, _BATCH_VARIADIC = range(5)
 _COMPRESSION_CODEC, _COMPRESSION_METHOD = range(2)
 
 _ROWS, _CHILD = 0, 1
-"""How long a field node must be: as the batch has rows, or as the headers' struct node says."""
+"""The required length of a field node: the number of rows of the batch, or the length of the
+headers' struct node.
+"""
 _VALIDITY, _OFFSETS, _DATA, _FIXED_64, _FIXED_32 = range(5)
 
 
 class _Shape(NamedTuple):
-    """What columns of some flags must look like, node by node and buffer by buffer."""
+    """The required layout of columns with certain flags: their nodes and buffers, in order."""
 
     nodes: tuple[tuple[int, bool], ...]
-    """Length class, and whether nulls may occur."""
+    """For each node: the required length (_ROWS or _CHILD), and whether nulls may occur."""
     buffers: tuple[tuple[int, int], ...]
-    """Kind, and the index of the node that it belongs to."""
+    """For each buffer: its kind, and the index of its node."""
 
 
 class _Declared(NamedTuple):
-    """What metadata say, sound in itself."""
+    """Checked metadata. ``size_bytes`` is the total size of the buffers, -1 if they are
+    compressed.
+    """
 
     row_count: int
     codec: int
     nodes: tuple[int, ...]
     buffers: tuple[int, ...]
+    size_bytes: int
 
 
 class Message(NamedTuple):
-    """What a checked message declares."""
+    """The checked contents of a message's metadata."""
 
     row_count: int
     codec: int
     body_position: int
     decompressed_bytes: int
+    nodes: tuple[int, ...]
+    """Length and null count of each field node."""
+    buffers: tuple[int, ...]
+    """Position in the body and stored size of each buffer."""
 
 
 @lru_cache(maxsize=64)
@@ -100,16 +112,16 @@ def _shape(flags: int) -> _Shape:
 
 
 def check_message(buffer: Buffer, position: int, end: int, flags: int) -> Message:
-    """Check the message that fills ``buffer[position:end]`` as the columns that ``flags`` name.
+    """Check that ``buffer[position:end]`` is exactly one message with the columns of ``flags``.
 
-    Raises CorruptMessageError: another message type or version, nodes or buffers that are not
-    those columns', lengths that disagree, buffers out of the body or too small for their rows,
-    an unknown codec, or declared sizes beyond ``fmt.DECOMPRESSED_BYTES_MAX``.
+    Raises CorruptMessageError: another message type or version, nodes or buffers of other columns,
+    inconsistent lengths, buffers outside the body or too small for their rows, an unknown codec, or
+    declared sizes above ``fmt.COLUMNS_BYTES_MAX``.
     """
     try:
         return _check(buffer, position, end, flags)
     except (struct.error, IndexError) as error:
-        raise CorruptMessageError(f"the columns' metadata is cut or lies: {error}") from error
+        raise CorruptMessageError(f"the columns' metadata is cut or wrong: {error}") from error
 
 
 def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
@@ -119,21 +131,23 @@ def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
         raise CorruptMessageError("the columns do not begin with an Arrow message")
     if not 8 <= metadata_bytes <= _METADATA_BYTES_MAX or metadata_bytes % 8 or body > end:
         raise CorruptMessageError(f"the columns' metadata cannot take {metadata_bytes} bytes")
-    # A copy of some 400 bytes: cheaper to read from, and no position can leave the metadata.
+    # Copy about 400 bytes: they are cheaper to read from, and no position can leave the metadata.
     metadata = bytes(buffer[position + _PREFIX.size : body])
     is_small = end - body <= _SMALL_BODY_BYTES and len(metadata) <= _SMALL_METADATA_BYTES
     declared = (_declared_before if is_small else _declared)(metadata, end - body, flags)
-    row_count, codec, nodes, buffers = declared
-    lengths = _sizes(memoryview(buffer)[body:end], buffers, codec)
-    shape = _shape(flags)
-    _check_sizes(lengths, nodes, shape)
-    if not codec:
-        _check_values(memoryview(buffer)[body:end], nodes, buffers, shape)
-    return Message(row_count, codec, body, sum(lengths))
+    row_count, codec, nodes, buffers, size_bytes = declared
+    content = memoryview(buffer)[body:end]
+    if codec:
+        lengths = _decompressed_sizes(content, buffers)
+        _check_sizes(lengths, nodes, _shape(flags))
+        size_bytes = sum(lengths)
+    else:
+        _check_values(content, nodes, buffers, _shape(flags))
+    return Message(row_count, codec, body, size_bytes, nodes, buffers)
 
 
 def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
-    """What the metadata of a message say whose body takes ``body_bytes``."""
+    """Return the checked metadata of a message whose body takes ``body_bytes``."""
     shape = _shape(flags)
     message = _table(metadata, 0)
     batch = _message_header(metadata, message, body_bytes)
@@ -146,18 +160,25 @@ def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
     if variadic and _U32.unpack_from(metadata, _follow(metadata, variadic))[0]:
         raise CorruptMessageError("the columns hold view types")
     codec = _codec(metadata, batch)
-
     _check_nodes(nodes, shape, row_count)
-    return _Declared(row_count, codec, nodes, buffers)
+    _check_positions(buffers, body_bytes)
+    if codec:
+        return _Declared(row_count, codec, nodes, buffers, -1)
+    sizes = buffers[1::2]
+    _check_sizes(sizes, nodes, shape)
+    return _Declared(row_count, codec, nodes, buffers, sum(sizes))
 
 
 _declared_before = lru_cache(maxsize=1024)(_declared)
-"""Records that come one by one have the same metadata where their sizes are the same: half of what
-a check of one costs is spared, for a megabyte at most. What is refused is not remembered."""
+"""Cache checked metadata, which takes at most 1 MB. Batches of equal sizes have equal metadata, and
+the cache halves the cost of a check. Refused metadata are not cached.
+"""
 
 
 def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
-    """The position of the record batch table of a message whose body takes ``body_bytes``."""
+    """Return the position of the record batch table in a message whose body takes
+    ``body_bytes``.
+    """
     version = _field(metadata, message, _MESSAGE_VERSION)
     kind = _field(metadata, message, _MESSAGE_TYPE)
     header = _field(metadata, message, _MESSAGE_HEADER)
@@ -189,14 +210,21 @@ def _check_nodes(nodes: tuple[int, ...], shape: _Shape, row_count: int) -> None:
             )
 
 
-def _sizes(body: memoryview, buffers: tuple[int, ...], codec: int) -> list[int]:
-    """The bytes of each buffer in memory; all lie in the body, and their sum is within bounds."""
+def _check_positions(buffers: tuple[int, ...], body_bytes: int) -> None:
+    for index in range(0, len(buffers), 2):
+        offset, size = buffers[index], buffers[index + 1]
+        if offset < 0 or size < 0 or offset + size > body_bytes:
+            raise CorruptMessageError(f"buffer {index // 2} of the columns lies outside their body")
+
+
+def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]:
+    """Return the decompressed size in bytes of each compressed buffer, which its first 8 bytes
+    declare.
+    """
     sizes = []
     for index in range(0, len(buffers), 2):
         offset, size = buffers[index], buffers[index + 1]
-        if offset < 0 or size < 0 or offset + size > len(body):
-            raise CorruptMessageError(f"buffer {index // 2} of the columns lies outside their body")
-        if codec and size:
+        if size:
             if size < _I64.size:
                 raise CorruptMessageError(f"buffer {index // 2} of the columns is cut")
             declared = _I64.unpack_from(body, offset)[0]
@@ -204,15 +232,15 @@ def _sizes(body: memoryview, buffers: tuple[int, ...], codec: int) -> list[int]:
             if size < 0:
                 raise CorruptMessageError(f"buffer {index // 2} declares {size} bytes")
         sizes.append(size)
-    if sum(sizes) > fmt.DECOMPRESSED_BYTES_MAX:
-        raise CorruptMessageError(
-            f"the columns would grow to {sum(sizes)} bytes;"
-            f" at most {fmt.DECOMPRESSED_BYTES_MAX} may be"
-        )
     return sizes
 
 
-def _check_sizes(sizes: list[int], nodes: tuple[int, ...], shape: _Shape) -> None:
+def _check_sizes(sizes: Sequence[int], nodes: tuple[int, ...], shape: _Shape) -> None:
+    if sum(sizes) > fmt.COLUMNS_BYTES_MAX:
+        raise CorruptMessageError(
+            f"the columns would grow to {sum(sizes)} bytes; at most {fmt.COLUMNS_BYTES_MAX} are "
+            f"allowed"
+        )
     for index, (kind, node) in enumerate(shape.buffers):
         length, nulls = nodes[2 * node], nodes[2 * node + 1]
         if kind == _VALIDITY:
@@ -235,7 +263,7 @@ def _check_sizes(sizes: list[int], nodes: tuple[int, ...], shape: _Shape) -> Non
 def _check_values(
     body: memoryview, nodes: tuple[int, ...], buffers: tuple[int, ...], shape: _Shape
 ) -> None:
-    """Compare bitmaps and offsets that are not compressed with the nodes that they belong to."""
+    """Check uncompressed bitmaps and offsets against their nodes."""
     read_i32 = _I32.unpack_from
     for index, (kind, node) in enumerate(shape.buffers):
         if kind > _OFFSETS or not (length := nodes[2 * node]):
@@ -249,8 +277,8 @@ def _check_values(
                 raise CorruptMessageError(
                     f"field {node} of the columns lies from {first} to {last} in {limit}"
                 )
-            if length < _ORDERED_MAX:
-                offsets = struct.unpack_from(f"<{length + 1}i", body, at)
+            if length < ORDERED_MAX:
+                offsets = _offsets(length).unpack_from(body, at)
                 if list(offsets) != sorted(offsets):
                     raise CorruptMessageError(
                         f"the offsets in field {node} of the columns do not ascend"
@@ -260,8 +288,13 @@ def _check_values(
             found = length - (bits & (1 << length) - 1).bit_count()
             if found != nulls:
                 raise CorruptMessageError(
-                    f"field {node} of the columns has {found} nulls, where {nulls} are declared"
+                    f"field {node} of the columns has {found} nulls instead of the declared {nulls}"
                 )
+
+
+@lru_cache(maxsize=ORDERED_MAX)
+def _offsets(length: int) -> struct.Struct:
+    return struct.Struct(f"<{length + 1}i")
 
 
 def _codec(metadata: bytes, batch: int) -> int:
@@ -273,12 +306,14 @@ def _codec(metadata: bytes, batch: int) -> int:
     method = _field(metadata, table, _COMPRESSION_METHOD)
     number = metadata[codec] if codec else 0
     if number not in _CODECS or (method and metadata[method] != 0):
-        raise CorruptMessageError(f"the columns are compressed with codec {number}, unknown here")
+        raise CorruptMessageError(
+            f"the columns are compressed with codec {number}, which is unknown"
+        )
     return _CODECS[number]
 
 
-# Flatbuffers: a table begins with the signed distance back to its vtable, which holds the size of
-# itself and of the table, then 16 bits per field: its distance from the table, 0 if absent.
+# Flatbuffers: a table starts with the signed distance back to its vtable. The vtable holds its own
+# size, the table's size, and 16 bits per field: the field's distance from the table, 0 if absent.
 
 
 def _table(metadata: bytes, position: int) -> int:
@@ -293,13 +328,15 @@ def _table_at(metadata: bytes, table: int) -> int:
 
 
 def _follow(metadata: bytes, position: int) -> int:
-    """Where the unsigned offset at ``position`` points; always forward, so never in a circle."""
+    """Return the position to which the unsigned offset at ``position`` points. It always points
+    forward, so there are no cycles.
+    """
     target: int = position + _U32.unpack_from(metadata, position)[0]
     return target
 
 
 def _field(metadata: bytes, table: int, number: int) -> int:
-    """The position of a table's field, 0 if it has its default."""
+    """Return the position of a table's field; 0 if the field has its default."""
     vtable = table - _I32.unpack_from(metadata, table)[0]
     slot = 4 + 2 * number
     if slot + 2 > _U16.unpack_from(metadata, vtable)[0]:
@@ -315,10 +352,12 @@ def _scalar(metadata: bytes, table: int, number: int, kind: struct.Struct) -> in
 
 
 def _vector(metadata: bytes, table: int, number: int, words: int) -> tuple[int, ...]:
-    """A vector of pairs of 64 bits as ``words`` integers; it must hold exactly so many."""
+    """Return a vector of pairs of 64-bit integers as a flat tuple. Raise CorruptMessageError unless
+    it has exactly ``words`` integers.
+    """
     position = _field(metadata, table, number)
     start = _follow(metadata, position) if position else 0
     count = _U32.unpack_from(metadata, start)[0] if position else 0
     if 2 * count != words:
-        raise CorruptMessageError(f"the columns declare {count} parts where {words // 2} belong")
+        raise CorruptMessageError(f"the columns declare {count} parts instead of {words // 2}")
     return struct.unpack_from(f"<{words}q", metadata, start + 4) if words else ()

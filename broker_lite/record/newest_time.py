@@ -1,8 +1,9 @@
-"""The maximum timestamp of a batch of rows whose producer left it out, as sarama before 1.46 does.
+"""The maximum timestamp of a batch of rows whose producer did not set it, as sarama before 1.46.
 
-Kafka's broker reads it from the records, and so does logbus. That takes decompressing the batch and
-finding its records: up to 0.5 us a record, so never on a thread that appends. A small batch could
-decompress to much more than it costs to send: the size is bounded. Pure, any thread.
+Like Kafka's broker, logbus then reads it from the records. The batch must be decompressed and its
+records found, which takes up to 0.5 us a record, so an append thread must never do this. Because a
+small batch can decompress to far more than its size, the decompressed size is limited. Pure, any
+thread.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
 
 BODY_BYTES_MIN = 1 << 20
-"""A batch may always decompress to so much: more than sarama puts into a batch by default."""
+"""Maximum decompressed bytes for a batch of any size: more than sarama puts into a batch by
+default.
+"""
 BODY_RATIO = 16
-"""A larger batch may decompress to so many times its size."""
+"""A larger batch may decompress to this many times its size."""
 _MAGIC_AT = 16
 _BASE_AND_MAX = struct.Struct(">qq")
 _BASE_AND_MAX_AT = 27
 
 
 def is_left_out(records: memoryview) -> bool:
-    """Whether ``records`` begins with a batch of rows without a maximum timestamp."""
+    """Return whether ``records`` starts with a batch of rows without a maximum timestamp."""
     if len(records) < fmt.HEADER_BYTES or records[_MAGIC_AT] != fmt.MAGIC_ROWS:
         return False
     base, newest = _BASE_AND_MAX.unpack_from(records, _BASE_AND_MAX_AT)
@@ -31,24 +34,24 @@ def is_left_out(records: memoryview) -> bool:
 
 
 def fill_in(records: memoryview) -> None:
-    """Write the maximum timestamp, and the CRC that it makes, into the one batch in ``records``.
+    """Write the maximum timestamp and the new CRC into the one batch in ``records``.
 
     Raises InvalidRecordError if the records cannot be read, and CorruptMessageError, as appending
     the batch would, if its CRC or its length is wrong.
     """
-    # Loads numpy and pyarrow, which a broker does without until such a batch comes.
+    # Import here: transcode loads numpy and pyarrow, which a broker needs only for such a batch.
     from broker_lite.record.transcode import newest_timestamp
 
     header = read_header(records)
     check_crc(records, header)
     count_fits = 0 < header.record_count <= fmt.RECORDS_MAX
     if len(records) > header.size_bytes or header.is_control or not count_fits:
-        return  # the append refuses it, with the reason
+        return  # Do nothing: the append refuses the batch and gives the reason.
     limit = max(BODY_BYTES_MIN, BODY_RATIO * len(records))
     try:
         newest = newest_timestamp(records, header, limit)
     except CorruptMessageError as error:
-        # The CRC is right, so the producer wrote it so: to send it again would not help.
+        # The CRC is correct, so the producer encoded the batch this way: a retry would not help.
         raise InvalidRecordError(
             f"a batch of {len(records)} bytes has no maximum timestamp, and its records cannot be "
             f"read for it: {error.message}; use a client that writes it (sarama from 1.46)"

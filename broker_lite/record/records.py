@@ -1,8 +1,9 @@
-"""The body of rows, Kafka's record batch v2 byte for byte: varints, keys, values, headers. Pure.
+"""Encode and decode bodies of rows, byte for byte as Kafka's record batch v2: varints, keys,
+values, headers. Pure.
 
-Plain Python, one row at a time: for a few records (control batches, tools, tests), and as the
-reference for ``transcode``. Data paths use ``transcode`` and ``arrow``. Every length is checked
-against the remaining bytes. Any thread.
+Plain Python, one row at a time. It serves small numbers of records (control batches, tools, tests)
+and is the reference for ``transcode``. Data paths use ``transcode`` and ``arrow``. Every length is
+checked against the remaining bytes. Any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _UINT64 = (1 << 64) - 1
 
 
 class Row(NamedTuple):
-    """A record with its batch's facts; ``timestamp_ms`` -1 is none."""
+    """A decoded record with its offset; ``timestamp_ms`` -1 means no timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -55,7 +56,8 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
 def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
     """Return the keys and values of a batch of rows, at a quarter of the cost of ``decode_rows``.
 
-    The caller checks the CRC. Raises as ``decode_rows``; times, offsets and headers are skipped.
+    The caller checks the CRC. Raises as ``decode_rows``; timestamps, offsets and headers are
+    skipped.
     """
     body = bytes(rows_body(buffer, header))
     view = memoryview(body)
@@ -67,11 +69,11 @@ def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | No
             end = at + length
             if length < 0 or end > size:
                 raise CorruptMessageError(f"a record of {length} bytes leaves its batch")
-            at += 1  # attributes
-            while body[at] > 0x7F:  # the time's delta
+            at += 1  # Skip the attributes.
+            while body[at] > 0x7F:  # Skip the timestamp delta.
                 at += 1
             at += 1
-            while body[at] > 0x7F:  # the offset's delta
+            while body[at] > 0x7F:  # Skip the offset delta.
                 at += 1
             at += 1
             fields: list[bytes | None] = []
@@ -123,8 +125,9 @@ def encode_rows(
     base_sequence: int = -1,
 ) -> bytearray:
     """Encode one batch; the first row's offset and time are its base. Offsets must ascend.
-    ``attributes`` has all bits but the codec's. Raises InvalidRecordError without rows or with
-    descending offsets."""
+    ``attributes`` has all bits but the codec's. Raises InvalidRecordError if there are no rows or
+    if offsets do not ascend.
+    """
     if not rows:
         raise InvalidRecordError("a batch takes at least one record")
     base_offset, base_timestamp = rows[0].offset, rows[0].timestamp_ms
@@ -161,7 +164,7 @@ def encode_rows(
 
 
 def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
-    """Return ``header``, with the length and CRC of ``body``, and the body."""
+    """Return a whole batch: ``header`` with length and CRC set for ``body``, then the body."""
     size = fmt.HEADER_BYTES + len(body)
     out = bytearray(size)
     fields = header._replace(length=size - fmt.LENGTH_PREFIX_BYTES, magic=fmt.MAGIC_ROWS, crc=0)
@@ -185,7 +188,7 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
     value, position = _read_bytes(body, position, end)
     count, position = read_varint(body, position)
     if not 0 <= count <= end - position:
-        raise CorruptMessageError(f"a record says that it has {count} headers")
+        raise CorruptMessageError(f"a record declares {count} headers")
     headers = []
     for _ in range(count):
         name, position = _read_bytes(body, position, end)
@@ -223,7 +226,7 @@ def _read_bytes(body: memoryview, position: int, end: int) -> tuple[bytes | None
     length, position = read_varint(body, position)
     if length < 0:
         if length != -1:
-            raise CorruptMessageError(f"a field says that it takes {length} bytes")
+            raise CorruptMessageError(f"a field declares {length} bytes")
         return None, position
     if length > end - position:
         raise CorruptMessageError(f"a field of {length} bytes leaves its record")

@@ -20,7 +20,7 @@ def first_row(
     """Return offset and timestamp of the first row from ``offset`` on with a timestamp of at
     least ``timestamp`` (ms).
 
-    Return None without such a row. ``data`` starts with the batch. Raises CorruptMessageError.
+    Return None if no such row exists. ``data`` starts with the batch. Raises CorruptMessageError.
     """
     found = _offsets_and_times(data, header)
     if found is None:
@@ -31,8 +31,9 @@ def first_row(
 
 
 def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
-    """Return the maximum timestamp (ms) of the rows from ``offset`` on, -1 without rows. Raises
-    CorruptMessageError."""
+    """Return the maximum timestamp (ms) of the rows from ``offset`` on, -1 if there are none.
+    Raises CorruptMessageError.
+    """
     found = _offsets_and_times(data, header)
     if found is None:
         return header.constant_timestamp
@@ -41,7 +42,9 @@ def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
 
 
 def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int64s] | None:
-    """Return each row's offset and timestamp; None for a constant timestamp and no offset gaps."""
+    """Return each row's offset and timestamp; None if all rows have one timestamp and there are no
+    offset gaps.
+    """
     columns = decode(data, header) if header.is_columns else rows_to_columns(data, header)
     deltas = columns.offset_deltas
     if columns.timestamp is not None:

@@ -1,11 +1,11 @@
-"""The positions of the records in a body of rows, found with array operations. Pure.
+"""Find the positions of the records in a body of rows with array operations. Pure.
 
-Kafka writes zero as a record's attributes, the byte after its length. So each record begins just
-before a zero byte. The scan reads the varint before every zero byte as a length and keeps the chain
-that reaches the body's end in as many steps as the batch has records. Candidates that lead nowhere,
-or that no candidate leads to, are dropped first; pointer doubling follows the rest. A body with
-other attributes, or with millions of zeros, is walked record by record, which is slower.
-``transcode`` calls it; any thread.
+Kafka writes zero as a record's attributes, the byte after its length. The scan therefore reads the
+varint before every zero byte as a candidate length. It keeps the chain of candidates that reaches
+the body's end in as many steps as the batch has records. Candidates without a successor or
+predecessor are dropped first; pointer doubling follows the others. A body with other attributes, or
+with millions of zeros, is walked record by record, which is slower. ``transcode`` calls it; any
+thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _LOW_32: Final = (1 << 32) - 1
 
 def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
     """Return the attributes position and the end of each of ``count`` records. Raises
-    CorruptMessageError unless so many records fill the body exactly."""
+    CorruptMessageError unless ``count`` records fill the body exactly.
+    """
     if count * (_CONTENT_BYTES_MIN + 1) > len(body):
         raise CorruptMessageError(f"{count} records do not fit in {len(body)} bytes")
     if len(body) - int(np.count_nonzero(body)) > _ZEROS_MAX:
@@ -47,7 +48,8 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Return start, end and attributes position of every candidate record, by start."""
     zeros = _zeros(body)
-    # The varint as read backwards so far; its first byte is checked next. One byte each at first.
+    # The value of each varint, read backwards so far (one byte at first). The next step checks its
+    # first byte.
     raw: npt.NDArray[Any] = body.take(zeros - 1)
     keys = []
     for width in range(1, _LENGTH_BYTES_MAX + 1):
@@ -66,8 +68,9 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
 
 
 def _zeros(body: Bytes) -> Positions:
-    """Return the positions of zero bytes after a possible last length byte (1 to 127). The body
-    is searched in cache-sized pieces; of a run of zeros at most the first counts."""
+    """Return the positions of zero bytes after a possible last length byte (1 to 127). The body is
+    searched in cache-sized pieces. In a run of zeros at most the first is returned.
+    """
     found = [np.empty(0, np.int64)]
     for start in range(1, len(body), _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
@@ -79,7 +82,7 @@ def _zeros(body: Bytes) -> Positions:
 
 
 def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Drop candidates that lead nowhere or that no candidate leads to; return the rest in order."""
+    """Drop candidates without a successor or a predecessor; return the others in order."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
@@ -103,7 +106,7 @@ def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Po
 
 
 def _attributes(body: Bytes, starts: Positions) -> Positions:
-    """Return the end of the length that begins at each start."""
+    """Return the end of the length varint that begins at each start."""
     after = starts + 1
     active = np.flatnonzero(body.take(starts) > 127)
     while active.size:
@@ -148,7 +151,7 @@ def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
         attributes[index] = position
         position += raw >> 1
         if raw & 1 or raw >> 1 < _CONTENT_BYTES_MIN or position > size:
-            raise CorruptMessageError(f"record {index} of a batch leaves it")
+            raise CorruptMessageError(f"record {index} of a batch has an invalid length")
         ends[index] = position
     if position != size:
         raise CorruptMessageError(f"{size - position} bytes follow a batch's last record")

@@ -1,8 +1,9 @@
-"""Rows to columns and back, in arrays; no Python runs per record.
+"""Convert rows to columns and back with array operations; no Python runs per record.
 
-Used when a client that knows only rows fetches columns, or when columns are needed of rows. The
-rows equal those of Kafka's own writer byte for byte. Offsets, times, producer fields, transactional
-bit and leader epoch are kept. Clients call it on any thread, brokers in their transcoding threads.
+Used when a client that supports only rows fetches columns, and when a reader needs the columns of
+rows. The rows equal the output of Kafka's own writer byte for byte. Offsets, times, producer
+fields, transactional bit and leader epoch are kept. Clients call it on any thread, brokers in their
+transcoding threads.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from broker_lite.record.varints import Bytes, Positions
 _NOTHING: Final = binary(np.zeros(2, np.int32), b"")[0]
 _NO_HEADERS: Final = binary(np.array([0, 1], np.int32), b"\x00")[0]
 JOINED_BYTES: Final = 4 << 20
-"""Bytes of bodies that are decoded together, so that fixed costs spread over many records."""
+"""Uncompressed bytes of batches that are decoded together, which spreads fixed costs over many
+records.
+"""
 _LEVELS_MAX: Final = 64
 """Headers of a record that are decoded level by level; records with more are decoded one by one."""
 
@@ -53,8 +56,9 @@ def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
 
 
 def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
-    """Return the latest timestamp (ms) of the records of a batch of rows, whatever its header
-    says. Raises as ``rows_to_columns``."""
+    """Return the latest timestamp (ms) of the records of a batch of rows, independent of its
+    header. Raises as ``rows_to_columns``.
+    """
     body = np.frombuffer(rows_body(buffer, header, limit), np.uint8)
     attributes, _ = find_records(body, header.record_count)
     deltas, _ = varints.decode(body, attributes + 1)
@@ -110,12 +114,14 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
 
 
 def _repeated(values: list[int], counts: Positions) -> Positions:
-    """Return each batch's value for each of its records."""
+    """Return an array with each batch's value repeated for each of its records."""
     return np.repeat(np.array(values, np.int64), counts)
 
 
 class _Body(NamedTuple):
-    """The fields of a body by record, as differences to the batch's header."""
+    """The fields of all records of a body; timestamps and offsets are differences from the batch's
+    header.
+    """
 
     ends: Positions
     timestamps: Positions
@@ -164,7 +170,7 @@ def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32
     last = int(deltas[-1])
     if last > header.last_offset_delta or deltas[0] < 0 or (deltas[1:] <= deltas[:-1]).any():
         raise CorruptMessageError("the offsets of a batch's records do not ascend within it")
-    # Ascending from 0 to count - 1 leaves no gap.
+    # Offsets that ascend from 0 to count - 1 have no gap.
     return None if last == len(deltas) - 1 else deltas.astype(np.int32)
 
 
@@ -175,7 +181,7 @@ def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array 
     null_count = int(np.count_nonzero(nulls))
     if null_count == count:
         return None
-    # The body as an array of slice, gap, slice, gap …; Arrow copies every second one.
+    # View the body as an array of slice, gap, slice, gap …; Arrow copies every second entry.
     edges = np.empty((count, 2), np.int32)
     edges[:, 0] = starts
     edges[:, 1] = starts + np.maximum(lengths, 0)
@@ -194,7 +200,7 @@ def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array 
 def _read_headers(
     body: Bytes, data: pa.Buffer, at: Positions, ends: Positions, counts: Positions
 ) -> pa.Array:
-    """Decode all records' first headers at once, then their second ones, and so on."""
+    """Decode the first headers of all records at once, then their second headers, and so on."""
     if counts.min() < 0 or (2 * counts > ends - at).any():
         raise CorruptMessageError("a record's count of headers is out of bounds")
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
@@ -262,8 +268,9 @@ def _headers_array(
 
 
 def _replaced(keys: pa.Array) -> pa.Array:
-    """Return keys that are not UTF-8 with replacement characters; one by one, since they are
-    rare."""
+    """Replace invalid UTF-8 in keys by replacement characters; one by one, because such keys are
+    rare.
+    """
     texts = [key.decode("utf-8", "replace").encode() for key in keys.to_pylist()]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     return binary(offsets, b"".join(texts)).cast(pa.string())
@@ -272,7 +279,7 @@ def _replaced(keys: pa.Array) -> pa.Array:
 def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_NONE) -> bytearray:
     """Encode the batch of columns at the start of ``buffer`` as rows, compressed by ``codec``.
 
-    The header keeps everything but codec, length and CRC. The caller checks the CRC. Raises
+    The header keeps all fields except codec, length and CRC. The caller checks the CRC. Raises
     CorruptMessageError.
     """
     body = encode_body(decode(buffer, header), header.base_timestamp)
@@ -282,7 +289,7 @@ def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_
 
 
 def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
-    """Encode the uncompressed body of rows: what follows the header of a batch of magic 2."""
+    """Encode the uncompressed body of rows, which follows the header in a batch of magic 2."""
     count = columns.row_count
     timestamp = columns.timestamp
     if timestamp is None:
@@ -354,7 +361,7 @@ def _binary_array(lengths: Positions, content: Bytes) -> pa.Array:
 
 
 def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | int]:
-    """Return header count and headers of each record, and their bytes."""
+    """Return the header count and the encoded headers of each record, and their sizes in bytes."""
     if headers is None:
         return _NO_HEADERS, 1
     counts = lengths_of(headers, 0)
@@ -381,7 +388,7 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
 
 
 def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
-    """Join the parts entry by entry; null counts as empty."""
+    """Concatenate the parts element by element; null counts as empty."""
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(
@@ -390,7 +397,7 @@ def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
 
 
 def _join(parts: list[pa.Array | pa.Scalar]) -> memoryview:
-    """Join all entries' parts."""
+    """Concatenate all elements of all parts."""
     joined = _join_entries(parts)
     _, offsets, content = joined.buffers()
     size = int(np.frombuffer(offsets, np.int32, len(joined) + 1)[-1])

@@ -1,8 +1,8 @@
-"""Kafka's zigzag varints in arrays, without a loop. Pure.
+"""Encode and decode arrays of Kafka's zigzag varints, without a Python loop. Pure.
 
-Decoding takes positions within a body and never reads outside of it: past the end the last byte is
-read again, and the returned positions lie past the end, which callers check. Encoding returns a
-matrix of bytes with a width per row. ``scan`` and ``transcode`` call it; any thread.
+Decoding takes positions within a body and never reads outside of it: at positions past the end it
+reads the last byte, and the returned positions lie past the end; callers check that. Encoding
+returns a matrix of bytes with a width per row. ``scan`` and ``transcode`` call it; any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _ONE_BYTE: Final = np.array([(raw >> 1) ^ -(raw & 1) for raw in range(128)], np.
 
 def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
     """Decode the varints at these positions; return values and ends (exclusive). Raises
-    CorruptMessageError for one longer than 64 bits."""
+    CorruptMessageError for a varint longer than 64 bits.
+    """
     first = body.take(at, mode="clip")
     after = at + 1
     more = first > 127

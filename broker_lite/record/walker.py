@@ -29,7 +29,7 @@ deltas, key length, version, type. Kafka does not compress control batches."""
 
 
 class WalkPolicy(NamedTuple):
-    """The checks of a walk, and the batches that it marks as void.
+    """The checks of a walk, and the rules by which it marks batches as void.
 
     ``allows_gaps``: offsets may be missing between batches, as after Kafka's compaction; in
     logbus's own logs a gap is corruption. ``orders_epochs``: leader epochs must not fall.
@@ -59,12 +59,13 @@ class LogBatch(NamedTuple):
 
 
 _new_batch = partial(tuple.__new__, LogBatch)
-"""``LogBatch(...)`` in a third of the time."""
+"""Creates a ``LogBatch`` in a third of the time of ``LogBatch(...)``."""
 
 
 class BadBatch(Exception):
-    """The bytes at ``position`` are not the batch that starts with or holds ``offset``.
-    ``header`` is set if only the checksum is wrong, so a reader can skip the batch."""
+    """The bytes at ``position`` are not a valid batch that starts at or contains ``offset``.
+    ``header`` is set if only the checksum is wrong, so a reader can skip the batch.
+    """
 
     def __init__(
         self, position: int, offset: int, reason: str, header: BatchHeader | None = None
@@ -79,8 +80,8 @@ class BadBatch(Exception):
 class BatchWalker:
     """Walks one log from ``offset`` on; its bytes start at ``position`` and stop at ``end``.
 
-    Unless ``at_boundary``, the first batch may start before ``offset`` but must hold it. ``epoch``
-    is the minimum leader epoch. All values but ``end`` advance with each batch.
+    Unless ``at_boundary``, the first batch may start before ``offset`` but must contain it.
+    ``epoch`` is the minimum leader epoch. All values but ``end`` advance with each batch.
     """
 
     __slots__ = (
@@ -114,8 +115,8 @@ class BatchWalker:
     def walk(self, data: Buffer, *, headers_only: bool = False) -> Iterator[LogBatch]:
         """Yield the whole batches of ``data``, which starts at ``position``.
 
-        ``headers_only`` also yields a last batch of which only the header is present, all without
-        bytes. Raises BadBatch after the valid batches if bytes break the policy.
+        With ``headers_only``, batches have no bytes, and a last batch with only its header present
+        is yielded too. Raises BadBatch after the valid batches if bytes violate the policy.
         """
         allows_gaps, orders_epochs, checks_crc, latest, aborted = self.policy
         view = memoryview(data)

@@ -1,1 +1,2 @@
-"""Decisions of security without I/O: who may do what, and what logins and certificates prove."""
+"""Security decisions without I/O: permissions of principals, and checks of logins and
+certificates."""

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from broker_lite.errors import InvalidRequestError
 
 WILDCARD = "*"
-"""As a pattern's literal name: every resource of the kind. As a host: every address."""
+"""The wildcard. As a pattern's literal name: every resource of the kind. As a host: every
+address."""
 ANYONE = "User:*"
 """The principal of entries for every user."""
 CLUSTER_NAME = "kafka-cluster"
@@ -24,7 +25,7 @@ TEXT_LENGTH_MAX = 1024
 
 
 class ResourceKind(IntEnum):
-    """What an entry protects."""
+    """The type of resource that an entry protects."""
 
     __hash__ = int.__hash__  # Enum's own runs Python code, which doubles the cost of a decision.
 
@@ -36,8 +37,8 @@ class ResourceKind(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How a pattern's name selects resources. ANY and MATCH stand in filters only: MATCH selects
-    the patterns that cover a resource of the filter's name."""
+    """The way in which a pattern's name selects resources. ANY and MATCH are for filters only:
+    MATCH selects the patterns that cover a resource of the filter's name."""
 
     ANY = 1
     MATCH = 2
@@ -46,7 +47,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a request does to a resource. ANY stands in filters only; ALL stands in entries."""
+    """An operation on a resource. ANY is for filters only; ALL is for entries."""
 
     __hash__ = int.__hash__  # Enum's own runs Python code, which doubles the cost of a decision.
 
@@ -65,7 +66,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an entry denies or allows. ANY stands in filters only."""
+    """Whether an entry denies or allows. ANY is for filters only."""
 
     ANY = 1
     DENY = 2
@@ -148,7 +149,7 @@ class Entry(NamedTuple):
 
 
 class Acl(NamedTuple):
-    """An entry and the pattern that it is about: the unit of Kafka's ACL APIs."""
+    """An entry and its resource pattern: the unit of Kafka's ACL APIs."""
 
     pattern: Pattern
     entry: Entry
@@ -168,14 +169,14 @@ def check_acl(acl: Acl) -> None:
                 "characters, or has control characters"
             )
     if kind not in OPERATIONS:
-        raise InvalidRequestError(f"resource kind {kind.name} cannot stand in an ACL")
+        raise InvalidRequestError(f"resource kind {kind.name} is not allowed in an ACL")
     if pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise InvalidRequestError(
-            f"pattern type {pattern_type.name} cannot stand in an ACL; use LITERAL or PREFIXED"
+            f"pattern type {pattern_type.name} is not allowed in an ACL; use LITERAL or PREFIXED"
         )
     if kind is ResourceKind.CLUSTER and (pattern_type, name) != (PatternType.LITERAL, CLUSTER_NAME):
         raise InvalidRequestError(
-            f"the cluster's name is {CLUSTER_NAME!r}, literally; the ACL says {name!r}"
+            f"the cluster resource needs the literal name {CLUSTER_NAME!r}, not {name!r}"
         )
     if permission not in (Permission.ALLOW, Permission.DENY):
         raise InvalidRequestError(f"permission {permission.name} is neither ALLOW nor DENY")
@@ -223,7 +224,7 @@ def new_acl(*fields: Any) -> Acl:
 
 
 def acl_filter(*fields: Any) -> AclFilter:
-    """Return the filter of ``acl_of``'s arguments; a text may be None."""
+    """Return a filter of ``acl_of``'s arguments. A text that is None matches every value."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return AclFilter(

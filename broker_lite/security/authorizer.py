@@ -57,6 +57,7 @@ class AclIndex:
         "_entries",
         "_prefix_lengths",
         "_super_users",
+        "mark",
     )
 
     def __init__(
@@ -67,6 +68,9 @@ class AclIndex:
         allow_if_none: bool = False,
     ) -> None:
         self._entries = {pattern: rows for pattern, rows in entries.items() if rows}
+        self.mark = object()
+        """A unique mark of this index. A cache of decisions compares it to detect a new index,
+        without keeping the old index in memory."""
         self._super_users = super_users
         self._allow_if_none = allow_if_none
         lengths: dict[ResourceKind, set[int]] = {kind: set() for kind in ResourceKind}
@@ -82,7 +86,8 @@ class AclIndex:
         return AclIndex(entries, super_users=self._super_users, allow_if_none=self._allow_if_none)
 
     def with_pattern(self, pattern: Pattern, entries: Iterable[Entry]) -> AclIndex:
-        """Return an index in which these are all entries of ``pattern``; none removes it."""
+        """Return an index in which ``entries`` replace all entries of ``pattern``; no entries
+        remove the pattern."""
         return self.with_entries({**self._entries, pattern: frozenset(entries)})
 
     def acls(self) -> Iterable[Acl]:
@@ -102,12 +107,15 @@ class AclIndex:
         self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
     ) -> bool:
         """Return whether the principal may do the operation on the named resource."""
-        return self.decide(principal, host, operation, kind, name).is_allowed
+        found = self._cache.get((principal, host, operation, kind, name))
+        if found is None:
+            found = self.decide(principal, host, operation, kind, name)
+        return found.is_allowed
 
     def decide(
         self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
     ) -> Decision:
-        """Return the decision with the ACL that decided it."""
+        """Return the decision and the ACL that caused it."""
         key = (principal, host, operation, kind, name)
         found = self._cache.get(key)
         if found is None:

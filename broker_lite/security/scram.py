@@ -20,7 +20,7 @@ from broker_lite.model import ScramMechanism
 ITERATIONS = 8192
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16384
-"""Bounds of Kafka's ``ScramMechanism``. A server that names more could keep a client busy."""
+"""Bounds of Kafka's ``ScramMechanism``. More iterations would let a server overload a client."""
 SALT_BYTES = 16
 MESSAGE_BYTES_MAX = 8192
 """Maximum bytes of a server's message."""
@@ -29,7 +29,7 @@ _NO_BINDING = "n,,"
 
 
 class KeyPair(NamedTuple):
-    """What a server stores of one password: it proves logins and cannot log in."""
+    """The keys that a server stores for one password: they verify logins, but cannot log in."""
 
     stored_key: bytes
     server_key: bytes
@@ -39,7 +39,8 @@ class KeyPair(NamedTuple):
 
 
 class ScramKeys(NamedTuple):
-    """What a client needs in place of a password, for one mechanism, salt and iteration count."""
+    """The keys with which a client logs in without the password, for one mechanism, salt and
+    iteration count."""
 
     mechanism: ScramMechanism
     salt: bytes
@@ -59,7 +60,8 @@ class ScramKeys(NamedTuple):
 class ScramCredential(NamedTuple):
     """A user's stored keys for one mechanism: newest password first, at most two.
 
-    Both passwords have the same salt. ``old_until_ms``: wall time at which the older password ends.
+    Both passwords have the same salt. ``old_until_ms``: wall time (ms) at which the older password
+    expires.
     """
 
     salt: bytes
@@ -68,7 +70,7 @@ class ScramCredential(NamedTuple):
     old_until_ms: int = 0
 
     def at(self, now_ms: int) -> ScramCredential:
-        """Return the credential without an older password that has ended."""
+        """Return the credential without an older password that has expired."""
         if len(self.pairs) == 1 or now_ms < self.old_until_ms:
             return self
         return self._replace(pairs=self.pairs[:1])
@@ -154,7 +156,7 @@ class ScramClient:
         return self._secret
 
     def verify(self, server_final: bytes) -> None:
-        """Check the server's proof that it knows the user's keys."""
+        """Verify the server's proof that it has the user's keys."""
         fields = _fields(_text(server_final))
         if "e" in fields:
             raise _refused(f"the server refused user {self._user!r}: {fields['e'][:80]}")
@@ -169,7 +171,9 @@ def _hmac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
 
 def _text(message: bytes) -> str:
     if len(message) > MESSAGE_BYTES_MAX:
-        raise _refused(f"the server's message has {len(message)} bytes")
+        raise _refused(
+            f"the server's message has {len(message)} bytes, more than {MESSAGE_BYTES_MAX}"
+        )
     try:
         return message.decode()
     except UnicodeDecodeError:

@@ -1,9 +1,9 @@
-"""The broker's side of a SCRAM login: the library ``scramp`` behind the rules of this project.
+"""The broker's side of a SCRAM login, with the library ``scramp``.
 
-A user has up to two passwords while one is rotated. Both share the salt, so one challenge fits
-both, and the proof is checked against each. Unknown users receive a salt that is stable for a name,
-so the challenge does not tell which users exist. Every failure is the same error. Pure: the caller
-draws the nonce.
+A user has up to two passwords while one is rotated. Both share the salt, so one challenge serves
+both, and the proof is checked against each. An unknown user receives a salt that is stable for the
+name, so the challenge does not reveal which users exist. Every failure is the same error. Pure: the
+caller draws the nonce.
 """
 
 from __future__ import annotations
@@ -30,13 +30,20 @@ MESSAGE_BYTES_MAX = 4096
 
 
 _NO_PAIR = KeyPair(bytes(32), bytes(32))
-"""Stands for the keys of an unknown user; ``finish`` refuses even a proof that fits it."""
+"""The keys of unknown users; ``finish`` refuses even a proof that matches them."""
 _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
 
 _Keys = tuple[bytes, bytes, bytes, int]
-"""Salt, stored key, server key and iterations, as ``scramp`` asks for them."""
+"""Salt, stored key, server key and iterations, in ``scramp``'s order."""
 CredentialOf = Callable[[str], ScramCredential | None]
 """Returns the credential of a user for the login's mechanism, None if the user has none."""
+
+
+def fake_credential(mechanism: ScramMechanism, user: str, fake_key: bytes) -> ScramCredential:
+    """Return a credential that matches no password, with a salt that is stable for the name."""
+    message = f"{mechanism}:{user}".encode()
+    salt = hmac.digest(fake_key, message, hashlib.sha256)[:SALT_BYTES]
+    return _NO_CREDENTIAL._replace(salt=salt)
 
 
 class ScramLogin:
@@ -79,16 +86,12 @@ class ScramLogin:
 
     def _look_up(self, user: str) -> _Keys:
         self.user = user
-        self._credential = self._credential_of(user) or self._fake_credential(user)
+        known = self._credential_of(user)
+        self._credential = known or fake_credential(self._mechanism, user, self._fake_key)
         return self._answer(self._credential.pairs[0], user)
 
     def _answer(self, pair: KeyPair, _user: str) -> _Keys:
         return self._credential.salt, *pair, self._credential.iterations
-
-    def _fake_credential(self, user: str) -> ScramCredential:
-        message = f"{self._mechanism}:{user}".encode()
-        salt = hmac.digest(self._fake_key, message, hashlib.sha256)[:SALT_BYTES]
-        return _NO_CREDENTIAL._replace(salt=salt)
 
     def finish(self, client_final: bytes) -> bytes:
         """Return the server's proof. Raises SaslAuthenticationError for a wrong password, an

@@ -1,8 +1,9 @@
-"""The APIs of the protocol, their versions, and the headers before every message.
+"""The APIs of the protocol, their versions, and the message headers.
 
-``VERSIONS`` is what the broker serves and advertises; ``PROTOCOL.md`` explains it, and a test
-compares each row with Kafka's message tables. Request headers are v1, in flexible versions v2 with
-tagged fields. Response headers are v0, in flexible versions v1, but always v0 for ApiVersions.
+``VERSIONS`` lists the versions that the broker serves and advertises; ``PROTOCOL.md`` explains it,
+and a test compares each row with Kafka's message tables. Request headers are v1, in flexible
+versions v2 with tagged fields. Response headers are v0, in flexible versions v1, but always v0 for
+ApiVersions.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     UPDATE_FEATURES = 57
@@ -118,6 +121,8 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     ApiKey.OFFSET_DELETE: (0, 0),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
     ApiKey.UPDATE_FEATURES: (0, 2),
@@ -182,6 +187,8 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
     ApiKey.OFFSET_DELETE: 1,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
+    ApiKey.ALTER_CLIENT_QUOTAS: 1,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
     ApiKey.UPDATE_FEATURES: 0,
@@ -216,13 +223,16 @@ def is_served(key: int, version: int) -> bool:
 
 
 REQUEST_BYTES_MAX = 2 << 20
-"""Maximum bytes of a request other than Produce and SyncGroup. Decoding twice as many, full of
-the smallest items, would block the broker's loop for seconds. The limit allows 50,000 partitions
-with long names."""
+"""Maximum bytes of a request other than Produce and SyncGroup. Decoding a request of twice this
+size, filled with the smallest items, would block the broker's event loop for seconds. The limit
+allows 50,000 partitions with long names.
+"""
 SYNC_BYTES_MAX = 16 << 20
-"""Maximum bytes of a SyncGroup, which carries the assignment of every member."""
+"""Maximum bytes of a SyncGroup request, which carries the assignment of every member."""
 PARTITIONS_MAX = 50_000
-"""Maximum partitions of a Produce and members of a SyncGroup, for the same reason."""
+"""Maximum partitions of a Produce request and members of a SyncGroup request, because decoding more
+would block the event loop.
+"""
 
 BY_TOPIC_ID = 13
 """From this version on Produce and Fetch name topics by id."""
@@ -242,8 +252,9 @@ class RequestHeader(NamedTuple):
 
 
 def parse_header(frame: memoryview) -> RequestHeader:
-    """Decode a request's header. Tagged fields are skipped in served versions; in others only
-    the fixed part is certain. Raises ProtocolError."""
+    """Decode a request's header. Tagged fields are skipped in served versions; in other versions
+    only the fixed part is parsed. Raises ProtocolError.
+    """
     reader = Reader(frame)
     key, version, correlation_id = reader.unpack(_REQUEST_BEGINS)
     client_id = reader.classic_nullable_string()
@@ -253,11 +264,13 @@ def parse_header(frame: memoryview) -> RequestHeader:
 
 
 def why_too_long(key: int, size: int) -> str:
-    """Return why a request of this size is too long for its API; "" if it is not."""
+    """Return the reason why a request of this size is too large for its API; "" if it is
+    allowed.
+    """
     most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
     if size <= most or key == ApiKey.PRODUCE:
         return ""
-    return f"a request of {size} bytes for API {key}; at most {most} are taken"
+    return f"a request of {size} bytes for API {key}; at most {most} are allowed"
 
 
 def write_request_header(
@@ -331,7 +344,7 @@ def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a leader that a refused Produce or Fetch names."""
+    """The address of a leader, sent with a refused Produce or Fetch partition."""
 
     broker_id: int
     host: str
@@ -340,7 +353,8 @@ class NodeEndpoint(NamedTuple):
 
 
 def node_endpoints_bytes(nodes: Sequence[NodeEndpoint]) -> bytes:
-    """Return the tagged fields that end a response to Produce or Fetch: number 0 holds ``nodes``.
+    """Return the tagged fields at the end of a Produce or Fetch response: field 0 contains
+    ``nodes``.
 
     The Java client and franz-go ignore the leader of a refused partition whose address is missing,
     and wait for their next metadata request instead (KIP-951).
@@ -364,8 +378,9 @@ def node_endpoints_bytes(nodes: Sequence[NodeEndpoint]) -> bytes:
 def read_topics(
     reader: Reader, version: int, flexible: bool, item: Callable[[Reader, int], T]
 ) -> list[tuple[str, str, list[T]]]:
-    """Decode the topics of a Produce or a Fetch: name, id (one of them is empty) and partitions,
-    each read by ``item``."""
+    """Decode the topics of a Produce or Fetch request: name, id (one of them is empty) and
+    partitions, each read by ``item``.
+    """
     topics = []
     for _ in range(reader.count() if flexible else reader.classic_count()):
         name, topic_id = "", NULL_TOPIC_ID

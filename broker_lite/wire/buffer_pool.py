@@ -1,10 +1,10 @@
 """A buffer pool for large batches and requests.
 
 The allocator returns freed megabytes to the system. New pages are then faulted in one by one, which
-takes longer than filling them. A block is free once no view of it exists on any thread, so callers
-need not return it. ``sweep`` frees blocks that were unused since the previous sweep. One thread
-takes and sweeps: a broker's loop or a producer's sender. (``transport.received_buffers`` serves all
-threads.)
+takes longer than writing the data. A block is free once no view of it exists on any thread, so
+callers need not return it. ``sweep`` frees blocks that were unused since the previous sweep. One
+thread takes and sweeps: a broker's loop or a producer's sender. (``transport.received_buffers``
+serves all threads.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _is_free(block: bytearray) -> bool:
 
 
 class BufferPool:
-    """The pool; ``take`` returns a writable buffer. It keeps at most ``limit_bytes``."""
+    """A pool of writable buffers that keeps at most ``limit_bytes``; ``take`` returns a buffer."""
 
     __slots__ = ("_blocks", "_untouched", "kept_bytes", "limit_bytes")
 

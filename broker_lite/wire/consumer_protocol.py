@@ -1,5 +1,4 @@
-"""The messages that group members exchange through their coordinator: subscriptions and
-assignments. Pure.
+"""Subscriptions and assignments, which group members exchange through their coordinator. Pure.
 
 Versions 0-3 of ConsumerProtocolSubscription and ConsumerProtocolAssignment, and the user data of
 Kafka's sticky assignors. Later versions only append fields, so every reader decodes the fields that
@@ -23,8 +22,9 @@ NO_GENERATION = -1
 
 
 class Subscription(NamedTuple):
-    """A member's subscription. ``owned`` are the partitions that it has during the join, since
-    ``generation`` (KIP-429, KIP-792); ``user_data`` belongs to its assignor."""
+    """A member's subscription. ``owned`` are the partitions that the member owns at the join,
+    assigned in ``generation`` (KIP-429, KIP-792). ``user_data`` is defined by its assignor.
+    """
 
     topics: tuple[str, ...]
     user_data: bytes = b""
@@ -54,8 +54,8 @@ def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX)
 def decode_member(data: Buffer) -> Subscription:
     """Decode a subscription of any version. Raises ProtocolError.
 
-    Several clients (@platformatic/kafka, older ones in Go) declare a later version and end where
-    version 0 does; they own nothing. Kafka accepts them.
+    Several clients (@platformatic/kafka, older Go clients) declare a later version but send only
+    the fields of version 0. As in Kafka, this is accepted; ``owned`` is then empty.
     """
     reader = Reader(data)
     version = reader.i16()
@@ -83,7 +83,9 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
-    """Decode partitions and their generation, -1 in the older form; nothing if undecodable."""
+    """Decode the partitions and their generation, which is -1 in the older format. Undecodable data
+    gives no partitions.
+    """
     if not len(data):
         return (), NO_GENERATION
     reader = Reader(data)
@@ -109,8 +111,9 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
-    """Decode the assigned partitions; none for a member without an assignment. Raises
-    ProtocolError for other kinds of groups."""
+    """Decode the assigned partitions; none for a member without an assignment. Raises ProtocolError
+    for bytes that are not a consumer's assignment.
+    """
     if not len(data):
         return ()
     reader = Reader(data)

@@ -1,4 +1,4 @@
-"""Error codes of answers about transactions, in versions older than the code itself.
+"""Replace newer error codes in answers about transactions of older API versions.
 
 A client of an older version does not know PRODUCER_FENCED or TRANSACTION_ABORTABLE and would take
 either for an unknown failure.
@@ -24,7 +24,7 @@ _OLDER: Mapping[int, int] = {
     ProducerFencedError.code: InvalidProducerEpochError.code,
     TransactionAbortableError.code: InvalidTxnStateError.code,
 }
-"""The code that older versions know, by newer code."""
+"""By newer code: the code that older versions define."""
 
 _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
     ProducerFencedError.code: {
@@ -42,9 +42,10 @@ _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
         _TXN_OFFSET_COMMIT: 4,
     },
 }
-"""First version of each API whose clients know the code. Clients of Produce and TxnOffsetCommit
+"""First version of each API whose clients handle the code. Clients of Produce and TxnOffsetCommit
 expect INVALID_PRODUCER_EPOCH in every version: a producer may abort after it, but treats
-PRODUCER_FENCED as fatal."""
+PRODUCER_FENCED as fatal.
+"""
 
 
 def code_in_version(error: LogbusError, key: int, version: int) -> int:

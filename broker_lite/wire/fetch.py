@@ -3,7 +3,7 @@
 A response is encoded into parts (bytes or file ranges) with all lengths computed beforehand, so
 that ``sendfile`` can send file bytes from the page cache. Decoded records are slices of the frame.
 Topics have names up to version 12 and ids from 13; the other field is empty. The client uses
-version 17. A tagged field of our own names the columns version that the sender reads
+version 17. A tagged field of logbus contains the columns version that the sender reads
 (``PROTOCOL.md``). Fetch sessions are declined: session id 0. Any thread that owns the connection.
 """
 
@@ -38,11 +38,14 @@ from broker_lite.wire.primitives import (
 FLEXIBLE = 12
 CLIENT_VERSION = 17
 NAMES_ADDRESSES = 16
-"""The first version whose answers carry the addresses of the leaders that rows name (KIP-951)."""
+"""The first version whose answers carry the addresses of present leaders for refused partitions
+(KIP-951).
+"""
 
 TAG_COLUMNS = 10000
-"""Request tag, two bytes: the columns body version that the sender reads (0: rows only), and
-flags."""
+"""Tag in a request, two bytes: the columns body version that the sender reads (0: rows only), and
+flags.
+"""
 FLAG_CHECKS_CRC = 1
 """Flag: the sender checks every batch's CRC, so the broker need not."""
 FLAG_ENDS_ONLY = 2
@@ -56,8 +59,9 @@ FLAG_IDLE = 8
 """Flag: a follower's second connection, for idle partitions."""
 
 TAG_FILES = 10001
-"""Request tag: the 16-byte machine id, and an int32 of bytes per partition that the sender can
-read from the broker's files."""
+"""Request tag: the 16-byte machine id, and an int32: how many bytes per partition the sender can
+read from the broker's files.
+"""
 TAG_STORED = 10000
 """Tag of an answer's partition: the file range that holds the records, in place of the records."""
 TAG_TRANSACTIONS = 10001
@@ -115,8 +119,9 @@ Part = bytes | bytearray | memoryview | FileRange
 
 
 class StoredRange(NamedTuple):
-    """Whole batches in a broker's file. Device and inode identify the file: ``path`` may lead to
-    another one."""
+    """Whole batches in a broker's file. Device and inode identify the file: another file may have
+    taken ``path``.
+    """
 
     path: str
     device: int
@@ -138,7 +143,9 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """The partitions of one topic; ``name`` is empty from version 13, ``topic_id`` null before."""
+    """The partitions of one topic; ``name`` is empty from version 13, ``topic_id`` is null
+    before.
+    """
 
     name: str
     topic_id: str
@@ -146,9 +153,10 @@ class FetchTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A fetch request. ``replica_id`` is -1 except for followers. ``columns_body_version`` 0
-    means rows only. ``machine`` is the sender's machine id; it can read ``file_bytes`` of each
-    partition from files there."""
+    """A fetch request. ``replica_id`` is -1 except for followers. ``columns_body_version`` 0 means
+    rows only. ``machine`` is the sender's machine id; on that machine, the sender can read
+    ``file_bytes`` of each partition from files.
+    """
 
     topics: Sequence[FetchTopic]
     max_wait_ms: int
@@ -167,7 +175,9 @@ class FetchRequest(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """The producer's records from this offset to its abort marker are void."""
+    """An aborted transaction: readers skip the producer's records from this offset to its abort
+    marker.
+    """
 
     producer_id: int
     first_offset: int
@@ -199,9 +209,10 @@ class TopicAnswer(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """The client's view of one partition's answer; ``records`` may end within a batch.
-    ``stored`` is the file range, if it was sent in place of records. ``transactions_from``: the log
-    has no transaction below this offset; -1 without any, or if more than the ends were requested.
+    """The client's view of one partition's answer; ``records`` may end within a batch. ``stored``
+    is the file range, if the broker sent it in place of records. ``transactions_from``: the log has
+    no transaction below this offset; -1 if it has no transactions, or if records were requested
+    too.
     """
 
     partition: int
@@ -295,7 +306,7 @@ def _take_wanted(reader: Reader, version: int) -> FetchPartition:
 
 
 def _skip_forgotten(reader: Reader, version: int) -> None:
-    """Skip the topics to forget: there are no sessions."""
+    """Skip the forgotten topics of a fetch session, because sessions are declined."""
     if version < FLEXIBLE:
         for _ in range(reader.classic_count()):
             reader.classic_string()
@@ -500,7 +511,7 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
             if flexible:
                 reader.skip_tags()
     if version >= 11:
-        reader.i32()  # preferred_read_replica: only leaders are read
+        reader.i32()  # preferred_read_replica is skipped, because clients read from leaders only
     records = reader.view() if flexible else reader.classic_view()
     diverging: OffsetAndEpoch | None = None
     leader_id, leader_epoch = NO_BROKER, NO_EPOCH

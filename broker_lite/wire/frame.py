@@ -1,12 +1,12 @@
-"""Frames out of a stream of bytes, without doing any I/O.
+"""Cut a stream of received bytes into frames, without I/O.
 
-A connection asks ``buffer()`` for where to receive, receives there, and tells ``received(n)``; that
-returns the frames completed, each a writable view over memory of its own (so a batch may be
-stamped in place and outlive the receiver). Whole small frames are cut out of a receive buffer. A
-frame that has only begun to arrive gets memory of its own (``allocate``), and the rest is received
-straight into that. A trusted peer's frame gets its declared size at once. The memory of any other
-frame grows with the bytes that arrive, when the owner calls ``grow``. A wrong length raises
-ProtocolError, and ends the receiver's use.
+A connection receives into ``buffer()`` and then calls ``received(n)``, which returns the completed
+frames. Each frame is a writable view over its own memory, so a batch may be stamped in place and
+outlive the receiver. Complete small frames are cut out of a receive buffer. An incomplete frame
+gets memory of its own (``allocate``), and the rest is received directly into it. The frame of a
+trusted peer gets memory of its declared size at once. For any other peer, the memory grows with the
+received bytes, when the owner calls ``grow``. A wrong length raises ProtocolError; the receiver
+must then no longer be used.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from broker_lite.errors import ProtocolError
 from broker_lite.wire.primitives import I32
 
 SCRATCH_BYTES = 64 * 1024
-"""One receive call's worth of small frames; larger frames bypass it after their first part."""
+"""Bytes of the buffer for small frames: one receive call. Larger frames bypass it after their first
+part.
+"""
 
 PREFIX_BYTES = 4
 FIRST_BYTES = 4 * 1024
-"""Least memory of a frame that has begun, where its memory grows."""
+"""Minimum memory of an incomplete frame, in bytes, if memory grows with the received bytes."""
 GROWTH = 64
-"""A frame's memory grows by this factor. Frames of up to 4 MiB are copied at 64 KiB, never later: a
-factor of 16, by which a frame of 1 MiB is copied twice, cost the broker 17 % of its time."""
+"""Factor by which a frame's memory grows. With this factor, frames of up to 4 MiB are copied once,
+at 64 KiB. With a factor of 16, a frame of 1 MiB was copied twice, which cost the broker 17 % of its
+time.
+"""
 
 TLS_STARTS = (b"\x16\x03", b"\x15\x03")
-"""First bytes of a TLS handshake or alert. As a length they exceed 335 MB."""
+"""First bytes of a TLS handshake or alert. Read as a frame's length, they exceed 335 MB."""
 
 
 def own_memory(size: int) -> memoryview:
@@ -38,9 +42,9 @@ def own_memory(size: int) -> memoryview:
 class FrameReceiver:
     """Cuts one connection's bytes into frames of at most ``max_bytes`` (length prefix excluded).
 
-    ``max_bytes`` may be changed at any time, so a connection can begin with a small limit and get
-    the full one once it has proved who it is. ``scratch``, where small frames arrive, may be shared
-    by all receivers of one thread that call ``received`` right after filling ``buffer()``.
+    ``max_bytes`` may be changed at any time, so that a connection has a small limit before its
+    login and the full limit after it. ``scratch``, the buffer for small frames, may be shared by
+    all receivers of one thread that call ``received`` right after filling ``buffer()``.
     ``allocate`` gives writable memory of a size, with any content. With ``grows`` the owner calls
     ``grow`` whenever ``growth_bytes`` is not 0, before it asks for ``buffer()``.
     """
@@ -72,7 +76,7 @@ class FrameReceiver:
         self._frame: memoryview | None = None
         """Buffer of the frame that is being received."""
         self._filled = self._size = 0
-        """Received bytes of that frame, and its declared length."""
+        """Received bytes of the present frame, and its declared length."""
 
     @property
     def pending_bytes(self) -> int:
@@ -96,7 +100,7 @@ class FrameReceiver:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether the stream may end here without cutting a frame."""
+        """Whether the received bytes end with a complete frame."""
         return self._frame is None and not self._prefix
 
     def buffer(self) -> memoryview:
@@ -130,7 +134,9 @@ class FrameReceiver:
                         "the peer speaks TLS, but this connection does not; set "
                         "security.protocol to the protocol of the listener, SSL or PLAINTEXT"
                     )
-                raise ProtocolError(f"a frame of {size} bytes; at most {self.max_bytes} are taken")
+                raise ProtocolError(
+                    f"a frame of {size} bytes; at most {self.max_bytes} are allowed"
+                )
             position += PREFIX_BYTES
             if size <= end - position:
                 frames.append(memoryview(bytearray(data[position : position + size])))

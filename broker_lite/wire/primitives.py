@@ -3,8 +3,8 @@
 ``Reader`` checks every length and count against the remaining bytes before it allocates; a
 violation raises ProtocolError. ``Writer`` appends to one bytearray. Strings, arrays and bytes have
 two encodings: compact in flexible versions (an unsigned varint of the length plus one, 0 for null)
-and classic (a signed length, -1 for null); methods of the classic one have it in their names. Any
-thread; one thread at a time uses an object.
+and classic (a signed length, -1 for null); methods of the classic encoding have ``classic`` in
+their names. Usable on any thread; one thread at a time uses an object.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ I64 = struct.Struct(">q")
 NULL_UUID = bytes(16)
 CLASSIC_STRING_MAX = 0x7FFF
 TAGS_MAX = 16
-"""Maximum tagged fields of a section. Kafka's structs have at most five; a long request full of
-the smallest ones would keep the decoder busy for minutes."""
+"""Maximum tagged fields of a section. Kafka's structs have at most five; decoding a long request
+full of minimal fields would take minutes.
+"""
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Reader:
         return self.end - self.position
 
     def _advance(self, size: int) -> int:
-        """Advance over ``size`` bytes and return the position before them."""
+        """Advance over ``size`` bytes and return the previous position."""
         position = self.position
         if size < 0 or size > self.end - position:
             raise ProtocolError(f"a field of {size} bytes; {self.end - position} are left")
@@ -155,7 +156,9 @@ class Reader:
         return self.buffer[position : self.position]
 
     def count(self) -> int:
-        """Read the number of items: -1 for null; never more than the remaining bytes."""
+        """Read the number of items, -1 for null. Raise ProtocolError if it exceeds the remaining
+        bytes.
+        """
         return self._checked_count(self.uvarint() - 1)
 
     def classic_count(self) -> int:
@@ -210,7 +213,7 @@ class Reader:
 
 
 class Writer:
-    """Appends to ``buffer`` and computes all lengths."""
+    """Appends values to ``buffer`` and computes all lengths."""
 
     __slots__ = ("buffer",)
 
@@ -301,7 +304,9 @@ def uvarint_bytes(value: int) -> bytes:
 
 
 def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
-    """Write a nullable string in either encoding; a classic one is truncated to its maximum."""
+    """Write a nullable string in either encoding; in the classic encoding it is truncated to the
+    maximum length.
+    """
     if text is None:
         out += b"\x00" if flexible else b"\xff\xff"
         return

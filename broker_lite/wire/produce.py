@@ -1,8 +1,8 @@
-"""Produce, versions 3 to 13: requests and responses, both ways, over memoryviews.
+"""Encode and decode Produce requests and responses, versions 3 to 13, over memoryviews.
 
-Decoded records are slices of the frame; encoded ones are separate buffers. They are never copied or
-inspected here. Topics have names up to version 12 and ids from 13; the other field is empty. The
-client uses version 13, and 11 in transactions of version 1: from 12 on the broker adds a
+Decoded records are slices of the frame; records to encode are separate buffers. This module never
+copies or inspects them. Topics have names up to version 12 and ids from 13; the other field is
+empty. The client uses version 13, and 11 in transactions of version 1: from 12 on the broker adds a
 transaction's partitions (KIP-890). In the broker: loop thread; in the client: the thread that owns
 the connection.
 """
@@ -40,7 +40,9 @@ from broker_lite.wire.primitives import (
 FLEXIBLE = 9
 CLIENT_VERSION = 13
 NAMES_LEADERS = 10
-"""The first version in which a row refused for its leader names the right one (KIP-951)."""
+"""The first version in which a partition refused with NOT_LEADER_OR_FOLLOWER names the present
+leader (KIP-951).
+"""
 ADDS_NO_PARTITIONS = 11
 """The last version in which AddPartitionsToTxn must come before a transaction's batches."""
 
@@ -51,7 +53,7 @@ _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _LEADER = struct.Struct(">ii")
 _CURRENT_LEADER = struct.Struct(">BBBiiB")
-"""One tagged field, number 0, of 9 bytes: leader id, leader epoch, no nested tags."""
+"""Layout of one tagged field, number 0, of 9 bytes: leader id, leader epoch, no nested tags."""
 
 
 class ProducePartition(NamedTuple):
@@ -62,7 +64,9 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """The partitions of one topic; ``name`` is empty from version 13, ``topic_id`` null before."""
+    """The partitions of one topic; ``name`` is empty from version 13, ``topic_id`` is null
+    before.
+    """
 
     name: str
     topic_id: str
@@ -79,7 +83,7 @@ class ProduceRequest(NamedTuple):
 
 
 class RecordError(NamedTuple):
-    """A record for which the broker refused its batch."""
+    """A record that made the broker refuse its batch."""
 
     batch_index: int
     message: str | None
@@ -163,8 +167,9 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 
 
 def _take_room(room: int, count: int) -> int:
-    """Return the remaining allowance after a topic of ``count`` partitions; the topic counts as
-    one."""
+    """Return the remaining number of allowed partitions after a topic of ``count`` partitions; the
+    topic itself counts as one.
+    """
     room -= 1 + max(count, 0)
     if room < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")
@@ -228,7 +233,9 @@ class PartitionRecords(NamedTuple):
 
 
 class TopicRecords(NamedTuple):
-    """``name`` is used up to version 12, ``topic_id`` from 13."""
+    """The batches for one topic. ``name`` is used up to version 12, ``topic_id`` from
+    version 13.
+    """
 
     name: str
     topic_id: str

@@ -1,13 +1,15 @@
 """Error responses for requests without a handler, in the layout that the client expects.
 
-They answer unsupported requests (UNSUPPORTED_VERSION) and requests whose handler fails. If the
-version's layout is known, each requested row gets the error, as in Kafka. ``kafka.protocol`` has
-most layouts, ``refused_tables`` the rest. Without a layout, or if no answer is expected, the result
-is None. Loop thread; broker only. Declared lengths are checked (``tables``).
+The dispatcher sends them for unsupported requests (UNSUPPORTED_VERSION) and for requests whose
+handler failed. If the version's layout is known, each requested row gets the error, as in Kafka.
+``kafka.protocol`` has most layouts, ``refused_tables`` the others. The result is None if the layout
+is unknown or the client expects no answer. Loop thread; broker only. Declared lengths are checked
+(``tables``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,11 +22,17 @@ from kafka.protocol import consumer
 
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, RequestHeader, is_served
+from broker_lite.wire.calls.envelope import EnvelopeResponse
+from broker_lite.wire.calls.group_transactions import EndGroupOffsetsResponse
+from broker_lite.wire.calls.replicas import UnregisterBrokerResponse
+from broker_lite.wire.calls.sinks import SinkResponse
 from broker_lite.wire.primitives import I32, Reader
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
-"""Maximum request bytes whose rows are answered; longer ones would block the loop."""
+"""Maximum bytes of a request whose rows are answered one by one; a longer request would block the
+event loop.
+"""
 _ROWS = {
     "coordinators": ("coordinator_keys",),
     "groups": ("group_ids",),
@@ -43,7 +51,18 @@ _ROWS = {
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
 """Row key fields whose name differs from the request's."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
-"""Values for absent fields, where the table's default would be a real value."""
+"""Values for absent fields whose default in the table could be mistaken for a real value."""
+_BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
+    ApiKey.ENVELOPE: lambda code, reason: EnvelopeResponse(None, code),
+    ApiKey.UNREGISTER_BROKER: lambda code, reason: UnregisterBrokerResponse(0, code, reason),
+    ApiKey.END_GROUP_OFFSETS: lambda code, reason: EndGroupOffsetsResponse(code),
+    ApiKey.JOIN_BATCH: SinkResponse,
+    ApiKey.END_BATCH: SinkResponse,
+    ApiKey.KEEP_BATCH: SinkResponse,
+}
+"""Layouts of refusals for APIs that are not in ``kafka.protocol`` and whose response has
+one error.
+"""
 _DESCRIBE_TOPIC_PARTITIONS = 75
 """API key of a request whose empty topic list means all topics; the error row has no name."""
 
@@ -59,12 +78,16 @@ class _Layout(NamedTuple):
 
 
 def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Encode a whole frame that refuses ``request``; None if the client could not parse any.
-    Raises ProtocolError for a malformed request."""
-    layout = _layout(request.api_key, request.api_version)
+    """Return a whole frame that refuses ``request``; None if the client could parse no such frame.
+    Raises ProtocolError for a malformed request.
+    """
+    version = request.api_version
+    if request.api_key in _BY_HAND and is_served(request.api_key, version):
+        answer = _BY_HAND[request.api_key](code, reason)
+        return tables.encode(request.api_key, version, request.correlation_id, answer)
+    layout = _layout(request.api_key, version)
     if layout is None:
         return None
-    version = request.api_version
     is_long = len(frame) > REFUSED_BYTES_MAX
     if layout.request is None or (is_long and _is_of_the_whole(layout, version)):
         asked: Any = SimpleNamespace()
@@ -104,7 +127,7 @@ def _is_of_the_whole(layout: _Layout, version: int) -> bool:
 def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
     reader = Reader(frame, request.body_at)
     if layout.flexible and not is_served(request.api_key, request.api_version):
-        # The header's tagged fields; ``parse_header`` skips them only for served versions.
+        # ``parse_header`` skips the tagged fields of a header only for served versions.
         reader.skip_tags()
     decode = tables.struct_decoder(
         layout.kind, layout.request, request.api_version, layout.flexible
@@ -113,7 +136,7 @@ def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
 
 
 class _Refusal:
-    """Fills a response's table from the request. ``said``: the error has been set."""
+    """Fills the fields of a response from the request. ``said`` is true once the error is set."""
 
     def __init__(self, version: int, code: int, reason: str) -> None:
         self.version = version
@@ -183,7 +206,7 @@ def _asked_rows(name: str, asked: Any) -> list[Any]:
     for candidate in (name, *_ROWS.get(name, ())):
         found += getattr(asked, candidate, None) or ()
     if name == "results":
-        # AlterReplicaLogDirs answers by topic, whatever the directory.
+        # AlterReplicaLogDirs answers by topic, independent of the directory.
         found += [topic for row in getattr(asked, "dirs", None) or () for topic in row.topics]
     return found
 

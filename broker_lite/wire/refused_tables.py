@@ -1,9 +1,9 @@
-"""Layouts of requests that are refused, where ``kafka.protocol`` has no tables: ``refusals`` fills
-their answers in.
+"""Layouts of requests that the broker refuses and for which ``kafka.protocol`` has no tables.
 
-``OLD`` are what clients before Kafka 2.1 send, ``NEWEST`` what those of Kafka 4.3 do; what Kafka's
-brokers and controllers say among themselves is not here. Data only. An answer's field that is
-always empty has the shortest layout that is written the same.
+``refusals`` builds the answers from them. ``OLD`` has the requests of clients before Kafka 2.1,
+``NEWEST`` the requests of Kafka 4.3's clients. Requests between Kafka's brokers and controllers are
+not included. Data only. A field of an answer that is always empty has the shortest layout with the
+same bytes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from kafka.protocol.schemas import StructField
 from broker_lite.wire.api import ApiKey
 
 Field = tuple[str, Any] | tuple[str, Any, str]
-"""Name; type (``?`` where it may be null), or fields of an array; versions."""
+"""A field: its name; its type (``?`` if it may be null) or, for an array, its fields; its
+versions.
+"""
 
 
 _NO_STRUCT = "struct?"
-"""A struct that is null."""
+"""A null struct."""
 
 
 def _table(versions: str, *fields: Field) -> Any:
@@ -56,7 +58,7 @@ def _topics(*partition: Field) -> Field:
 
 
 def _acl(text: str) -> tuple[Field, ...]:
-    """One, or a filter of them, where texts may be null."""
+    """Return the fields of an ACL, or of an ACL filter, in which texts may be null."""
     return (
         ("resource_type", "int8"), ("resource_name", text), ("principal", text), ("host", text),
         ("operation", "int8"), ("permission_type", "int8"),
@@ -132,13 +134,15 @@ OLD: dict[int, tuple[Any, Any]] = {
             ("topic_name", "string"), ("partitions", [_INDEX, _ERROR])])),
     ),
 }  # fmt: skip
-"""What clients before Kafka 2.1 send and expect: request and response of the versions that the
-library has no tables for (KIP-896)."""
+"""The requests of clients before Kafka 2.1: request and response of the versions without tables in
+the library (KIP-896).
+"""
 
 
 class Newer(NamedTuple):
-    """An API of Kafka's own clients. ``request`` is None where the answer has one error for all of
-    it, so that nothing has to be read."""
+    """An API of newer clients of Kafka. ``request`` is None if the answer has one error for the
+    whole request, because then no request field is needed.
+    """
 
     name: str
     versions: tuple[int, int]
@@ -152,7 +156,7 @@ def _of_all(name: str, versions: tuple[int, int], *answer: Field, flexible_from:
 
 
 def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> Newer:
-    """Where a request names groups, and each is answered by itself."""
+    """Return the layout of a request that names groups, each with its own error in the answer."""
     asked = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
     epochs: tuple[Field, ...] = (("group_epoch", "int32"), ("assignment_epoch", "int32"))
     row = [_ERROR, _MESSAGE, _GROUP, ("group_state", "string"), *epochs, *group,
@@ -173,7 +177,7 @@ CURES: dict[int, str] = {
     76: "use a consumer group with group.protocol=classic",
     88: "set group.protocol=classic",
 }
-"""By API: what its caller can do instead."""
+"""By API: the advice to the client about what to use instead."""
 
 NEWEST: dict[int, Newer] = {
     38: _of_all(
@@ -221,4 +225,4 @@ NEWEST: dict[int, Newer] = {
     91: _of_all("AlterShareGroupOffsets", (0, 0), *_WHOLE, _NONE),
     92: _of_all("DeleteShareGroupOffsets", (0, 0), *_WHOLE, _NONE),
 }  # fmt: skip
-"""By API: what the library has no tables for at all."""
+"""By API: the layouts of APIs for which the library has no tables."""

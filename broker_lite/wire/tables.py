@@ -1,10 +1,10 @@
-"""Encoding of the broker's other APIs, by the message tables of kafka-python's
+"""Encode and decode the broker's other APIs with the message tables of kafka-python's
 ``kafka.protocol``.
 
-The tables (every field of every version) are the library's, from Kafka's definitions. Our
-``Reader`` decodes requests along them and checks every length and count. The library encodes
+The library generates the tables (every field of every version) from Kafka's definitions. logbus's
+``Reader`` decodes requests by these tables and checks every length and count. The library encodes
 responses. Messages are the library's classes with fields in snake_case and defaults for absent
-fields; ``own_tag`` returns our tagged fields. Topic ids are 22 characters in requests and
+fields; ``own_tag`` returns tagged fields of logbus. Topic ids are 22 characters in requests and
 ``uuid(text)`` in responses. Only the broker imports this module (0.15 s); loop thread.
 """
 
@@ -82,6 +82,8 @@ OffsetDeleteResponse: Any = consumer.OffsetDeleteResponse
 DescribeAclsResponse: Any = admin.DescribeAclsResponse
 CreateAclsResponse: Any = admin.CreateAclsResponse
 DeleteAclsResponse: Any = admin.DeleteAclsResponse
+DescribeClientQuotasResponse: Any = admin.DescribeClientQuotasResponse
+AlterClientQuotasResponse: Any = admin.AlterClientQuotasResponse
 DescribeConfigsResponse: Any = admin.DescribeConfigsResponse
 IncrementalAlterConfigsResponse: Any = admin.IncrementalAlterConfigsResponse
 ElectLeadersResponse: Any = admin.ElectLeadersResponse
@@ -127,6 +129,8 @@ REQUESTS: dict[int, Any] = {
     ApiKey.DESCRIBE_ACLS: admin.DescribeAclsRequest,
     ApiKey.CREATE_ACLS: admin.CreateAclsRequest,
     ApiKey.DELETE_ACLS: admin.DeleteAclsRequest,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: admin.DescribeClientQuotasRequest,
+    ApiKey.ALTER_CLIENT_QUOTAS: admin.AlterClientQuotasRequest,
     ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsRequest,
     ApiKey.ALTER_CONFIGS: admin.AlterConfigsRequest,
     ApiKey.DELETE_GROUPS: admin.DeleteGroupsRequest,
@@ -145,8 +149,9 @@ REQUESTS: dict[int, Any] = {
     ApiKey.LIST_CONFIG_RESOURCES: admin.ListConfigResourcesRequest,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
 }
-"""Request classes by API; Produce, Fetch, UnregisterBroker, Envelope and our own are coded by
-hand."""
+"""Request classes by API; Produce, Fetch, UnregisterBroker, Envelope and logbus's own APIs are
+coded by hand.
+"""
 
 Decoder = Callable[[Reader], Any]
 
@@ -174,10 +179,12 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         broker_transactions.take_marker_tag,
     ),
 }
-"""Our tagged field in a struct of the library, and its decoder; extra bytes are ignored."""
+"""The tagged field of logbus in a struct of the library, and its decoder. Extra bytes are
+ignored.
+"""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
-"""Maximum number of rows of a kind in APIs that may have longer requests."""
+"""Maximum number of rows of one kind, for the APIs that accept long requests."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
@@ -189,7 +196,7 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.END_BATCH: (sinks.EndBatchRequest.decode_request, sinks.encode_sink_response),
     ApiKey.KEEP_BATCH: (sinks.KeepBatchRequest.decode_request, sinks.encode_sink_response),
 }
-"""Decoder and encoder of an API without a table."""
+"""The decoder and the encoder of an API without a table."""
 
 _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     groups.OffsetFetchResponse: groups.encode_offset_fetch,
@@ -197,7 +204,7 @@ _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     users.DescribedUsers: users.encode_described_users,
     verification.VerifiedPartitions: verification.encode_verified,
 }
-"""Encoder of an answer with tagged fields of ours, by its class."""
+"""Encoders of answers with tagged fields of logbus, by class."""
 
 _F64 = struct.Struct(">d")
 _FIXED: dict[str, Decoder] = {
@@ -219,8 +226,8 @@ _CLASSIC_STRING: dict[bool, Decoder] = {
 def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
     """Decode the request whose body starts at ``at``.
 
-    Accepts any version of ApiVersions, since a broker answers unknown ones. Raises ProtocolError;
-    UnsupportedVersionError for other APIs.
+    Accepts any version of ApiVersions, because a broker answers unknown versions too. Raises
+    ProtocolError; UnsupportedVersionError for other APIs.
     """
     if api_key in _BY_HAND:
         return _BY_HAND[api_key][0](Reader(frame, at))
@@ -241,7 +248,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
         return _by_hand(api_key, version, correlation_id, own, response)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
         version = 0
-    response._header = None  # a response that was encoded before refuses another version
+    # Clear the header: a response that was encoded before refuses another version.
+    response._header = None
     response.API_VERSION = version
     response.with_header(correlation_id)
     try:
@@ -265,8 +273,16 @@ def _by_hand(
     return bytes(writer.buffer)
 
 
+def set_throttle(response: Message, wait_ms: int) -> None:
+    """Set ``throttle_time_ms`` in an answer. Answers that are encoded by hand, and answers without
+    the field, are unchanged; the broker throttles their clients nevertheless.
+    """
+    if type(response) in _MESSAGES:
+        response.throttle_time_ms = wait_ms
+
+
 def own_tag(item: Message) -> Any:
-    """Return the value of our tagged field in a request or row; None if absent."""
+    """Return the value of logbus's tagged field in a request or row; None if absent."""
     return item.unknown_tags
 
 
@@ -314,6 +330,8 @@ _MESSAGES = frozenset(
         DescribeAclsResponse,
         CreateAclsResponse,
         DeleteAclsResponse,
+        DescribeClientQuotasResponse,
+        AlterClientQuotasResponse,
         DescribeConfigsResponse,
         AlterConfigsResponse,
         DeleteGroupsResponse,
@@ -347,8 +365,9 @@ def _request_decoder(api_key: int, version: int) -> Decoder:
 
 
 def struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
-    """Return a decoder of a struct by its table, into a ``kind`` of the library, or a plain
-    object for None."""
+    """Return a decoder of a struct by its table. It returns the library's class ``kind``, or a
+    plain object if ``kind`` is None.
+    """
     steps = [
         (field.name, _field_decoder(field, version, flexible))
         for field in table.untagged_fields(version)

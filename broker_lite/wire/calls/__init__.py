@@ -1,8 +1,9 @@
-"""The client's requests, one version each, by hand: import them from their family's module.
+"""The client's requests, one version each, encoded and decoded by hand. Import them from the module
+of their family.
 
-``cluster`` (ApiVersions, Metadata, DescribeCluster), ``topics``, ``configs``, ``offsets`` (what is
-where in a log), ``groups`` and their ``members``, ``group_removal``, ``replicas`` (elections,
-moves), ``producers``, ``log_dirs``. Produce and Fetch are in ``wire.produce`` and ``wire.fetch``.
-``wire.api.encode_call`` and ``decode_call`` carry them. Rows are named tuples: importing such a
-class costs an eighth of a dataclass, and every Spark worker imports them.
+``cluster`` (ApiVersions, Metadata, DescribeCluster), ``topics``, ``configs``, ``offsets`` (lookups
+in a log), ``groups``, ``members``, ``group_removal``, ``replicas`` (elections, reassignments),
+``producers``, ``log_dirs``. Produce and Fetch are in ``wire.produce`` and ``wire.fetch``.
+``wire.api.encode_call`` and ``decode_call`` convert them to and from frames. Rows are named tuples,
+because importing such a class costs an eighth of a dataclass, and every Spark worker imports them.
 """

@@ -13,7 +13,7 @@ from broker_lite.wire.primitives import Reader, Writer
 
 
 class AclRow(NamedTuple):
-    """An ACL, or in a filter, where None and 1 select every value."""
+    """An ACL. In a filter, None and 1 select every value."""
 
     kind: int
     name: str | None
@@ -31,7 +31,7 @@ class DescribedAcls(NamedTuple):
 
 
 class AclResult(NamedTuple):
-    """The outcome of one creation, or of one filter with the deleted ACLs."""
+    """The result of one creation, or of one deletion filter with the deleted ACLs."""
 
     error_code: int
     error_message: str | None

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers v2, by which a transaction coordinator ends transactions in partitions.
+"""WriteTxnMarkers v2, with which a transaction coordinator writes markers to partitions.
 
-A tagged field of ours in each marker carries the number of the transaction and the state partition
-of its coordinator.
+In each marker, a tagged field of logbus carries the number of the transaction and the state
+partition of its coordinator.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_COORDINATOR = 10000
-"""In a marker: the number of the transaction, and the state partition whose leader sends it."""
+"""Tag in a marker: the number of the transaction, and the state partition whose leader sends the
+marker.
+"""
 NO_NUMBER = -1
-"""The transaction number of a sender that does not know one."""
+"""The transaction number of a sender that sends none."""
 
 _MARKER = struct.Struct(">qi")
 
@@ -29,10 +31,11 @@ class MarkedTopic(NamedTuple):
 
 
 class TransactionMarker(NamedTuple):
-    """The end of one transaction. ``producer_epoch`` is the bumped one if ``version`` is 2.
+    """The end of one transaction. If ``version`` is 2, ``producer_epoch`` is the raised epoch.
 
-    ``number`` is the transaction's. ``coordinator_epoch`` is the leader epoch of
-    ``state_partition``, -1 in a request of a Kafka tool.
+    ``number`` is the number of the transaction among those of its transactional id.
+    ``coordinator_epoch`` is the leader epoch of ``state_partition``, -1 in a request of a Kafka
+    tool.
     """
 
     producer_id: int
@@ -105,6 +108,6 @@ def _take_topic(reader: Reader) -> list[tuple[str, int, int]]:
 
 
 def take_marker_tag(reader: Reader) -> tuple[int, int]:
-    """Return number and state partition from the value of a marker's tagged field."""
+    """Return the number and the state partition from the value of a marker's tagged field."""
     number, state_partition = reader.unpack(_MARKER)
     return number, state_partition

@@ -1,7 +1,8 @@
-"""Client side of ApiVersions v3, Metadata v12 and DescribeCluster v0: who is there, who leads what.
+"""Client side of ApiVersions v3, Metadata v12 and DescribeCluster v0: brokers, versions, topics and
+leaders.
 
-Field names are Kafka's; topic ids are their 22 characters. Each request writes itself and reads
-its answer; answers raise ProtocolError where they lie.
+Field names are Kafka's; topic ids are their 22 characters. Each request class encodes itself and
+decodes its answer; decoding raises ProtocolError for a malformed answer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from broker_lite.wire.primitives import Reader, Writer
 
 
 class VersionRange(NamedTuple):
-    """Versions of one API that a broker answers."""
+    """The versions of one API that a broker serves."""
 
     api_key: int
     min_version: int
@@ -24,7 +25,9 @@ class VersionRange(NamedTuple):
 
 
 class FeatureRange(NamedTuple):
-    """Levels of one feature: supported by a broker, or finalized for the cluster."""
+    """The levels of one feature, either those that a broker supports or those finalized for the
+    cluster.
+    """
 
     name: str
     min_version: int
@@ -32,7 +35,7 @@ class FeatureRange(NamedTuple):
 
 
 class ApiVersionsResponse(NamedTuple):
-    """``finalized_features_epoch`` is -1 where a broker names none."""
+    """The answer to ApiVersions. ``finalized_features_epoch`` is -1 if the broker sends none."""
 
     error_code: int
     api_keys: tuple[VersionRange, ...]
@@ -44,7 +47,7 @@ class ApiVersionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsRequest:
-    """What a broker speaks; the first request on a connection."""
+    """Request the APIs and versions that a broker serves; the first request on a connection."""
 
     API_KEY: ClassVar[int] = ApiKey.API_VERSIONS
     VERSION: ClassVar[int] = 3
@@ -61,7 +64,7 @@ class ApiVersionsRequest:
     def decode(reader: Reader) -> ApiVersionsResponse:
         error_code = reader.i16()
         if error_code:
-            # A broker that does not know this version answers in version 0.
+            # A broker that does not support version 3 answers in version 0.
             rows = tuple([_classic_range(reader) for _ in range(reader.classic_count())])
             return ApiVersionsResponse(error_code, rows, 0, (), -1, ())
         api_keys = reader.array(_version_range)
@@ -105,7 +108,7 @@ class MetadataBroker(NamedTuple):
 
 
 class MetadataPartition(NamedTuple):
-    """A partition; ``leader_id`` is -1 without a leader."""
+    """A partition; ``leader_id`` is -1 if the partition has no leader."""
 
     error_code: int
     partition_index: int
@@ -117,7 +120,7 @@ class MetadataPartition(NamedTuple):
 
 
 class MetadataTopic(NamedTuple):
-    """A topic; ``name`` is empty where an unknown id was asked for."""
+    """A topic; ``name`` is empty if an unknown topic id was requested."""
 
     error_code: int
     name: str
@@ -127,7 +130,7 @@ class MetadataTopic(NamedTuple):
 
 
 class MetadataResponse(NamedTuple):
-    """The cluster as one broker sees it."""
+    """The cluster's metadata, from the snapshot of one broker."""
 
     throttle_time_ms: int
     brokers: tuple[MetadataBroker, ...]
@@ -138,7 +141,9 @@ class MetadataResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """``topics`` None asks for all, () for none; ``topic_ids`` are asked for besides ``topics``."""
+    """Request the cluster's metadata. ``topics``: names, None for all topics, () for no topics.
+    ``topic_ids`` are requested in addition.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.METADATA
     VERSION: ClassVar[int] = 12
@@ -225,7 +230,7 @@ class DescribeClusterResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeClusterRequest:
-    """Who is in the cluster, without its topics."""
+    """Request the cluster's id, controller and live brokers, without topics."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_CLUSTER
     VERSION: ClassVar[int] = 0

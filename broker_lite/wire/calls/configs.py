@@ -19,7 +19,7 @@ SOURCE_DEFAULT = 5
 
 
 class ConfigResource(NamedTuple):
-    """A topic or a broker; ``configuration_keys`` None asks for all settings."""
+    """A topic or a broker; ``configuration_keys`` None selects all settings."""
 
     resource_type: int
     resource_name: str
@@ -27,7 +27,9 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
-    """Where else a setting's value could come from, nearest first."""
+    """A source of a setting's value, and the value there. Synonyms are listed from the most
+    specific source on.
+    """
 
     name: str
     value: str | None
@@ -35,7 +37,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class DescribedConfig(NamedTuple):
-    """One setting: its value, who set it, what it means."""
+    """One setting: its value, the source of the value, and its documentation."""
 
     name: str
     value: str | None
@@ -64,7 +66,7 @@ class DescribeConfigsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsRequest:
-    """Settings of topics (any broker answers) or of a broker (that broker answers)."""
+    """Describe settings of topics (any broker answers) or of a broker (that broker answers)."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_CONFIGS
     VERSION: ClassVar[int] = 4
@@ -124,7 +126,7 @@ def _synonym(reader: Reader) -> ConfigSynonym:
 
 
 class AlterableConfig(NamedTuple):
-    """A change of one setting; ``value`` is None to delete it."""
+    """A change of one setting; ``value`` None deletes it."""
 
     name: str
     config_operation: int
@@ -132,7 +134,7 @@ class AlterableConfig(NamedTuple):
 
 
 class AlterConfigsResource(NamedTuple):
-    """The changes of one resource; all of them or none are made."""
+    """The changes of one resource; either all of them are made or none."""
 
     resource_type: int
     resource_name: str
@@ -153,7 +155,7 @@ class IncrementalAlterConfigsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IncrementalAlterConfigsRequest:
-    """Change settings; goes to the controller."""
+    """Change settings. The controller receives it."""
 
     API_KEY: ClassVar[int] = ApiKey.INCREMENTAL_ALTER_CONFIGS
     VERSION: ClassVar[int] = 1

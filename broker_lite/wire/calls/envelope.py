@@ -1,6 +1,6 @@
 """Envelope v0 (KIP-590): a client's request that one broker forwards to the controller.
 
-The principal is its text in UTF-8, and the address is packed as in Kafka. Both sides.
+Both sides. The principal is sent as UTF-8 text, the client's address in Kafka's packed form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
 
 
 class EnvelopeResponse(NamedTuple):
-    """The controller's answer: a response frame without its length, None with an error."""
+    """The controller's answer: the response frame without its length, or None with an
+    error code.
+    """
 
     response: bytes | None
     error_code: int
@@ -23,8 +25,9 @@ class EnvelopeResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRequest:
-    """Forward ``request``, a frame without its length, of ``principal`` at ``host``, an IP
-    address."""
+    """Forward ``request``, a frame without its length, that the client ``principal`` sent from the
+    IP address ``host``.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.ENVELOPE
     VERSION: ClassVar[int] = 0
@@ -55,13 +58,13 @@ class EnvelopeRequest:
             address = str(ipaddress.ip_address(bytes(host)))
         except ValueError as error:
             raise ProtocolError(
-                f"an Envelope with a broken principal or address: {error}"
+                f"an Envelope with a malformed principal or address: {error}"
             ) from None
         return reader.ended(EnvelopeRequest(bytes(request), text, address))
 
 
 def encode_envelope(response: EnvelopeResponse, writer: Writer) -> None:
-    """The broker's side: the body of the answer."""
+    """Write the body of the answer, on the broker."""
     if response.response is None:
         writer.i8(0)
     else:

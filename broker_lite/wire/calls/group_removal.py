@@ -1,4 +1,4 @@
-"""Client side of DeleteGroups v2 and OffsetDelete v0: what a group leaves behind.
+"""Client side of DeleteGroups v2 and OffsetDelete v0.
 
 Both go to the group's coordinator. Field names are Kafka's.
 """
@@ -24,7 +24,7 @@ class DeleteGroupsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupsRequest:
-    """Whole groups, with every offset they committed."""
+    """Delete groups with all their committed offsets."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_GROUPS
     VERSION: ClassVar[int] = 2
@@ -60,7 +60,9 @@ class OffsetDeletedTopic(NamedTuple):
 
 
 class OffsetDeleteResponse(NamedTuple):
-    """``error_code``: of the group; then there are no topics."""
+    """The answer to OffsetDelete. If ``error_code`` (an error of the group) is set, ``topics`` is
+    empty.
+    """
 
     error_code: int
     throttle_time_ms: int
@@ -69,7 +71,7 @@ class OffsetDeleteResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetDeleteRequest:
-    """Offsets of some partitions; the version is none of the flexible ones."""
+    """Delete the committed offsets of some partitions. The API version is not flexible."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_DELETE
     VERSION: ClassVar[int] = 0

@@ -1,5 +1,6 @@
-"""What brokers send one another about offsets in transactions: AddOffsetsToTxn v4 with a tagged
-field of ours, and our own EndGroupOffsets v0."""
+"""Requests between brokers about offsets in transactions: AddOffsetsToTxn v4 with a tagged field of
+logbus, and logbus's own EndGroupOffsets v0.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ADD_GROUP = 10000
-"""In an AddOffsetsToTxn request of a broker: whether to verify the group only, one byte. In its
-answer: the transaction's number, and the state partition that answers with its leader epoch."""
+"""Tag in a broker's AddOffsetsToTxn request: one byte, whether to verify the group only. Tag in the
+answer to a broker: the transaction's number, the coordinator's state partition, and its leader
+epoch.
+"""
 
 NO_NUMBER = -1
-"""The transaction number in an answer without one."""
+"""The transaction number of an answer that has none."""
 
 _VERIFIED = struct.Struct(">qii")
 _TRANSACTION = struct.Struct(">qhqii?")
@@ -34,8 +37,9 @@ class AddGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddGroupRequest:
-    """Ask a transaction coordinator to add a group to an open transaction, or (``verify_only``)
-    whether the transaction has the group."""
+    """Ask a transaction coordinator to add a group to an open transaction. With ``verify_only``,
+    only ask whether the transaction has the group.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
     VERSION: ClassVar[int] = 4
@@ -64,7 +68,7 @@ class AddGroupRequest:
 
 
 def encode_add_group(response: AddGroupResponse, writer: Writer) -> None:
-    """The broker's side: the body of the answer to another broker, version 3 or 4."""
+    """Write the body of the answer to another broker, version 3 or 4."""
     code, *verified = response
     writer.i32(0)
     writer.i16(code)
@@ -77,10 +81,12 @@ class EndGroupOffsetsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndGroupOffsetsRequest:
-    """End the offsets that a transaction has pending in a group; to the group's coordinator.
+    """Apply or drop the pending offsets of a transaction in a group. The group's coordinator
+    receives it.
 
-    ``producer_epoch`` is the client's while the transaction was open, not the next one. The
-    group's coordinator refuses a ``coordinator_epoch`` lower than it knows of ``state_partition``.
+    ``producer_epoch`` is the client's epoch during the transaction, not the next epoch. The group's
+    coordinator refuses a ``coordinator_epoch`` lower than the highest that it knows for
+    ``state_partition``.
     """
 
     API_KEY: ClassVar[int] = ApiKey.END_GROUP_OFFSETS
@@ -113,12 +119,12 @@ class EndGroupOffsetsRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EndGroupOffsetsRequest:
-        """The broker's side: the request whose body ``reader`` stands at."""
+        """Decode the request, on the broker; ``reader`` is at its body."""
         request = EndGroupOffsetsRequest(reader.string(), *reader.unpack(_TRANSACTION))
         return reader.ended(request)
 
 
 def encode_end_group_offsets(response: EndGroupOffsetsResponse, writer: Writer) -> None:
-    """The broker's side: the body of the answer."""
+    """Write the body of the answer, on the broker."""
     writer.i16(response.error_code)
     writer.tag_end()

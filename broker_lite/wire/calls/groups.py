@@ -1,8 +1,8 @@
 """Client side of FindCoordinator v4, OffsetCommit v9, OffsetFetch v8, ListGroups v5 and
-DescribeGroups v6: the progress of consumer groups. Field names are Kafka's.
+DescribeGroups v6: the state and the offsets of consumer groups. Field names are Kafka's.
 
-Offsets go with their topic's id, in tagged fields of our own (PROTOCOL.md): those of a topic that
-was deleted must never become its successor's.
+Offsets carry their topic's id, in tagged fields of logbus (PROTOCOL.md), because offsets of a
+deleted topic must never apply to a new topic of the same name.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ KEY_TYPE_GROUP = 0
 KEY_TYPE_TRANSACTION = 1
 
 TAG_COMMIT_TOPIC_ID = 10000
-"""In a topic of an OffsetCommit or TxnOffsetCommit request: the id of the topic that the offsets
-belong to."""
+"""Tag in a topic of an OffsetCommit or TxnOffsetCommit request: the id of the topic to which the
+offsets belong.
+"""
 TAG_FETCH_ORIGIN = 10000
-"""In an OffsetFetch request: tell me; in a partition of the answer: topic id and commit time."""
+"""Tag in an OffsetFetch request: asks for topic ids and commit times. Tag in a partition of the
+answer: topic id and commit time.
+"""
 _ORIGIN_ASKED = b"\x01"
 
 
 class FoundCoordinator(NamedTuple):
-    """Which broker to ask about ``key``."""
+    """The coordinator of ``key``."""
 
     key: str
     node_id: int
@@ -43,7 +46,7 @@ class FindCoordinatorResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest:
-    """Which broker coordinates these groups, or these transactional ids."""
+    """Find the coordinators of groups or of transactional ids."""
 
     API_KEY: ClassVar[int] = ApiKey.FIND_COORDINATOR
     VERSION: ClassVar[int] = 4
@@ -75,7 +78,7 @@ def _coordinator(reader: Reader) -> FoundCoordinator:
 
 
 class OffsetToCommit(NamedTuple):
-    """``committed_offset`` is the next offset to read."""
+    """An offset to commit. ``committed_offset`` is the next offset to read."""
 
     partition_index: int
     committed_offset: int
@@ -84,7 +87,9 @@ class OffsetToCommit(NamedTuple):
 
 
 class OffsetCommitTopic(NamedTuple):
-    """``topic_id`` has the broker refuse offsets of a topic that was deleted; null: it does not."""
+    """Offsets to commit in one topic. With ``topic_id``, the broker refuses them if the topic was
+    deleted; the null id disables this check.
+    """
 
     name: str
     partitions: tuple[OffsetToCommit, ...]
@@ -108,7 +113,9 @@ class OffsetCommitResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest:
-    """Without a member (generation -1, empty id) it is accepted while the group has none."""
+    """Commit offsets. Without a member (generation -1, empty member id) the coordinator accepts it
+    only while the group has no members.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_COMMIT
     VERSION: ClassVar[int] = 9
@@ -133,7 +140,7 @@ class OffsetCommitRequest:
 
 
 def put_committed_topics(writer: Writer, topics: tuple[OffsetCommitTopic, ...]) -> None:
-    """Write the topics of an OffsetCommit or a TxnOffsetCommit."""
+    """Write the topics of an OffsetCommit or TxnOffsetCommit request."""
 
     def put_partition(row: OffsetToCommit) -> None:
         writer.i32(row.partition_index)
@@ -172,16 +179,22 @@ class OffsetFetchTopic(NamedTuple):
 
 
 class OffsetFetchGroup(NamedTuple):
-    """``topics`` None asks for every partition that the group has an offset of."""
+    """A group whose offsets are requested. ``topics`` None selects every partition with a committed
+    offset.
+    """
 
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None = None
 
 
 class FetchedOffset(NamedTuple):
-    """``committed_offset`` is -1 where the group has none; ``commit_ms`` is when it was committed
-    by the broker's clock. Topic id and time are unknown to a broker that is not of logbus; an id
-    without an offset: the group has one of a former topic of the name, which has that id."""
+    """The committed offset of one partition.
+
+    ``committed_offset`` is -1 if the group has none. ``commit_ms`` is the commit time by the
+    broker's clock. Kafka's brokers send neither topic id nor commit time. A topic id without an
+    offset means that the committed offset belongs to a deleted topic of this name, which had that
+    id.
+    """
 
     partition_index: int
     committed_offset: int
@@ -210,7 +223,7 @@ class OffsetFetchResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchRequest:
-    """The progress of one or several groups."""
+    """Request the committed offsets of one or several groups."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_FETCH
     VERSION: ClassVar[int] = 8
@@ -260,7 +273,9 @@ def _fetched_offset(reader: Reader) -> FetchedOffset:
 
 
 def encode_offset_fetch(response: OffsetFetchResponse, writer: Writer) -> None:
-    """The broker's side: version 8 of the response's body, with what its asker wants of us."""
+    """Write version 8 of the answer's body, with the topic ids and commit times that a logbus
+    client requested.
+    """
 
     def put_offset(row: FetchedOffset) -> None:
         writer.i32(row.partition_index)
@@ -291,7 +306,7 @@ def encode_offset_fetch(response: OffsetFetchResponse, writer: Writer) -> None:
 
 
 class ListedGroup(NamedTuple):
-    """A group of any kind that the asked broker knows."""
+    """A group of any kind, as one broker lists it."""
 
     group_id: str
     protocol_type: str
@@ -307,7 +322,7 @@ class ListGroupsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest:
-    """Empty filters let every group through."""
+    """List the groups of a broker. An empty filter selects all groups."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_GROUPS
     VERSION: ClassVar[int] = 5
@@ -335,7 +350,9 @@ def _listed_group(reader: Reader) -> ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListUntypedGroupsRequest:
-    """For brokers before Kafka 3.8, which tell no group's type: it is empty in the answer."""
+    """List the groups of a broker older than Kafka 3.8. Its answer has no group types; they are
+    empty.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.LIST_GROUPS
     VERSION: ClassVar[int] = 4
@@ -358,7 +375,7 @@ def _untyped_group(reader: Reader) -> ListedGroup:
 
 
 class DescribedGroupMember(NamedTuple):
-    """A member and, as bytes, what it subscribed to and was given."""
+    """A member of a group, with its subscription and assignment as bytes."""
 
     member_id: str
     group_instance_id: str | None
@@ -385,7 +402,7 @@ class DescribeGroupsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest:
-    """State and members of groups."""
+    """Describe the state and the members of groups."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_GROUPS
     VERSION: ClassVar[int] = 6

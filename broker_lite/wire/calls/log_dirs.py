@@ -1,4 +1,4 @@
-"""Client side of DescribeLogDirs v4: what a broker holds on its disk."""
+"""Client side of DescribeLogDirs v4: the sizes of partitions on a broker's disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from broker_lite.wire.primitives import Reader, Writer
 
 
 class LogDirPartition(NamedTuple):
-    """``partition_size`` in bytes; ``offset_lag`` behind the high watermark."""
+    """One partition. ``partition_size`` is in bytes; ``offset_lag`` is the number of records behind
+    the high watermark.
+    """
 
     partition_index: int
     partition_size: int
@@ -24,7 +26,7 @@ class LogDirTopic(NamedTuple):
 
 
 class LogDirRow(NamedTuple):
-    """One data directory; sizes of its file system are -1 where unknown."""
+    """One data directory; the sizes of its file system are -1 if unknown."""
 
     error_code: int
     log_dir: str
@@ -46,7 +48,7 @@ class DescribableTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeLogDirsRequest:
-    """``topics`` None asks for everything on the broker that is asked."""
+    """Describe the data directories of a broker. ``topics`` None selects all topics."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_LOG_DIRS
     VERSION: ClassVar[int] = 4

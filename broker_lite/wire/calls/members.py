@@ -1,5 +1,7 @@
-"""Client side of JoinGroup v9, SyncGroup v5, Heartbeat v4 and LeaveGroup v5: a consumer as a member
-of a Kafka group. Field names are Kafka's. All go to the group's coordinator.
+"""Client side of JoinGroup v9, SyncGroup v5, Heartbeat v4 and LeaveGroup v5: the requests of a
+consumer in a Kafka group.
+
+Every request goes to the group's coordinator. Field names are Kafka's.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ CONSUMER = "consumer"
 
 
 class JoinProtocol(NamedTuple):
-    """A way to assign partitions that the member knows, with its subscription in that form."""
+    """An assignment strategy that the member supports, with the member's subscription in the
+    strategy's format.
+    """
 
     name: str
     metadata: bytes
 
 
 class JoinedMember(NamedTuple):
-    """A member, as the leader hears of it."""
+    """A member of the group, as the leader receives it."""
 
     member_id: str
     group_instance_id: str | None
@@ -31,7 +35,9 @@ class JoinedMember(NamedTuple):
 
 
 class JoinGroupResponse(NamedTuple):
-    """``members`` only for the leader, whose ``member_id`` is ``leader``."""
+    """The answer to JoinGroup. Only the leader, whose ``member_id`` equals ``leader``, receives
+    ``members``.
+    """
 
     throttle_time_ms: int
     error_code: int
@@ -46,7 +52,9 @@ class JoinGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest:
-    """Answered when the group is gathered, which may take as long as a rebalance may."""
+    """Join a group. The coordinator answers when all members have joined, at most after the
+    rebalance timeout.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.JOIN_GROUP
     VERSION: ClassVar[int] = 9
@@ -99,7 +107,7 @@ def _joined_member(reader: Reader) -> JoinedMember:
 
 
 class Assigned(NamedTuple):
-    """What the leader gives to a member."""
+    """The assignment that the leader gives to one member."""
 
     member_id: str
     assignment: bytes
@@ -115,7 +123,9 @@ class SyncGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest:
-    """Answered when the leader has assigned; ``assignments`` are the leader's."""
+    """Send the leader's ``assignments``, and receive this member's. The coordinator answers when
+    the leader has sent them.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.SYNC_GROUP
     VERSION: ClassVar[int] = 5
@@ -162,7 +172,7 @@ class HeartbeatResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """The member lives; the answer tells whether the group gathers."""
+    """Keep the member's session alive. The answer tells whether the group rebalances."""
 
     API_KEY: ClassVar[int] = ApiKey.HEARTBEAT
     VERSION: ClassVar[int] = 4
@@ -198,7 +208,7 @@ class LeaveGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroupRequest:
-    """One member goes; the others share its partitions at once."""
+    """Remove one member. The group rebalances at once."""
 
     API_KEY: ClassVar[int] = ApiKey.LEAVE_GROUP
     VERSION: ClassVar[int] = 5

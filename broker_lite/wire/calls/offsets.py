@@ -1,6 +1,6 @@
-"""ListOffsets v7, and our own OffsetsForBytes v0 and RecordTimes v0: where records are, and when.
+"""Lookups in a log: ListOffsets v7, and logbus's own OffsetsForBytes v0 and RecordTimes v0.
 
-All go to each partition's leader. Field names are Kafka's; topic ids are their 22 characters.
+Each partition's leader receives them. Field names are Kafka's; topic ids are their 22 characters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ Row = TypeVar("Row")
 
 
 class ListOffsetsPartition(NamedTuple):
-    """``timestamp``: milliseconds, or -1 latest, -2 earliest, -3 that of the greatest timestamp."""
+    """A lookup in one partition. ``timestamp``: milliseconds; -1: latest offset, -2: earliest
+    offset, -3: offset of the maximum timestamp.
+    """
 
     partition_index: int
     timestamp: int
@@ -31,7 +33,9 @@ class ListOffsetsTopic(NamedTuple):
 
 
 class ListedPartition(NamedTuple):
-    """``offset`` is -1 where no record is as late as the timestamp asked for."""
+    """The result for one partition. ``offset`` is -1 if no record has the requested timestamp or a
+    later one.
+    """
 
     partition_index: int
     error_code: int
@@ -52,7 +56,9 @@ class ListOffsetsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
-    """``isolation_level`` 1 ends at the last stable offset instead of the high watermark."""
+    """Look up offsets by timestamp. With ``isolation_level`` 1, the latest offset is the last
+    stable offset instead of the high watermark.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.LIST_OFFSETS
     VERSION: ClassVar[int] = 7
@@ -93,7 +99,9 @@ def _listed_partition(reader: Reader) -> ListedPartition:
 
 
 class BytesPartition(NamedTuple):
-    """How far ``max_bytes`` of stored batches reach from ``start_offset``."""
+    """A lookup of the offset at which ``max_bytes`` of stored batches from
+    ``start_offset`` on end.
+    """
 
     topic_id: str
     partition: int
@@ -102,7 +110,9 @@ class BytesPartition(NamedTuple):
 
 
 class BytesAnswer(NamedTuple):
-    """``end_offset`` is a batch boundary, at least one batch on; ``size_bytes`` as stored."""
+    """The result of the lookup. ``end_offset`` is a batch boundary after at least one batch;
+    ``size_bytes`` is the stored size of the range.
+    """
 
     error_code: int
     end_offset: int
@@ -110,13 +120,13 @@ class BytesAnswer(NamedTuple):
 
 
 class OffsetsForBytesResponse(NamedTuple):
-    """One answer for each partition asked for, in the request's order."""
+    """One result for each requested partition, in the request's order."""
 
     answers: tuple[BytesAnswer, ...]
 
 
 class TimePartition(NamedTuple):
-    """When was the first record written that is at or after ``offset``?"""
+    """A lookup of the timestamp of the first record at or after ``offset``."""
 
     topic_id: str
     partition: int
@@ -124,7 +134,7 @@ class TimePartition(NamedTuple):
 
 
 class TimeAnswer(NamedTuple):
-    """That record's offset and timestamp in ms; both -1 where there is none yet."""
+    """Offset and timestamp (ms) of the record found; both -1 if there is none yet."""
 
     error_code: int
     offset: int
@@ -132,18 +142,18 @@ class TimeAnswer(NamedTuple):
 
 
 class RecordTimesResponse(NamedTuple):
-    """One answer for each partition asked for, in the request's order."""
+    """One result for each requested partition, in the request's order."""
 
     answers: tuple[TimeAnswer, ...]
 
 
 _BYTES_ASKED, _TIME_ASKED, _ANSWERED = map(struct.Struct, (">iqq", ">iq", ">hqq"))
-"""What follows the topic id in a row of either request, and an answer to either."""
+"""Layouts: the fields after the topic id in a row of each request, and a row of either answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsForBytesRequest:
-    """Our own API: plan ranges by size, from the sparse index."""
+    """Find the ends of ranges of a given size, from the sparse offset index. API of logbus."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
     VERSION: ClassVar[int] = 0
@@ -159,13 +169,15 @@ class OffsetsForBytesRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> OffsetsForBytesRequest:
-        """The broker's side: the request whose body ``reader`` stands at."""
+        """Decode the request, on the broker; ``reader`` is at its body."""
         return OffsetsForBytesRequest(_asked(reader, BytesPartition, _BYTES_ASKED))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTimesRequest:
-    """Our own API: how old is what a reader has not read."""
+    """Find the timestamps of the first unread records, from which clients compute lag in time. API
+    of logbus.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.RECORD_TIMES
     VERSION: ClassVar[int] = 0
@@ -181,12 +193,12 @@ class RecordTimesRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> RecordTimesRequest:
-        """The broker's side: the request whose body ``reader`` stands at."""
+        """Decode the request, on the broker; ``reader`` is at its body."""
         return RecordTimesRequest(_asked(reader, TimePartition, _TIME_ASKED))
 
 
 def encode_answers(response: OffsetsForBytesResponse | RecordTimesResponse, writer: Writer) -> None:
-    """The broker's side: the body of the response to either request."""
+    """Write the body of the answer to either request, on the broker."""
 
     def put(row: tuple[int, int, int]) -> None:
         writer.pack(_ANSWERED, *row)

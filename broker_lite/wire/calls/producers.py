@@ -19,7 +19,7 @@ class InitProducerIdResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InitProducerIdRequest:
-    """A new producer's id; without a transactional id it is always another one, epoch 0."""
+    """Request a producer id. Without a transactional id, each answer has a new id with epoch 0."""
 
     API_KEY: ClassVar[int] = ApiKey.INIT_PRODUCER_ID
     VERSION: ClassVar[int] = 4

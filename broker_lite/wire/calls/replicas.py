@@ -1,7 +1,8 @@
-"""Client side of ElectLeaders v2, AlterPartitionReassignments v1, ListPartitionReassignments v0 and
-both sides of UnregisterBroker v0, which the library's tables do not have.
+"""Client side of ElectLeaders v2, AlterPartitionReassignments v1 and ListPartitionReassignments v0;
+both sides of UnregisterBroker v0, for which ``kafka.protocol`` has no tables.
 
-Field names are Kafka's. All are the controller's, but UnregisterBroker, which any broker takes.
+Field names are Kafka's. The controller receives the requests, except UnregisterBroker, which any
+broker accepts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ ELECTION_PREFERRED, ELECTION_UNCLEAN = 0, 1
 
 
 class PartitionResult(NamedTuple):
-    """What became of the election of one partition."""
+    """The result of the election of one partition."""
 
     partition_id: int
     error_code: int
@@ -35,7 +36,7 @@ class ElectLeadersResponse(NamedTuple):
 
 
 class TopicPartitions(NamedTuple):
-    """Some partitions of a topic."""
+    """Some partitions of one topic."""
 
     name: str
     partitions: tuple[int, ...]
@@ -43,7 +44,7 @@ class TopicPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersRequest:
-    """Have leaders elected; ``topics`` None: wherever it is needed."""
+    """Elect leaders. ``topics`` None selects all partitions that need an election."""
 
     API_KEY: ClassVar[int] = ApiKey.ELECT_LEADERS
     VERSION: ClassVar[int] = 2
@@ -66,7 +67,7 @@ class ElectLeadersRequest:
 
 
 class ReassignablePartition(NamedTuple):
-    """``replicas`` None takes a reassignment back."""
+    """A partition to reassign. ``replicas`` None cancels its reassignment."""
 
     partition_index: int
     replicas: tuple[int, ...] | None
@@ -78,7 +79,7 @@ class ReassignableTopic(NamedTuple):
 
 
 class ReassignablePartitionResponse(NamedTuple):
-    """What became of the reassignment of one partition."""
+    """The result of starting or cancelling the reassignment of one partition."""
 
     partition_index: int
     error_code: int
@@ -100,7 +101,7 @@ class AlterPartitionReassignmentsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReassignmentsRequest:
-    """Begin to move partitions to other brokers, or take that back."""
+    """Start to move partitions to other brokers, or cancel such moves."""
 
     API_KEY: ClassVar[int] = ApiKey.ALTER_PARTITION_REASSIGNMENTS
     VERSION: ClassVar[int] = 1
@@ -139,7 +140,9 @@ class AlterPartitionReassignmentsRequest:
 
 
 class OngoingPartition(NamedTuple):
-    """A partition that is on its way: ``replicas`` are those of both ends."""
+    """A partition with a reassignment in progress. ``replicas`` holds both the old and the new
+    replicas.
+    """
 
     partition_index: int
     replicas: tuple[int, ...]
@@ -161,7 +164,7 @@ class ListPartitionReassignmentsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignmentsRequest:
-    """What is being reassigned; ``topics`` None: everywhere."""
+    """List the reassignments in progress; ``topics`` None selects all topics."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_PARTITION_REASSIGNMENTS
     VERSION: ClassVar[int] = 0
@@ -191,7 +194,7 @@ class UnregisterBrokerResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokerRequest:
-    """Forget a broker that will not come back."""
+    """Remove a broker that will not return from the metadata."""
 
     API_KEY: ClassVar[int] = ApiKey.UNREGISTER_BROKER
     VERSION: ClassVar[int] = 0
@@ -210,12 +213,12 @@ class UnregisterBrokerRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> UnregisterBrokerRequest:
-        """The broker's side: the request whose body ``reader`` stands at."""
+        """Decode the request, on the broker; ``reader`` is at its body."""
         return reader.ended(UnregisterBrokerRequest(reader.i32()))
 
 
 def encode_unregister_broker(response: UnregisterBrokerResponse, writer: Writer) -> None:
-    """The broker's side: the response's body."""
+    """Write the body of the answer, on the broker."""
     writer.i32(response.throttle_time_ms)
     writer.i16(response.error_code)
     writer.nullable_string(response.error_message)

@@ -10,7 +10,7 @@ from broker_lite.wire.primitives import I32, Reader, Writer
 
 
 class SaslHandshakeResponse(NamedTuple):
-    """``mechanisms`` are those that the broker takes."""
+    """The answer to SaslHandshake. ``mechanisms`` are the mechanisms that the broker accepts."""
 
     error_code: int
     mechanisms: tuple[str, ...]
@@ -36,7 +36,9 @@ class SaslHandshakeRequest:
 
 
 class SaslAuthenticateResponse(NamedTuple):
-    """``session_lifetime_ms``: time until the client must log in again; 0: never."""
+    """The answer to SaslAuthenticate. ``session_lifetime_ms``: milliseconds until the client must
+    log in again; 0: never.
+    """
 
     error_code: int
     error_message: str | None
@@ -46,7 +48,7 @@ class SaslAuthenticateResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SaslAuthenticateRequest:
-    """Send one message of the mechanism; the answer has the server's."""
+    """Send one message of the SASL mechanism; the answer has the server's message."""
 
     API_KEY: ClassVar[int] = ApiKey.SASL_AUTHENTICATE
     VERSION: ClassVar[int] = 1

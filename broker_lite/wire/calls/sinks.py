@@ -1,5 +1,6 @@
-"""What the exactly-once sink of Spark asks its coordinator: our own JoinBatch, EndBatch and
-KeepBatch, version 0. The answers carry logbus's own error codes and the message of the error."""
+"""Requests of Spark's exactly-once sink to its coordinator: logbus's own JoinBatch, EndBatch and
+KeepBatch, version 0. The answers carry logbus's own error codes and the error's message.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 _JOIN = struct.Struct(">qqqq")
-"""Batch, task, attempt, timeout in ms."""
+"""Layout: batch, task, attempt, timeout in ms."""
 _END = struct.Struct(">q?q")
-"""Batch, whether to commit, rows."""
+"""Layout: batch, whether to commit, number of rows."""
 _PAIR = struct.Struct(">qh")
 _RESULT = struct.Struct(">qh")
 
 
 class SinkResponse(NamedTuple):
-    """The answer to all three. For a JoinBatch without an error: the pair to write with, or
-    NO_PRODUCER if the batch is committed already."""
+    """The answer to all three requests. A JoinBatch without an error gets the producer id and epoch
+    to write with, or NO_PRODUCER if the batch is committed already.
+    """
 
     error_code: int = NO_ERROR
     error_message: str = ""
@@ -31,7 +33,7 @@ class SinkResponse(NamedTuple):
 
 
 def encode_sink_response(response: SinkResponse, writer: Writer) -> None:
-    """The broker's side: the body of the answer."""
+    """Write the body of the answer, on the broker."""
     writer.i16(response.error_code)
     writer.string(response.error_message)
     writer.pack(_RESULT, response.producer_id, response.producer_epoch)
@@ -45,8 +47,9 @@ def _decode(reader: Reader) -> SinkResponse:
 
 @dataclass(frozen=True, slots=True)
 class JoinBatchRequest:
-    """Begin to write a batch as one attempt of a task. ``partitions`` are those that the attempt
-    may write to, if few."""
+    """Start to write a batch, as one attempt of a task. ``partitions`` are the partitions to which
+    the attempt may write, if they are few.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.JOIN_BATCH
     VERSION: ClassVar[int] = 0
@@ -77,7 +80,7 @@ class JoinBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> JoinBatchRequest:
-        """The broker's side: the request whose body ``reader`` stands at."""
+        """Decode the request, on the broker; ``reader`` is at its body."""
         sink, run = reader.string(), reader.string()
         batch, task, attempt, timeout_ms = reader.unpack(_JOIN)
         partitions = reader.array(lambda it: PartitionKey(it.uuid(), it.i32()))
@@ -87,7 +90,9 @@ class JoinBatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndBatchRequest:
-    """Commit a batch with these attempts (producer id and epoch), abort it, or abort only these."""
+    """Commit a batch with these attempts (producer id and epoch), abort the batch, or abort only
+    these attempts.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.END_BATCH
     VERSION: ClassVar[int] = 0
@@ -112,7 +117,7 @@ class EndBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EndBatchRequest:
-        """The broker's side: the request whose body ``reader`` stands at."""
+        """Decode the request, on the broker; ``reader`` is at its body."""
         sink, run = reader.string(), reader.string()
         batch, is_commit, rows = reader.unpack(_END)
         winners = reader.array(lambda it: it.unpack(_PAIR))
@@ -121,7 +126,7 @@ class EndBatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class KeepBatchRequest:
-    """Say that an attempt is still writing."""
+    """Report that an attempt is still writing."""
 
     API_KEY: ClassVar[int] = ApiKey.KEEP_BATCH
     VERSION: ClassVar[int] = 0
@@ -142,5 +147,5 @@ class KeepBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> KeepBatchRequest:
-        """The broker's side: the request whose body ``reader`` stands at."""
+        """Decode the request, on the broker; ``reader`` is at its body."""
         return reader.ended(KeepBatchRequest(reader.string(), reader.string(), reader.i64()))

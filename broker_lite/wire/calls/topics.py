@@ -1,7 +1,7 @@
 """Client side of CreateTopics v7, DeleteTopics v6, CreatePartitions v3 and DeleteRecords v2.
 
-Field names are Kafka's; topic ids are their 22 characters. All but DeleteRecords are answered by
-the controller only; DeleteRecords by each partition's leader.
+Field names are Kafka's; topic ids are their 22 characters. Each partition's leader answers
+DeleteRecords; only the controller answers the other requests.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 DEFAULT_COUNT = -1
-"""For partitions and replication factor: what the broker's configuration says."""
+"""The broker's default, for the partition count and the replication factor."""
 
 
 class ReplicaAssignment(NamedTuple):
-    """Which brokers hold a partition, the preferred leader first."""
+    """The brokers of one partition, the preferred leader first."""
 
     partition_index: int
     broker_ids: tuple[int, ...]
 
 
 class CreatableTopic(NamedTuple):
-    """With ``assignments`` both counts must be -1."""
+    """A topic to create. With ``assignments``, both counts must be -1."""
 
     name: str
     num_partitions: int = DEFAULT_COUNT
@@ -35,7 +35,7 @@ class CreatableTopic(NamedTuple):
 
 
 class CreatedConfig(NamedTuple):
-    """A setting that a created topic has."""
+    """A setting of a created topic."""
 
     name: str
     value: str | None
@@ -45,7 +45,7 @@ class CreatedConfig(NamedTuple):
 
 
 class CreatedTopic(NamedTuple):
-    """What became of one topic."""
+    """The result of creating one topic."""
 
     name: str
     topic_id: str
@@ -63,7 +63,7 @@ class CreateTopicsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest:
-    """Make topics, or with ``validate_only`` only say whether they could be made."""
+    """Create topics. With ``validate_only``, only check whether they could be created."""
 
     API_KEY: ClassVar[int] = ApiKey.CREATE_TOPICS
     VERSION: ClassVar[int] = 7
@@ -128,7 +128,7 @@ def _created_config(reader: Reader) -> CreatedConfig:
 
 
 class DeletedTopic(NamedTuple):
-    """What became of one topic; ``name`` is empty where an unknown id was given."""
+    """The result of deleting one topic. ``name`` is empty if an unknown topic id was given."""
 
     name: str
     topic_id: str
@@ -143,7 +143,7 @@ class DeleteTopicsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsRequest:
-    """Delete topics by name, by id, or some of each."""
+    """Delete topics, each by name or by id."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_TOPICS
     VERSION: ClassVar[int] = 6
@@ -180,7 +180,7 @@ def _deleted_topic(reader: Reader) -> DeletedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsToCreate:
-    """``count`` is the total that the topic shall have, not what is added to it."""
+    """A topic to extend. ``count`` is the new total number of partitions."""
 
     name: str
     count: int
@@ -188,7 +188,7 @@ class PartitionsToCreate:
 
 
 class CreatePartitionsResult(NamedTuple):
-    """What became of one topic."""
+    """The result of adding partitions to one topic."""
 
     name: str
     error_code: int
@@ -202,7 +202,7 @@ class CreatePartitionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitionsRequest:
-    """Give topics more partitions."""
+    """Add partitions to topics."""
 
     API_KEY: ClassVar[int] = ApiKey.CREATE_PARTITIONS
     VERSION: ClassVar[int] = 3
@@ -241,7 +241,7 @@ def _partitions_result(reader: Reader) -> CreatePartitionsResult:
 
 
 class DeleteRecordsPartition(NamedTuple):
-    """Delete what is before ``offset``; -1 is the high watermark."""
+    """Delete the records before ``offset``; -1 is the high watermark."""
 
     partition_index: int
     offset: int
@@ -253,7 +253,7 @@ class DeleteRecordsTopic(NamedTuple):
 
 
 class DeletedRecordsPartition(NamedTuple):
-    """``low_watermark`` is the first offset that is left."""
+    """The result of deleting records. ``low_watermark`` is the first remaining offset."""
 
     partition_index: int
     low_watermark: int
@@ -272,7 +272,7 @@ class DeleteRecordsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsRequest:
-    """Delete the oldest records of partitions; goes to their leader."""
+    """Delete the oldest records of partitions. Their leader receives it."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_RECORDS
     VERSION: ClassVar[int] = 2

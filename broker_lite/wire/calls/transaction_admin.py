@@ -1,5 +1,4 @@
-"""Client side of DescribeProducers v0, DescribeTransactions v0 and ListTransactions v1: who has
-transactions open."""
+"""Client side of DescribeProducers v0, DescribeTransactions v0 and ListTransactions v1."""
 
 from __future__ import annotations
 
@@ -18,8 +17,9 @@ def _put_topic(writer: Writer, row: TxnTopic) -> None:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer in a partition's log. ``current_txn_start_offset`` is -1 without an open
-    transaction."""
+    """A producer in a partition's log. ``current_txn_start_offset`` is -1 if no transaction is
+    open.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -48,7 +48,7 @@ class DescribeProducersResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducersRequest:
-    """Ask the leader of partitions for the producers in their logs."""
+    """Describe the producers in the logs of partitions. The partitions' leader receives it."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_PRODUCERS
     VERSION: ClassVar[int] = 0
@@ -92,8 +92,9 @@ class DescribedTopic(NamedTuple):
 
 
 class DescribedTransaction(NamedTuple):
-    """A transactional id as its coordinator knows it. ``transaction_start_time_ms`` is -1 while no
-    transaction is open."""
+    """The state of a transactional id, from its coordinator. ``transaction_start_time_ms`` is -1
+    while no transaction is open.
+    """
 
     error_code: int
     transactional_id: str
@@ -112,7 +113,7 @@ class DescribeTransactionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactionsRequest:
-    """Ask the coordinator of transactional ids for their state."""
+    """Describe the state of transactional ids. Their coordinator receives it."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_TRANSACTIONS
     VERSION: ClassVar[int] = 0
@@ -150,7 +151,7 @@ def _described_topic(reader: Reader) -> DescribedTopic:
 
 
 class ListedTransaction(NamedTuple):
-    """A transactional id that the asked broker coordinates."""
+    """A transactional id that the broker coordinates."""
 
     transactional_id: str
     producer_id: int
@@ -166,7 +167,7 @@ class ListTransactionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsRequest:
-    """List the transactional ids of one broker; empty filters let all through."""
+    """List the transactional ids of one broker; an empty filter selects all."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_TRANSACTIONS
     VERSION: ClassVar[int] = 1

@@ -1,8 +1,8 @@
 """Client side of AddPartitionsToTxn v3, AddOffsetsToTxn v4, EndTxn v5 and TxnOffsetCommit v5.
 
-The versions are those of transaction version 2, in which EndTxn returns the next producer epoch and
-the brokers add partitions and groups to a transaction by themselves. For clusters on version 1 a
-subclass of a request has the version before. Field names are Kafka's.
+The versions are those of transaction version 2, in which EndTxn returns the next producer epoch,
+and brokers add partitions and groups to a transaction automatically. For clusters on transaction
+version 1, a subclass of a request has the previous API version. Field names are Kafka's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class AddPartitionsToTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnRequest:
-    """Add partitions before the first batch to them. Only for transaction version 1."""
+    """Add partitions to a transaction before the first batch to them. Only for transaction version
+    1.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.ADD_PARTITIONS_TO_TXN
     VERSION: ClassVar[int] = 3
@@ -87,7 +89,9 @@ class AddOffsetsToTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddOffsetsToTxnRequest:
-    """Add a group before its first TxnOffsetCommit. Only for transaction version 1."""
+    """Add a group to a transaction before its first TxnOffsetCommit. Only for transaction version
+    1.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
     VERSION: ClassVar[int] = 4
@@ -110,7 +114,9 @@ class AddOffsetsToTxnRequest:
 
 
 class EndTxnResponse(NamedTuple):
-    """``producer_id`` and ``producer_epoch`` are those of the next transaction; -1 in version 4."""
+    """The answer to EndTxn. ``producer_id`` and ``producer_epoch`` are for the next transaction; -1
+    in version 4.
+    """
 
     throttle_time_ms: int
     error_code: int
@@ -120,7 +126,9 @@ class EndTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest:
-    """Commit or abort a transaction. Version 5 makes it one of transaction version 2."""
+    """Commit or abort a transaction. API version 5 ends it by the rules of transaction
+    version 2.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.END_TXN
     VERSION: ClassVar[int] = 5
@@ -143,7 +151,7 @@ class EndTxnRequest:
 
 
 class EndOldTxnRequest(EndTxnRequest):
-    """End a transaction of version 1: the producer keeps its epoch."""
+    """Commit or abort a transaction of transaction version 1; the producer keeps its epoch."""
 
     __slots__ = ()
     VERSION: ClassVar[int] = 4
@@ -156,7 +164,8 @@ class EndOldTxnRequest(EndTxnRequest):
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitRequest:
     """Commit a group's offsets at the end of a transaction. ``generation_id``, ``member_id`` and
-    ``group_instance_id`` are those of the consumer (KIP-447)."""
+    ``group_instance_id`` identify the consumer (KIP-447).
+    """
 
     API_KEY: ClassVar[int] = ApiKey.TXN_OFFSET_COMMIT
     VERSION: ClassVar[int] = 5

@@ -1,9 +1,10 @@
-"""Users: client side of AlterUserScramCredentials v0, both sides of DescribeUserScramCredentials
-v0, whose answer has a tagged field of ours.
+"""Users: client side of AlterUserScramCredentials v0; both sides of DescribeUserScramCredentials
+v0, whose answer has a tagged field of logbus.
 
-A rotation keeps the former password for a time. Both passwords share the salt, so the answer to 50
-tells it, and a request 51 with ``TAG_KEEP_OLD`` keeps the old keys. Clients receive the salt of any
-user at the first step of a login, so it is no secret. Field names are Kafka's.
+A password rotation keeps the former password valid for some time. Both passwords must have the same
+salt. The answer to DescribeUserScramCredentials therefore contains the salt, and an
+AlterUserScramCredentials request with ``TAG_KEEP_OLD`` keeps the former keys. The salt is not
+secret: a client receives it at the first step of every login. Field names are Kafka's.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uvarint_bytes
 
 TAG_SALT = 10000
-"""In a credential of the answer: the salt."""
+"""Tag in a credential of the DescribeUserScramCredentials answer: the salt."""
 TAG_KEEP_OLD = 10000
-"""In an upsertion: milliseconds for which the former password stays valid, int64."""
+"""Tag in an upsertion: milliseconds (int64) for which the former password stays valid."""
 
 MECHANISMS = {1: ScramMechanism.SHA_256, 2: ScramMechanism.SHA_512}
-"""By Kafka's number."""
+"""Mechanisms by Kafka's number."""
 NUMBERS = {mechanism: number for number, mechanism in MECHANISMS.items()}
 
 
@@ -46,7 +47,7 @@ class DescribedUsers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeUsersRequest:
-    """Describe the credentials of users; ``users`` None: of all."""
+    """Describe the credentials of users; ``users`` None selects all users."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     VERSION: ClassVar[int] = 0
@@ -79,7 +80,7 @@ class DescribeUsersRequest:
 
 
 def encode_described_users(response: DescribedUsers, writer: Writer) -> None:
-    """The broker's side: the body of the answer."""
+    """Write the body of the answer, on the broker."""
 
     def put_credential(row: DescribedCredential) -> None:
         writer.i8(row.mechanism)
@@ -116,7 +117,9 @@ class Deletion(NamedTuple):
 
 
 class Upsertion(NamedTuple):
-    """``keep_old_ms``: time for which the former password stays valid; 0: it ends at once."""
+    """``keep_old_ms``: time for which the former password stays valid; 0: it becomes invalid at
+    once.
+    """
 
     name: str
     mechanism: int

@@ -1,8 +1,8 @@
-"""What brokers ask transaction coordinators about partitions: AddPartitionsToTxn v5.
+"""AddPartitionsToTxn v5, with which brokers verify or add partitions of transactions.
 
-Brokers add the partitions of transactions of version 2, and verify those of version 1. Tagged
-fields of ours name each topic's id in the request. In the answer, they name the transaction's
-number and the partition of ``__transaction_state`` that answers, with its leader epoch.
+Brokers add the partitions of transactions of version 2, and verify those of version 1. In tagged
+fields of logbus, the request carries the id of each topic. The answer carries the transaction's
+number, and the state partition of the coordinator with its leader epoch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 
 TAG_ASKED_TOPIC_ID = 10000
-"""In a topic of a broker's request: the topic's id."""
+"""Tag in a topic of a broker's request: the topic's id."""
 TAG_VERIFIED = 10000
-"""In a transaction's row of the answer to a broker: number, state partition and its epoch."""
+"""Tag in a transaction of the answer to a broker: the number, the state partition and its leader
+epoch.
+"""
 _VERIFIED = struct.Struct(">qii")
 NO_TRANSACTION = -1
 
 
 class AskedTopic(NamedTuple):
-    """Partitions of one topic. A recreated topic is no participant of the transaction."""
+    """Partitions of one topic. A topic that was deleted and created again has another id and is not
+    part of the transaction.
+    """
 
     name: str
     topic_id: str
@@ -34,7 +38,9 @@ class AskedTopic(NamedTuple):
 
 
 class AskedTransaction(NamedTuple):
-    """A transaction to verify, or (without ``verify_only``) to add partitions to."""
+    """A transaction whose partitions are verified; without ``verify_only``, partitions are added to
+    it.
+    """
 
     transactional_id: str
     producer_id: int
@@ -55,7 +61,7 @@ class VerifiedTransaction(NamedTuple):
 
 
 class VerifiedPartitions(NamedTuple):
-    """The answer. ``error_code`` is set if no transaction was looked at."""
+    """The answer. ``error_code`` is set if the whole request failed."""
 
     error_code: int
     results_by_transaction: Sequence[VerifiedTransaction] = ()
@@ -63,7 +69,7 @@ class VerifiedPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitionsRequest:
-    """Ask about the partitions of several transactions; each id occurs once."""
+    """Verify or add the partitions of several transactions; each transactional id occurs once."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_PARTITIONS_TO_TXN
     VERSION: ClassVar[int] = 5
@@ -110,7 +116,7 @@ def _partition(reader: Reader) -> AddedPartition:
 
 
 def encode_verified(response: VerifiedPartitions, writer: Writer) -> None:
-    """The broker's side: the body of the answer, version 4 or 5."""
+    """Write the body of the answer, on the broker; version 4 or 5."""
 
     def put_partition(row: AddedPartition) -> None:
         writer.i32(row.partition_index)

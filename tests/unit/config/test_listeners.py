@@ -83,13 +83,72 @@ def test_settings_of_listeners_survive_their_text() -> None:
                 "listener.security.protocol.map": "CLIENTS:SSL,BROKERS:SASL_SSL",
                 "sasl.enabled.mechanisms": "SCRAM-SHA-256",
             },
-            "brokers do not log in to each other",
+            "set inter.broker.client.config",
         ),
     ],
 )
 def test_mistake_names_the_setting_to_change(change: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         listener_configs(parse(BrokerConfig, TWO | change))
+
+
+@pytest.mark.parametrize("mechanism", ["GSSAPI", "SCRAM-SHA-1", "plain"])
+def test_mechanism_that_is_not_served_names_the_setting_and_those_that_are(mechanism: str) -> None:
+    with pytest.raises(
+        InvalidConfigError, match=rf"sasl\.enabled\.mechanisms='{mechanism}'.*SCRAM-SHA-256"
+    ):
+        parse(BrokerConfig, TWO | {"sasl.enabled.mechanisms": mechanism})
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_secret_is_never_taken_without_tls(mechanism: str) -> None:
+    tokens = {
+        "sasl.oauthbearer.jwks.endpoint.url": "/keys.json",
+        "sasl.oauthbearer.expected.issuer": "https://issuer",
+        "sasl.oauthbearer.expected.audience": "logbus",
+        "sasl.enabled.mechanisms": f"SCRAM-SHA-512,{mechanism}",
+    }
+    for given, where in (
+        (TWO | {"listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,BROKERS:SSL"}, "CLIENTS"),
+        ({}, "listeners is empty"),
+    ):
+        with pytest.raises(InvalidConfigError) as refused:
+            listener_configs(parse(BrokerConfig, given | tokens))
+        message = str(refused.value)
+        assert f"sasl.enabled.mechanisms has {mechanism}" in message and where in message
+        assert "listener.security.protocol.map to SASL_SSL" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sasl.oauthbearer.jwks.endpoint.url": ""}, "jwks.endpoint.url is empty"),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "http://issuer/keys"}, "begins with https://"),
+        ({"sasl.oauthbearer.expected.issuer": ""}, "expected.issuer is empty"),
+        ({"sasl.oauthbearer.expected.audience": " , "}, "expected.audience is empty"),
+        ({"sasl.oauthbearer.sub.claim.name": ""}, "sub.claim.name is empty"),
+    ],
+)
+def test_tokens_need_an_issuer_an_audience_and_keys(change: dict[str, str], message: str) -> None:
+    given = {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": "https://issuer/keys",
+        "sasl.oauthbearer.expected.issuer": "https://issuer",
+        "sasl.oauthbearer.expected.audience": "logbus",
+    }
+    assert parse(BrokerConfig, TWO | given).oauth_audiences == ("logbus",)
+    with pytest.raises(InvalidConfigError, match=message):
+        parse(BrokerConfig, TWO | given | change)
+
+
+def test_single_broker_with_logins_needs_a_user_for_its_own_requests() -> None:
+    short = {"sasl.enabled.mechanisms": "SCRAM-SHA-256"}
+    with pytest.raises(InvalidConfigError, match=r"set inter\.broker\.client\.config"):
+        listener_configs(parse(BrokerConfig, short))
+    (only,) = listener_configs(
+        parse(BrokerConfig, short | {"inter.broker.client.config": "broker.properties"})
+    )
+    assert only.has_logins
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Wrapping numpy as Arrow and back, slices and nulls included."""
+"""Conversion of numpy arrays to Arrow and back, including slices and nulls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from broker_lite.record import arrays
 
 
-def test_fixed_width_both_ways() -> None:
+def test_fixed_width_values_survive_both_conversions() -> None:
     values = np.arange(10, dtype=np.int64)
     array = arrays.fixed(values, pa.int64())
     array.validate(full=True)
@@ -19,7 +19,7 @@ def test_fixed_width_both_ways() -> None:
     assert arrays.fixed(values[::2], pa.int64()).to_pylist() == [0, 2, 4, 6, 8]
 
 
-def test_binary() -> None:
+def test_binary_column_is_cut_at_the_offsets() -> None:
     array = arrays.binary(np.array([0, 1, 1, 3], np.int32), b"abc")
     array.validate(full=True)
     assert array.to_pylist() == [b"a", b"", b"bc"]
@@ -36,18 +36,18 @@ def test_binary() -> None:
         (pa.array([b"x" * i if i % 3 else None for i in range(40)]).slice(7, 4), [7, 8, -1, 10]),
     ],
 )
-def test_lengths(array: pa.Array, expected: list[int]) -> None:
+def test_lengths_of_entries_are_returned(array: pa.Array, expected: list[int]) -> None:
     assert arrays.lengths_of(array, -1).tolist() == expected
 
 
-def test_bitmap() -> None:
+def test_bitmap_marks_the_valid_rows() -> None:
     valid = np.array([True, False, True] * 5)
     buffers = [arrays.bitmap(valid), pa.py_buffer(np.arange(15))]
     array = pa.Array.from_buffers(pa.int64(), 15, buffers)
     assert [value is not None for value in array.to_pylist()] == valid.tolist()
 
 
-def test_buffers_that_are_no_multiple_of_a_value() -> None:
+def test_buffer_longer_than_its_values_is_sliced() -> None:
     ragged = pa.py_buffer(np.arange(4, dtype=np.int32).tobytes() + b"xyz")
     array = pa.Array.from_buffers(pa.int32(), 2, [None, ragged], offset=1)
     assert arrays.numpy_of(array, np.int32).tolist() == [1, 2]

@@ -1,4 +1,4 @@
-"""Columns to a batch and back: types, slices, nulls, limits, and memory."""
+"""Encoding columns as a batch and decoding them: types, slices, nulls, limits and memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def both_ways(columns: Columns, **options: object) -> tuple[batch.BatchHeader, C
 
 
 def lists(columns: Columns) -> tuple[list[object], ...]:
-    """What the columns say, whatever is left out."""
+    """Return the columns as Python lists, with omitted columns filled in."""
     nulls: list[object] = [None] * columns.row_count
     timestamp = None if columns.timestamp is None else columns.timestamp.cast(pa.int64())
     return tuple(
@@ -69,7 +69,7 @@ HEADERS = st.one_of(
     bits=st.sampled_from([0, fmt.ATTRIBUTE_TRANSACTIONAL]),
 )
 @settings(max_examples=150, deadline=None)
-def test_whatever_goes_in_comes_out(
+def test_columns_survive_encoding_and_decoding(
     keys: list[bytes | None], seed: st.DataObject, compression: arrow.Compression, bits: int
 ) -> None:
     count = len(keys)
@@ -103,8 +103,27 @@ def test_whatever_goes_in_comes_out(
         assert header.base_timestamp == times[start]
 
 
+@given(keys=BINARIES, seed=st.data(), shift=st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_small_batches_of_keys_and_values_are_read_as_by_pyarrow(
+    keys: list[bytes | None], seed: st.DataObject, shift: int
+) -> None:
+    count = len(keys)
+    values = seed.draw(
+        st.lists(st.one_of(st.none(), st.binary(max_size=40)), min_size=count, max_size=count)
+    )
+    columns = Columns(count, pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
+    encoded = arrow.encode(columns, timestamp_ms=1)
+    moved = memoryview(bytes(shift) + bytes(encoded) + b"next batch")[shift:]
+    header = batch.read_header(moved)
+    out = arrow.decode(moved, header)
+    for array in (out.key, out.value):
+        assert array is None or array.validate(full=True) is None
+    assert lists(out)[:2] == (keys, values)
+
+
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_slice_writes_its_own_bytes_only(compression: arrow.Compression) -> None:
+def test_slice_is_encoded_without_the_rest_of_its_array(compression: arrow.Compression) -> None:
     whole = sample()
     for start, stop in ((0, 1), (3, 4), (8, 16), (501, 777), (999, 1000)):
         part = whole.slice(start, stop)
@@ -114,7 +133,7 @@ def test_a_slice_writes_its_own_bytes_only(compression: arrow.Compression) -> No
         assert lists(out)[3] == lists(part)[3]
 
 
-def test_chunks_are_joined() -> None:
+def test_chunked_columns_are_joined() -> None:
     columns = sample(100)
     assert columns.key is not None and columns.value is not None
     chunked = columns._replace(
@@ -141,7 +160,7 @@ def test_chunks_are_joined() -> None:
     ],
     ids=str,
 )
-def test_other_types_of_key_and_value(kind: pa.DataType) -> None:
+def test_other_string_and_binary_types_are_accepted(kind: pa.DataType) -> None:
     plain = pa.array([b"aaaaa", None, b"bbbbb", b"ccccc"], pa.binary())
     if pa.types.is_dictionary(kind):
         array = plain.cast(pa.string()).dictionary_encode()
@@ -154,31 +173,31 @@ def test_other_types_of_key_and_value(kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.list_(pa.binary()), pa.bool_()], ids=str)
-def test_types_that_are_refused(kind: pa.DataType) -> None:
+def test_columns_of_wrong_types_are_refused(kind: pa.DataType) -> None:
     array = pa.nulls(2, kind).fill_null(1) if kind == pa.int32() else pa.array([[b"a"]] * 2)
     with pytest.raises(InvalidSchemaError, match="column value is"):
         both_ways(Columns(2, None, array))
     with pytest.raises(InvalidSchemaError, match="column timestamp is"):
         both_ways(Columns(2, None, None, pa.array([1.5, 2.5])))
-    with pytest.raises(InvalidSchemaError, match="column headers is"):
+    with pytest.raises(InvalidSchemaError, match="column 'headers' has type"):
         both_ways(Columns(2, None, None, None, pa.array([1, 2])))
 
 
-def test_lengths_must_agree() -> None:
+def test_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(InvalidSchemaError, match="has 1 rows, not 2"):
         both_ways(Columns(2, None, pa.array([b"x"])))
     with pytest.raises(InvalidSchemaError, match="at least one row"):
         both_ways(Columns(0, None, pa.array([], pa.binary())))
 
 
-def test_headers_must_have_keys() -> None:
+def test_headers_without_a_key_are_refused() -> None:
     for rows in ([[(None, b"x")]], [[None]]):
         with pytest.raises(InvalidSchemaError, match="null"):
             both_ways(Columns(1, None, None, None, pa.array(rows, arrow.HEADERS_TYPE)))
 
 
-def test_headers_of_spark_are_taken() -> None:
-    # Spark's field names and nullability are its own; the types are what counts.
+def test_headers_with_sparks_type_are_accepted() -> None:
+    # Spark's field names and nullability differ from logbus's; only the types must match.
     kind = pa.list_(
         pa.field(
             "element", pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])
@@ -189,7 +208,7 @@ def test_headers_of_spark_are_taken() -> None:
     assert out.headers.to_pylist() == [[{"key": "k", "value": b"v"}]]
 
 
-def test_columns_that_say_nothing_are_left_out() -> None:
+def test_columns_without_information_are_omitted() -> None:
     nulls = pa.nulls(3, pa.binary())
     empty = pa.array([[], None, []], arrow.HEADERS_TYPE)
     same = pa.array([7, 7, 7], pa.int64())
@@ -201,7 +220,7 @@ def test_columns_that_say_nothing_are_left_out() -> None:
     assert header.constant_timestamp == header.max_timestamp == NOW
 
 
-def test_timestamps_of_any_unit_and_zone() -> None:
+def test_timestamps_of_every_unit_and_zone_are_converted() -> None:
     moment = datetime.datetime(2026, 11, 21, 12, 0, 0, 123_000)
     utc = moment.replace(tzinfo=datetime.UTC)
     millis = int(utc.timestamp() * 1000)
@@ -222,7 +241,7 @@ def test_timestamps_of_any_unit_and_zone() -> None:
     assert out.timestamp.cast(pa.int64()).to_pylist() == [1, 5]
 
 
-def test_rows_without_time_get_the_callers() -> None:
+def test_rows_without_timestamp_get_the_callers_timestamp() -> None:
     header, out = both_ways(Columns(3, None, None, pa.array([5, None, 6], arrow.TIMESTAMP_TYPE)))
     assert out.timestamp.cast(pa.int64()).to_pylist() == [5, NOW, 6]
     assert header.max_timestamp == NOW
@@ -230,7 +249,7 @@ def test_rows_without_time_get_the_callers() -> None:
     assert out.timestamp is None and header.constant_timestamp == NOW
 
 
-def test_a_time_out_of_range_is_an_error() -> None:
+def test_timestamp_out_of_range_is_refused() -> None:
     array = pa.array([2**62, 1], pa.int64()).cast(pa.timestamp("s"))
     with pytest.raises(InvalidTimestampError, match="out of range"):
         both_ways(Columns(2, None, None, array))
@@ -243,7 +262,7 @@ def test_log_append_time_overrides_the_column() -> None:
     assert out.timestamp is None and header.constant_timestamp == 123
 
 
-def test_offset_deltas() -> None:
+def test_offset_deltas_are_decoded() -> None:
     deltas = np.array([0, 5, 6], np.int32)
     columns = Columns(3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=deltas)
     header, out = both_ways(columns)
@@ -253,7 +272,7 @@ def test_offset_deltas() -> None:
 
 
 @pytest.mark.parametrize("deltas", [[0, 0, 1], [2, 1, 3], [-1, 0, 1], [0, 2**31 - 1, -(2**31)]])
-def test_offset_deltas_that_do_not_ascend(deltas: list[int]) -> None:
+def test_offset_deltas_that_do_not_ascend_are_corrupt(deltas: list[int]) -> None:
     columns = Columns(
         3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=np.array([0, 5, 6], np.int32)
     )
@@ -264,14 +283,14 @@ def test_offset_deltas_that_do_not_ascend(deltas: list[int]) -> None:
         arrow.decode(buffer, batch.read_header(buffer))
 
 
-def test_producer_fields() -> None:
+def test_producer_fields_are_written_to_the_header() -> None:
     header, _ = both_ways(sample(3), producer_id=9, producer_epoch=2, base_sequence=77)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, 77)
     assert (header.base_offset, header.leader_epoch) == (0, -1)
     assert header.last_sequence == 79
 
 
-def test_reading_what_is_not_compressed_copies_nothing() -> None:
+def test_decoding_an_uncompressed_batch_copies_nothing() -> None:
     value = pa.array([b"x" * 100_000] * 10)
     buffer = arrow.encode(Columns(10, None, value), timestamp_ms=0)
     before = pa.total_allocated_bytes()
@@ -283,14 +302,14 @@ def test_reading_what_is_not_compressed_copies_nothing() -> None:
     assert out.value[9].as_py() == b"x" * 100_000
 
 
-def test_what_is_read_keeps_its_memory_alive_at_any_alignment() -> None:
+def test_decoded_columns_keep_their_memory_alive_at_any_alignment() -> None:
     batch_bytes = bytes(arrow.encode(sample(), timestamp_ms=0))
     for shift in range(9):
         frame = memoryview(bytearray(shift) + batch_bytes)[shift:]
         assert lists(arrow.decode(frame, batch.read_header(frame))) == lists(sample())
 
 
-def test_too_large() -> None:
+def test_batch_above_the_limits_is_refused() -> None:
     with pytest.raises(MessageTooLargeError):
         both_ways(Columns(fmt.RECORDS_MAX + 1, None, pa.nulls(fmt.RECORDS_MAX + 1, pa.binary())))
     half = pa.array([bytes(fmt.BATCH_BYTES_MAX // 2)])
@@ -299,7 +318,7 @@ def test_too_large() -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 2000, 5000, 20_000, 1 << 20])
-def test_split_keeps_order_and_limit(max_bytes: int) -> None:
+def test_split_keeps_the_order_and_the_byte_limit(max_bytes: int) -> None:
     columns = sample()
     parts = list(arrow.split(columns, max_bytes))
     for part in parts:
@@ -309,15 +328,15 @@ def test_split_keeps_order_and_limit(max_bytes: int) -> None:
         assert [row for part in parts for row in lists(part)[index]] == whole
 
 
-def test_a_split_wastes_little() -> None:
+def test_split_gives_slices_of_about_equal_size() -> None:
     columns = Columns(10_000, None, pa.array([b"x" * 200] * 10_000))
     parts = list(arrow.split(columns, 1 << 20))
     assert len(parts) == 3
     rows = [part.row_count for part in parts]
-    assert max(rows) - min(rows) <= 2, rows  # no small rest, which would cost as much as the others
+    assert max(rows) - min(rows) <= 2, rows  # A small remainder would cost as much as a full slice.
 
 
-def test_preambles_that_are_not_known() -> None:
+def test_unknown_preamble_is_refused() -> None:
     buffer = arrow.encode(sample(), timestamp_ms=0)
     header = batch.read_header(buffer)
     with pytest.raises(CorruptMessageError):
@@ -329,9 +348,10 @@ def test_preambles_that_are_not_known() -> None:
             arrow.decode(changed, header)
 
 
-def test_bad_values_inside_buffers_are_found() -> None:
-    # The structure is sound; the value's offsets run backwards. Unchecked, this ends the process.
-    count = message._ORDERED_MAX + 1
+def test_bad_values_inside_buffers_are_detected() -> None:
+    # The structure is sound; the value's offsets run backwards. Without a check, reading the value
+    # would crash the process.
+    count = message.ORDERED_MAX + 1
     buffer = arrow.encode(Columns(count, None, pa.array([b"abc"] * count)), timestamp_ms=0)
     header = batch.read_header(buffer)
     position = bytes(buffer).rindex(np.arange(0, 3 * count + 3, 3, np.int32).tobytes())
@@ -343,7 +363,7 @@ def test_bad_values_inside_buffers_are_found() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 60])
-def test_a_message_that_is_copied_is_the_one_that_is_streamed(
+def test_copied_message_equals_the_streamed_message(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for columns in (sample(count), sample(2 * count).slice(count, 2 * count)):

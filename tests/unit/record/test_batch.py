@@ -1,4 +1,4 @@
-"""The envelope: parse, stamp, checksum, and what a broker lets in."""
+"""The envelope: parsing, stamping, checksum, and the checks of an append."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def append_error(buffer: bytearray, max_bytes: int = MAX_BYTES) -> type[LogbusEr
 
 
 def with_fields(buffer: bytearray, **fields: int) -> bytearray:
-    """Other header fields under a CRC that holds."""
+    """Return the batch with changed header fields and a correct CRC."""
     header = batch.read_header(buffer)._replace(**fields)
     fmt.HEADER.pack_into(buffer, 0, *header)
     batch.set_crc(buffer)
@@ -54,7 +54,7 @@ def with_fields(buffer: bytearray, **fields: int) -> bytearray:
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_sound_batches_are_let_in(make: Callable[[], bytearray]) -> None:
+def test_valid_batches_are_accepted(make: Callable[[], bytearray]) -> None:
     assert append_error(make()) is None
 
 
@@ -75,18 +75,18 @@ def test_sound_batches_are_let_in(make: Callable[[], bytearray]) -> None:
         ({"attributes": 7}, UnsupportedCompressionTypeError),
     ],
 )
-def test_headers_that_are_refused(
+def test_batch_with_an_invalid_header_is_refused(
     make: Callable[[], bytearray], fields: dict[str, int], error: type[LogbusError] | None
 ) -> None:
     assert append_error(with_fields(make(), **fields)) is (error or InvalidRecordError)
 
 
-def test_a_producer_without_id_may_say_sequence_zero() -> None:
-    # kafkajs does: epoch 0 and sequence 0 beside producer id -1.
+def test_batch_without_producer_id_may_have_sequence_zero() -> None:
+    # kafkajs sends epoch 0 and sequence 0 with producer id -1.
     assert append_error(with_fields(rows_batch(), producer_epoch=0, base_sequence=0)) is None
 
 
-def test_idempotent_and_transactional_batches_are_let_in() -> None:
+def test_idempotent_and_transactional_batches_are_accepted() -> None:
     fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     assert append_error(with_fields(rows_batch(), **fields)) is None
     fields["attributes"] = fmt.ATTRIBUTE_TRANSACTIONAL
@@ -94,7 +94,7 @@ def test_idempotent_and_transactional_batches_are_let_in() -> None:
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_sizes(make: Callable[[], bytearray]) -> None:
+def test_append_checks_the_size_and_the_number_of_batches(make: Callable[[], bytearray]) -> None:
     buffer = make()
     assert append_error(buffer, len(buffer)) is None
     assert append_error(buffer, len(buffer) - 1) is MessageTooLargeError
@@ -104,14 +104,14 @@ def test_sizes(make: Callable[[], bytearray]) -> None:
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_any_flipped_bit_behind_the_crc_is_found(make: Callable[[], bytearray]) -> None:
+def test_every_flipped_bit_after_the_crc_is_detected(make: Callable[[], bytearray]) -> None:
     for position in range(fmt.POSITION_CRC, len(make())):
         buffer = make()
         buffer[position] ^= 0x10
         assert append_error(buffer) is CorruptMessageError, position
 
 
-def test_columns_take_only_arrows_codecs() -> None:
+def test_columns_with_a_codec_that_arrow_lacks_are_refused() -> None:
     for codec in (fmt.CODEC_GZIP, fmt.CODEC_SNAPPY):
         buffer = with_fields(columns_batch(), attributes=codec)
         assert append_error(buffer) is UnsupportedCompressionTypeError
@@ -123,8 +123,10 @@ def test_columns_take_only_arrows_codecs() -> None:
 
 
 @pytest.mark.parametrize("bad", [[0, 6, 3, 9], [0, 3, 6, 10], [-5, 3, 6, 9], [9, 9, 9, 0]])
-def test_columns_with_a_right_crc_and_bad_offsets_are_refused_for_good(bad: list[int]) -> None:
-    """Not as damage on the way, which the producer would send again until its delivery timeout."""
+def test_columns_with_a_correct_crc_and_bad_offsets_get_a_final_error(bad: list[int]) -> None:
+    """The error must not be retriable, because the producer would retry until its delivery
+    timeout.
+    """
     values = pa.array([b"aaa", b"bbb", b"ccc"])
     buffer = bytearray(arrow.encode(arrow.Columns(3, None, values), timestamp_ms=0))
     at = buffer.rindex(np.array([0, 3, 6, 9], np.int32).tobytes())
@@ -132,7 +134,7 @@ def test_columns_with_a_right_crc_and_bad_offsets_are_refused_for_good(bad: list
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_columns_with_a_right_crc_and_a_wrong_null_count_are_refused_for_good() -> None:
+def test_columns_with_a_correct_crc_and_a_wrong_null_count_get_a_final_error() -> None:
     values = pa.array([b"a", None, b"c", None] * 4)
     buffer = bytearray(arrow.encode(arrow.Columns(16, None, values), timestamp_ms=0))
     assert append_error(with_fields(buffer)) is None
@@ -141,7 +143,7 @@ def test_columns_with_a_right_crc_and_a_wrong_null_count_are_refused_for_good() 
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_columns_with_headers_beyond_their_list_are_refused_for_good() -> None:
+def test_columns_with_headers_beyond_their_list_get_a_final_error() -> None:
     headers = pa.array([[("h", b"1")], [("h", b"2"), ("h", b"3")]], arrow.HEADERS_TYPE)
     columns = arrow.Columns(2, None, pa.array([b"a", b"b"]), None, headers)
     buffer = bytearray(arrow.encode(columns, timestamp_ms=0))
@@ -151,7 +153,7 @@ def test_columns_with_headers_beyond_their_list_are_refused_for_good() -> None:
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_clients_may_not_leave_gaps() -> None:
+def test_client_batch_with_offset_gaps_is_refused() -> None:
     deltas = np.arange(3, dtype=np.int32)
     columns = arrow.Columns(3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=deltas)
     assert append_error(bytearray(arrow.encode(columns, timestamp_ms=0))) is InvalidRecordError
@@ -159,13 +161,13 @@ def test_clients_may_not_leave_gaps() -> None:
     assert append_error(bytearray(arrow.encode(columns, timestamp_ms=0))) is InvalidRecordError
 
 
-def test_more_rows_than_bytes() -> None:
+def test_batch_with_more_records_than_bytes_is_refused() -> None:
     buffer = with_fields(rows_batch(), record_count=1000, last_offset_delta=999)
     assert append_error(buffer) is CorruptMessageError
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_stamping_leaves_the_crc_alone(make: Callable[[], bytearray]) -> None:
+def test_stamp_does_not_change_the_crc(make: Callable[[], bytearray]) -> None:
     buffer = make()
     before = batch.read_header(buffer)
     batch.stamp(buffer, before, 1 << 40, 17)
@@ -176,7 +178,7 @@ def test_stamping_leaves_the_crc_alone(make: Callable[[], bytearray]) -> None:
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_log_append_time_renews_the_crc(make: Callable[[], bytearray]) -> None:
+def test_log_append_time_updates_the_crc(make: Callable[[], bytearray]) -> None:
     buffer = make()
     returned = batch.set_log_append_time(buffer, batch.read_header(buffer), 99_000)
     header = batch.read_header(buffer)
@@ -187,7 +189,7 @@ def test_log_append_time_renews_the_crc(make: Callable[[], bytearray]) -> None:
     assert header.base_timestamp == 1000
 
 
-def test_create_time_is_the_base() -> None:
+def test_create_time_is_the_base_timestamp() -> None:
     assert batch.read_header(columns_batch()).constant_timestamp == 1000
 
 
@@ -210,19 +212,19 @@ def test_crc_of_a_batch_within_a_larger_buffer() -> None:
         (57, b"\xff\xff\xff\xff"),
     ],
 )
-def test_headers_that_lie(position: int, raw: bytes) -> None:
+def test_header_with_impossible_sizes_is_corrupt(position: int, raw: bytes) -> None:
     buffer = rows_batch()
     buffer[position : position + len(raw)] = raw
     with pytest.raises(CorruptMessageError):
         batch.read_header(buffer)
 
 
-def test_a_cut_header() -> None:
+def test_cut_header_is_corrupt() -> None:
     for size in range(fmt.HEADER_BYTES):
         with pytest.raises(CorruptMessageError):
             batch.read_header(rows_batch()[:size])
 
 
-def test_sequences_wrap() -> None:
+def test_last_sequence_wraps_to_zero() -> None:
     header = batch.read_header(with_fields(rows_batch(), base_sequence=2**31 - 3))
     assert header.last_sequence == 6

@@ -58,13 +58,13 @@ def test_markers_of_one_buffer_have_consecutive_offsets() -> None:
 
 
 @pytest.mark.parametrize("kind", [2, 3, -1])
-def test_other_control_records_end_no_transaction(kind: int) -> None:
+def test_other_control_records_decode_to_no_marker(kind: int) -> None:
     buffer, (header,) = encode_markers([Marker(1, 0, 5, True)], 0, 0, TIME_MS)
     buffer[fmt.HEADER_BYTES + 7 : fmt.HEADER_BYTES + 9] = kind.to_bytes(2, "big", signed=True)
     set_crc(buffer)
     assert decode_marker(buffer, header) is None
 
 
-def test_control_batch_of_another_size_ends_no_transaction() -> None:
+def test_control_batch_of_another_size_decodes_to_no_marker() -> None:
     data = encode_rows([Row(0, TIME_MS, b"\0\0\0\1", b"")], attributes=0x30, producer_id=1)
     assert decode_marker(data, read_header(data)) is None

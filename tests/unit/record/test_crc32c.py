@@ -1,4 +1,4 @@
-"""The checksum against a published vector, another implementation, and without its wheel."""
+"""The checksum agrees with a published vector and with crcmod, also without google-crc32c."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 @pytest.fixture
 def without_wheel(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module as it is imported where google-crc32c has no wheel."""
+    """Import the module as on a machine without google-crc32c."""
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     assert module.__file__ is not None
     spec = importlib.util.spec_from_file_location("crc32c_without_wheel", module.__file__)
@@ -30,24 +30,24 @@ def without_wheel(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return loaded
 
 
-def test_known_vector() -> None:
+def test_checksum_of_the_published_vector_is_correct() -> None:
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(b"") == 0
     assert crc32c(bytes(32)) == 0x8A9136AA
 
 
-def test_the_wheel_is_used_here() -> None:
+def test_google_crc32c_is_used_if_installed() -> None:
     assert module.IMPLEMENTATION == "google-crc32c"
 
 
 @given(st.binary(max_size=5000), st.integers(0, 5000))
-def test_agrees_with_crcmod_and_continues(data: bytes, cut: int) -> None:
+def test_checksum_agrees_with_crcmod_also_in_two_parts(data: bytes, cut: int) -> None:
     assert crc32c(data) == oracle(data)
     assert crc32c(data[cut:], crc32c(data[:cut])) == oracle(data)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer_at_any_position(kind: type) -> None:
+def test_checksum_accepts_every_kind_of_buffer_and_slice(kind: type) -> None:
     data = bytes(range(256)) * 5
     view = memoryview(kind(data))
     assert crc32c(kind(data)) == oracle(data)
@@ -56,14 +56,14 @@ def test_any_buffer_at_any_position(kind: type) -> None:
 
 
 @pytest.mark.parametrize("size", [(64 << 10) - 1, 64 << 10, (64 << 10) + 1, 200_000])
-def test_what_is_copied_in_pieces(size: int) -> None:
+def test_checksum_of_buffers_that_are_copied_in_pieces_is_correct(size: int) -> None:
     data = random.Random(size).randbytes(size)
     for buffer in (data, bytearray(data), memoryview(data), memoryview(bytearray(data))):
         assert crc32c(buffer) == oracle(data)
         assert crc32c(memoryview(buffer)[3:], crc32c(data[:3])) == oracle(data)
 
 
-def test_falls_back_to_crcmod(without_wheel: ModuleType) -> None:
+def test_crcmod_is_used_without_google_crc32c(without_wheel: ModuleType) -> None:
     assert without_wheel.IMPLEMENTATION == "crcmod"
     for data in (b"", b"123456789", bytearray(b"x" * 1000), memoryview(bytearray(b"y" * 77))[5:]):
         assert without_wheel.crc32c(data) == crc32c(data)

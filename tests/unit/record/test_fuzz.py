@@ -1,8 +1,8 @@
-"""Mutated batches: whatever comes, an error of ours or sound rows; never a crash.
+"""Mutated batches raise a logbus error or give valid rows; they never crash the process.
 
-A crash ends the process, and with it the test run: that is the failure to look for. More cases:
-``LOGBUS_FUZZ_CASES=1000000 pytest tests/unit/record/test_fuzz.py``, or as a program,
-``python tests/unit/record/test_fuzz.py 1000000 [seed]``.
+A crash ends the process and the test run. More cases: ``LOGBUS_FUZZ_CASES=1000000 pytest
+tests/unit/record/test_fuzz.py``, or as a program, ``python tests/unit/record/test_fuzz.py 1000000
+[seed]``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REFUSALS = (CorruptMessageError, UnsupportedCompressionTypeError)
 
 
 def seeds() -> list[bytes]:
-    """Sound batches of every shape."""
+    """Return valid batches of every kind."""
     count = 50
     full = arrow.Columns(
         count,
@@ -88,13 +88,13 @@ def mutate(batch_bytes: bytes, source: random.Random) -> bytes:
                 out = out[: max(at, fmt.HEADER_BYTES)]
                 struct.pack_into(">i", out, 8, len(out) - fmt.LENGTH_PREFIX_BYTES)
     if source.random() < 0.5:
-        # What an attacker would do: then the append checks are met behind the CRC.
+        # Set a correct CRC, as an attacker would, so that the checks after the CRC check run.
         batch.set_crc(out)
     return bytes(out)
 
 
 def try_columns(data: bytes, header: batch.BatchHeader) -> None:
-    """What decodes can be used whole, and gives as many rows when transcoded."""
+    """Check that decoded columns can be read completely, and give as many rows when transcoded."""
     try:
         columns = arrow.decode(data, header)
     except REFUSALS:
@@ -106,7 +106,7 @@ def try_columns(data: bytes, header: batch.BatchHeader) -> None:
 
 
 def try_rows(data: bytes, header: batch.BatchHeader) -> None:
-    """Both ways to read rows take and refuse the same batches."""
+    """Check that both decoders of rows accept and refuse the same batches."""
     expected: int | None
     try:
         expected = len(records.decode_rows(data, header))
@@ -122,7 +122,7 @@ def try_rows(data: bytes, header: batch.BatchHeader) -> None:
 
 
 def run(cases: int, seed: int) -> int:
-    """Try so many cases; returns how many were read in spite of what was done to them."""
+    """Run ``cases`` mutations; return the number of mutated batches that were still valid."""
     source, sound, read = random.Random(seed), seeds(), 0
     for case in range(cases):
         data = mutate(source.choice(sound), source)
@@ -139,7 +139,7 @@ def run(cases: int, seed: int) -> int:
     return read
 
 
-def test_mutations_never_crash() -> None:
+def test_mutated_batches_never_crash_the_process() -> None:
     run(CASES, SEED)
 
 

@@ -1,4 +1,4 @@
-"""What the data paths load: never pandas, which some of pyarrow's calls import in passing."""
+"""Imports of the data paths: never pandas, which some of pyarrow's functions import."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ assert "pandas" not in sys.modules
 """
 
 
-def test_no_pandas() -> None:
+def test_data_paths_do_not_import_pandas() -> None:
     found = subprocess.run(
         [sys.executable, "-c", PATHS], capture_output=True, text=True, timeout=60, check=False
     )
     assert found.returncode == 0, found.stderr
 
 
-def test_a_broker_that_only_stores_does_not_pay_for_numpy_and_pyarrow() -> None:
+def test_broker_module_imports_neither_numpy_nor_pyarrow() -> None:
     code = (
         "import sys, broker_lite.server.broker;"
         "assert not {'numpy', 'pandas', 'pyarrow'} & sys.modules.keys()"

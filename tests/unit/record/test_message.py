@@ -1,4 +1,4 @@
-"""What a record batch message declares is checked before pyarrow sees a byte of it."""
+"""The declared sizes of a record batch message are checked before pyarrow reads it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def metadata_words(buffer: bytearray) -> range:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_declares_what_pyarrow_reads(compression: arrow.Compression) -> None:
+def test_checked_metadata_equal_those_that_pyarrow_reads(compression: arrow.Compression) -> None:
     buffer = encoded(compression=compression)
     message = check_message(buffer, fmt.COLUMNS_FROM, len(buffer), ALL)
     assert message.row_count == COUNT
@@ -56,26 +56,26 @@ def test_declares_what_pyarrow_reads(compression: arrow.Compression) -> None:
 
 
 @pytest.mark.parametrize("flags", range(1, 32))
-def test_flags_must_name_the_columns_that_are_there(flags: int) -> None:
+def test_flags_that_do_not_match_the_columns_are_refused(flags: int) -> None:
     if flags != ALL:
         with pytest.raises(CorruptMessageError):
             check(encoded(), flags)
 
 
-def test_every_cut_is_refused() -> None:
+def test_every_cut_message_is_refused() -> None:
     buffer = encoded()
     for size in range(fmt.COLUMNS_FROM, len(buffer)):
         with pytest.raises(CorruptMessageError):
             check_message(buffer, fmt.COLUMNS_FROM, size, ALL)
 
 
-def test_a_longer_body_is_refused() -> None:
+def test_body_longer_than_declared_is_refused() -> None:
     with pytest.raises(CorruptMessageError, match="said to take"):
         check(encoded() + bytes(8))
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 1 << 31, 1 << 40, -(1 << 63), (1 << 63) - 1])
-def test_no_word_of_the_metadata_can_break_the_walk(value: int) -> None:
+def test_any_changed_word_of_the_metadata_is_refused_or_harmless(value: int) -> None:
     for compression in ("none", "lz4"):
         for position in metadata_words(encoded(compression=compression)):
             buffer = encoded(compression=compression)
@@ -109,19 +109,19 @@ def other_messages() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", other_messages())
-def test_other_messages_are_refused(name: str) -> None:
+def test_messages_of_other_types_are_refused(name: str) -> None:
     message = other_messages()[name]
     with pytest.raises(CorruptMessageError):
         check_message(message, 0, len(message), fmt.FLAG_VALUE)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_a_declared_bomb_is_refused_before_anything_is_allocated(
+def test_declared_size_above_the_limit_is_refused_before_allocation(
     compression: arrow.Compression,
 ) -> None:
     buffer = encoded(compression=compression)
     header = batch.read_header(buffer)
-    # The first 8 bytes of the first compressed buffer say how large it was.
+    # The first 8 bytes of a compressed buffer declare its decompressed size.
     struct.pack_into("<q", buffer, body_position(buffer), fmt.DECOMPRESSED_BYTES_MAX)
     before = pa.total_allocated_bytes()
     tracemalloc.start()
@@ -132,7 +132,7 @@ def test_a_declared_bomb_is_refused_before_anything_is_allocated(
     assert pa.total_allocated_bytes() == before
 
 
-def test_a_real_bomb_is_refused() -> None:
+def test_buffer_that_decompresses_beyond_the_limit_is_refused() -> None:
     buffer = encoded(arrow.Columns(2, None, pa.array([bytes(40 << 20)] * 2)), "zstd")
     assert len(buffer) < 20_000
     start = body_position(buffer)
@@ -143,7 +143,7 @@ def test_a_real_bomb_is_refused() -> None:
         check(buffer, fmt.FLAG_VALUE)
 
 
-def test_a_declared_size_that_is_wrong_is_found_when_it_is_read() -> None:
+def test_wrong_declared_size_is_detected_by_the_reader() -> None:
     buffer = encoded(compression="lz4")
     header = batch.read_header(buffer)
     position = body_position(buffer)
@@ -153,7 +153,7 @@ def test_a_declared_size_that_is_wrong_is_found_when_it_is_read() -> None:
         arrow.decode(buffer, header)
 
 
-def test_what_was_found_of_metadata_before_holds_for_no_other_body_and_no_other_columns() -> None:
+def test_cached_metadata_are_not_used_for_another_body_or_other_columns() -> None:
     one = arrow.Columns(1, None, pa.array([b"v"], pa.binary()))
     for compression in ("none", "lz4"):
         buffer = encoded(one, compression)
@@ -164,15 +164,16 @@ def test_what_was_found_of_metadata_before_holds_for_no_other_body_and_no_other_
         for wrong in (buffer + bytes(8), buffer[:-8]):
             with pytest.raises(CorruptMessageError, match="said to take"):
                 check(wrong, fmt.FLAG_VALUE)
-    # What a compressed body declares is not in the metadata.
+    # The declared sizes of compressed buffers are in the body, not in the metadata.
     at = body_position(buffer)
     struct.pack_into("<q", buffer, at, -2)
     with pytest.raises(CorruptMessageError, match="declares -2 bytes"):
         check(buffer, fmt.FLAG_VALUE)
 
 
-def test_stored_buffers_of_a_compressed_message_are_read() -> None:
-    # -1 in place of a size: the buffer was not worth compressing. Other writers make these.
+def test_uncompressed_buffers_of_a_compressed_message_are_read() -> None:
+    # The size -1 means that the buffer is not compressed. Other writers create such buffers if
+    # compression saves no space.
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     value = pa.array([b"x" * 64], pa.binary())
     plain = pa.RecordBatch.from_arrays([value], names=["value"])

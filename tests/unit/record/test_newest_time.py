@@ -1,4 +1,4 @@
-"""A maximum timestamp that a producer left out is read from the records, at bounded cost."""
+"""A maximum timestamp that the producer did not set is read from the records, at bounded cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def untimed(value: bytes, codec: int = fmt.CODEC_GZIP) -> memoryview:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_maximum_timestamp_that_is_left_out_is_read_from_the_records(codec: int) -> None:
+def test_missing_maximum_timestamp_is_read_from_the_records(codec: int) -> None:
     sent = untimed(b"value", codec)
     newest_time.fill_in(sent)
     header = read_header(sent)
@@ -30,7 +30,7 @@ def test_a_maximum_timestamp_that_is_left_out_is_read_from_the_records(codec: in
     assert [row.timestamp_ms for row in decode_rows(sent, header)] == [7, 9, 8]
 
 
-def test_a_small_batch_may_not_decompress_to_much_more() -> None:
+def test_small_batch_that_decompresses_beyond_the_limit_is_refused() -> None:
     newest_time.fill_in(untimed(bytes(300_000)))
     bomb = untimed(bytes(400_000))
     assert len(bomb) < 10_000
@@ -39,14 +39,14 @@ def test_a_small_batch_may_not_decompress_to_much_more() -> None:
     assert newest_time.is_left_out(bomb)
 
 
-def test_a_large_batch_may_decompress_to_sixteen_times_its_size() -> None:
+def test_large_batch_may_decompress_to_sixteen_times_its_size() -> None:
     content = bytes(range(256)) * 2000
     sent = untimed(content, fmt.CODEC_NONE)
     newest_time.fill_in(sent)
     assert read_header(sent).max_timestamp == 9
 
 
-def test_a_batch_that_is_damaged_stays_so() -> None:
+def test_damaged_batch_is_not_changed() -> None:
     damaged = untimed(b"value")
     damaged[-1] ^= 1
     before = bytes(damaged)

@@ -59,7 +59,7 @@ def others_encode(name: str, rows: list[Row], codec: int = 0, **fields: int) -> 
         )
         assert added
     out = bytearray(builder.build())
-    # What stands for "no leader epoch" differs; a leader overwrites it.
+    # Clients encode "no leader epoch" differently; a leader overwrites it.
     out[12:16] = b"\xff\xff\xff\xff"
     return out
 
@@ -76,7 +76,7 @@ def others_decode(name: str, buffer: bytearray) -> list[Row]:
 @pytest.mark.parametrize("name", BUILDERS)
 @given(rows=ROWS)
 @settings(max_examples=60, deadline=None)
-def test_the_same_bytes_as_others(name: str, rows: list[Row]) -> None:
+def test_encoder_writes_the_same_bytes_as_other_clients(name: str, rows: list[Row]) -> None:
     ours = encode_rows(rows)
     assert ours == others_encode(name, rows)
     assert decode_rows(ours, batch.read_header(ours)) == rows
@@ -86,7 +86,9 @@ def test_the_same_bytes_as_others(name: str, rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("name", ["aiokafka, Python", "aiokafka, Cython"])
-def test_compressed_batches_of_others_and_theirs_of_ours(name: str, codec: int) -> None:
+def test_logbus_and_other_clients_read_each_others_compressed_batches(
+    name: str, codec: int
+) -> None:
     rows = [Row(i, 1000 + i, b"key", b"some value %d" % i, (("h", b"x"),)) for i in range(500)]
     theirs = others_encode(name, rows, codec)
     header = batch.read_header(theirs)
@@ -96,7 +98,7 @@ def test_compressed_batches_of_others_and_theirs_of_ours(name: str, codec: int) 
     assert others_decode(name, encode_rows(rows, codec=codec)) == rows
 
 
-def test_the_same_header_as_others_for_idempotent_producers() -> None:
+def test_idempotent_producers_batch_has_the_same_header_as_other_clients() -> None:
     rows = [Row(0, 5, b"k", b"v")]
     ours = encode_rows(
         rows,
@@ -115,7 +117,7 @@ def test_the_same_header_as_others_for_idempotent_producers() -> None:
     )
 
 
-def test_gaps_and_bases() -> None:
+def test_offset_gaps_and_base_values_are_encoded() -> None:
     rows = [Row(100, 50, None, b"a"), Row(103, 49, b"", b""), Row(107, 60, b"k", None)]
     buffer = encode_rows(rows, leader_epoch=4)
     header = batch.read_header(buffer)
@@ -124,33 +126,33 @@ def test_gaps_and_bases() -> None:
     assert decode_rows(buffer, header) == rows
 
 
-def test_what_cannot_be_written() -> None:
+def test_batch_without_rows_or_with_equal_offsets_is_refused() -> None:
     with pytest.raises(InvalidRecordError):
         encode_rows([])
     with pytest.raises(InvalidRecordError):
         encode_rows([Row(1, 0, None, None), Row(1, 0, None, None)])
 
 
-def test_log_append_time() -> None:
+def test_log_append_time_applies_to_every_row() -> None:
     buffer = encode_rows([Row(0, 5, None, b"a"), Row(1, 6, None, b"b")])
     header = batch.set_log_append_time(buffer, batch.read_header(buffer), 1234)
     assert [row.timestamp_ms for row in decode_rows(buffer, header)] == [1234, 1234]
 
 
-def test_times_that_wrap() -> None:
+def test_timestamp_deltas_wrap_at_64_bits() -> None:
     rows = [Row(0, -(2**63), None, None), Row(1, 2**63 - 1, None, None), Row(2, -1, None, None)]
     buffer = encode_rows(rows)
     assert decode_rows(buffer, batch.read_header(buffer)) == rows
 
 
-def test_a_control_batch_is_read_here() -> None:
+def test_control_batch_is_decoded() -> None:
     marker = Row(5, 1, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x07")
     buffer = encode_rows([marker], attributes=fmt.ATTRIBUTE_CONTROL)
     header = batch.read_header(buffer)
     assert header.is_control and decode_rows(buffer, header) == [marker]
 
 
-def test_header_keys_that_are_not_utf_8() -> None:
+def test_header_keys_with_invalid_utf_8_get_replacement_characters() -> None:
     buffer = encode_rows([Row(0, 0, None, None, (("ab", b"v"),))])
     position = bytes(buffer).rindex(b"ab")
     buffer[position : position + 2] = b"\xff\xfe"
@@ -158,7 +160,7 @@ def test_header_keys_that_are_not_utf_8() -> None:
     assert rows[0].headers == (("\ufffd\ufffd", b"v"),)
 
 
-def test_every_cut_and_every_longer_length_is_corrupt() -> None:
+def test_every_cut_body_and_every_wrong_length_is_corrupt() -> None:
     buffer = encode_rows([Row(i, i, b"k", b"v" * i, (("h", None),)) for i in range(5)])
     body = bytes(buffer[fmt.HEADER_BYTES :])
     header = batch.read_header(buffer)

@@ -1,4 +1,4 @@
-"""Records found by their zero attributes are those that one finds by walking."""
+"""The scan of record positions finds the same records as a walk from record to record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_lite.errors import CorruptMessageError
 from broker_lite.record import scan
 from broker_lite.record.records import _write_varint
 
-# Contents that are full of bytes which look like lengths and attributes.
+# Contents with many bytes that look like record lengths and attributes.
 CONTENT = st.one_of(
     st.lists(st.sampled_from([0, 12, 14, 16, 40, 128, 129, 200]), min_size=5, max_size=300).map(
         bytes
@@ -32,7 +32,7 @@ def body_of(contents: list[bytes], attributes: int = 0) -> np.ndarray:
 
 @given(st.lists(CONTENT, min_size=1, max_size=50))
 @settings(max_examples=300, deadline=None)
-def test_the_same_as_walking(contents: list[bytes]) -> None:
+def test_scan_finds_the_same_records_as_a_walk(contents: list[bytes]) -> None:
     body = body_of(contents)
     found, ends = scan.find_records(body, len(contents))
     walked, walked_ends = scan._walk(body, len(contents))
@@ -44,14 +44,14 @@ def test_the_same_as_walking(contents: list[bytes]) -> None:
 
 @given(st.lists(CONTENT, min_size=1, max_size=20), st.integers(1, 255))
 @settings(max_examples=50, deadline=None)
-def test_other_attributes(contents: list[bytes], attributes: int) -> None:
+def test_records_with_nonzero_attributes_are_found(contents: list[bytes], attributes: int) -> None:
     body = body_of(contents, attributes)
     _, ends = scan.find_records(body, len(contents))
     assert ends[-1] == len(body)
 
 
-def test_false_trails_that_join_the_true_one_are_not_taken() -> None:
-    # Each content holds a record of its own that ends where the outer one ends.
+def test_candidates_inside_a_record_are_not_taken_as_records() -> None:
+    # Each record's content contains an inner record that ends where the outer record ends.
     inner = bytes([0] * 7)
     content = b"abcd" + bytes([2 * len(inner)]) + inner
     body = body_of([content] * 100)
@@ -63,12 +63,12 @@ def test_false_trails_that_join_the_true_one_are_not_taken() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 9, 11, 1000])
-def test_another_count_is_corrupt(count: int) -> None:
+def test_wrong_record_count_is_corrupt(count: int) -> None:
     with pytest.raises(CorruptMessageError):
         scan.find_records(body_of([b"content"] * 10), count)
 
 
-def test_a_cut_body_is_corrupt() -> None:
+def test_cut_body_is_corrupt() -> None:
     body = body_of([b"content", b"x" * 200])
     for size in range(len(body)):
         with pytest.raises(CorruptMessageError):

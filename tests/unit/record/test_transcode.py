@@ -1,4 +1,4 @@
-"""Rows to columns and back, held to the codecs that go row by row."""
+"""Conversion of rows to columns and back, compared with the codecs that work row by row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODECS = (fmt.CODEC_NONE, fmt.CODEC_GZIP, fmt.CODEC_SNAPPY, fmt.CODEC_LZ4, fmt.C
 
 
 def as_rows(columns: Columns, header: batch.BatchHeader) -> list[Row]:
-    """What a reader makes of columns and their header."""
+    """Return the rows that a reader gets from columns and their header."""
     count = columns.row_count
     nulls = [None] * count
     keys = nulls if columns.key is None else columns.key.to_pylist()
@@ -41,7 +41,9 @@ def as_rows(columns: Columns, header: batch.BatchHeader) -> list[Row]:
 
 
 def stored_columns(columns: Columns, rows: bytearray) -> memoryview:
-    """The columns as a leader stores them: with the offsets and epoch of the rows' batch."""
+    """Return the batch of columns as a leader stores it, with the offsets and epoch of the rows'
+    batch.
+    """
     like = batch.read_header(rows)
     out = arrow.encode(
         columns,
@@ -56,7 +58,7 @@ def stored_columns(columns: Columns, rows: bytearray) -> memoryview:
 
 
 def both_ways(rows: list[Row], **fields: int) -> Columns:
-    """Rows, columns, stored columns and rows again: the same rows, then the same bytes."""
+    """Convert rows to columns, stored columns and rows again; check the rows and the bytes."""
     buffer = encode_rows(rows, leader_epoch=3, **fields)
     header = batch.read_header(buffer)
     columns = rows_to_columns(buffer, header)
@@ -68,7 +70,8 @@ def both_ways(rows: list[Row], **fields: int) -> Columns:
     return columns
 
 
-# Bytes that look like lengths, attributes and ends of records, so that the scan meets false trails.
+# Bytes that look like lengths, attributes and ends of records, so that the scan finds false
+# candidates.
 TRICKY = st.lists(st.sampled_from([0, 0, 1, 12, 14, 20, 64, 128, 130, 255]), max_size=70).map(bytes)
 BYTES = st.one_of(st.none(), st.binary(max_size=150), TRICKY, st.integers(0, 300).map(bytes))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), TRICKY)), max_size=4).map(
@@ -89,7 +92,7 @@ ROWS = st.lists(
 
 @given(raw=ROWS, base=st.integers(0, 2**60), dense=st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_both_ways(raw: list[tuple], base: int, dense: bool) -> None:
+def test_rows_survive_both_conversions(raw: list[tuple], base: int, dense: bool) -> None:
     rows, offset = [], base
     for step, *fields in raw:
         rows.append(Row(offset, *fields))
@@ -99,7 +102,7 @@ def test_both_ways(raw: list[tuple], base: int, dense: bool) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec(codec: int) -> None:
+def test_rows_of_every_codec_are_converted(codec: int) -> None:
     rows = [Row(i, 1000 + i // 3, b"k%d" % i, b"value %d " % i * 20) for i in range(3000)]
     buffer = encode_rows(rows, codec=codec)
     header = batch.read_header(buffer)
@@ -111,7 +114,7 @@ def test_every_codec(codec: int) -> None:
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_compressed_columns_become_plain_rows(compression: arrow.Compression) -> None:
+def test_compressed_columns_become_uncompressed_rows(compression: arrow.Compression) -> None:
     value = pa.array([b"value %d" % i * 9 for i in range(100)])
     stored = arrow.encode(Columns(100, None, value), timestamp_ms=5, compression=compression)
     back = columns_to_rows(stored, batch.read_header(stored))
@@ -130,14 +133,14 @@ def test_producer_fields_and_attributes_are_kept() -> None:
     )
 
 
-def test_what_is_the_same_in_every_row_is_left_out() -> None:
+def test_columns_with_one_value_in_every_row_are_omitted() -> None:
     columns = both_ways([Row(i, 9, None, None) for i in range(5)])
     assert columns == Columns(5, None, None)
     columns = both_ways([Row(i, 9, b"", b"v") for i in range(5)])
     assert columns.key is not None and columns.timestamp is None and columns.headers is None
 
 
-def test_log_append_time() -> None:
+def test_log_append_time_is_the_timestamp_of_every_row() -> None:
     buffer = encode_rows([Row(0, 5, None, b"a"), Row(1, 7, None, b"b")])
     header = batch.set_log_append_time(buffer, batch.read_header(buffer), 1234)
     columns = rows_to_columns(buffer, header)
@@ -151,7 +154,7 @@ def test_log_append_time() -> None:
     assert [row.timestamp_ms for row in decode_rows(back, batch.read_header(back))] == [1234] * 2
 
 
-def test_a_control_batch_has_no_rows() -> None:
+def test_control_batch_has_no_rows() -> None:
     marker = Row(5, 1, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x07")
     buffer = encode_rows([marker], attributes=fmt.ATTRIBUTE_CONTROL)
     header = batch.read_header(buffer)
@@ -159,7 +162,7 @@ def test_a_control_batch_has_no_rows() -> None:
     assert header.next_offset == 6
 
 
-def test_an_emptied_batch_has_no_rows_but_keeps_its_offsets() -> None:
+def test_batch_emptied_by_compaction_keeps_its_offsets() -> None:
     buffer = encode_rows([Row(5, 1, b"k", b"v"), Row(9, 1, b"k", b"v")])
     del buffer[fmt.HEADER_BYTES :]
     fields = batch.read_header(buffer)._replace(length=49, record_count=0)
@@ -169,13 +172,13 @@ def test_an_emptied_batch_has_no_rows_but_keeps_its_offsets() -> None:
     assert header.next_offset == 10
 
 
-def test_records_with_many_headers() -> None:
+def test_records_with_many_headers_are_converted() -> None:
     many = tuple((f"h{i}", None if i % 7 == 0 else b"v%d" % i) for i in range(300))
     few = (("x", b"y"),)
     both_ways([Row(0, 0, b"k", b"v", many), Row(1, 0, None, None, few), Row(2, 0, b"", b"", many)])
 
 
-def test_header_keys_that_are_not_utf_8() -> None:
+def test_header_keys_with_invalid_utf_8_get_replacement_characters() -> None:
     rows = [Row(0, 0, None, None, (("ab", b"v"),)), Row(1, 0, None, None, (("cd", None),))]
     buffer = encode_rows(rows)
     position = bytes(buffer).rindex(b"ab")
@@ -186,12 +189,12 @@ def test_header_keys_that_are_not_utf_8() -> None:
     assert as_rows(columns, header) == decode_rows(buffer, header)
 
 
-def test_a_log_of_logs_leaves_the_scan_on_the_outer_trail() -> None:
+def test_records_that_contain_batches_are_not_split() -> None:
     inner = bytes(encode_rows([Row(i, i, b"k", b"inner value %d" % i) for i in range(50)]))
     both_ways([Row(i, i, inner, inner) for i in range(20)])
 
 
-def test_attributes_that_kafka_does_not_define_are_walked(
+def test_records_with_undefined_attributes_are_walked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [Row(i, i, b"k", b"v" * 70) for i in range(3)]
@@ -206,14 +209,14 @@ def test_attributes_that_kafka_does_not_define_are_walked(
     assert len(walks) == 1
 
 
-def test_millions_of_zeros_are_walked() -> None:
+def test_body_with_millions_of_zeros_is_walked() -> None:
     rows = [Row(i, 0, None, bytes(1 << 20)) for i in range(5)]
     buffer = encode_rows(rows, codec=fmt.CODEC_ZSTD)
     header = batch.read_header(buffer)
     assert as_rows(rows_to_columns(buffer, header), header) == rows
 
 
-def test_lengths_that_lie() -> None:
+def test_wrong_length_gives_the_result_of_the_row_decoder() -> None:
     rows = [Row(i, i, b"key", b"value", (("h", b"x"),)) for i in range(4)]
     plain = encode_rows(rows)
     for position in range(fmt.HEADER_BYTES, len(plain)):
@@ -231,7 +234,7 @@ def test_lengths_that_lie() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 1 << 20])
-def test_counts_that_lie(count: int) -> None:
+def test_wrong_record_count_is_corrupt(count: int) -> None:
     buffer = encode_rows([Row(i, i, b"key", b"value") for i in range(4)])
     fields = batch.read_header(buffer)._replace(record_count=count)
     fmt.HEADER.pack_into(buffer, 0, *fields)
@@ -239,7 +242,7 @@ def test_counts_that_lie(count: int) -> None:
         rows_to_columns(buffer, batch.read_header(buffer))
 
 
-def test_an_unknown_codec() -> None:
+def test_unknown_codec_is_refused() -> None:
     buffer = encode_rows([Row(0, 0, None, b"v")])
     fmt.HEADER.pack_into(buffer, 0, *batch.read_header(buffer)._replace(attributes=6))
     with pytest.raises(UnsupportedCompressionTypeError):
@@ -249,7 +252,7 @@ def test_an_unknown_codec() -> None:
 def in_a_log(
     groups: list[list[Row]], codecs: list[int], gaps: list[int]
 ) -> list[tuple[bytearray, batch.BatchHeader]]:
-    """Batches of rows, one after the other, with so many offsets left out behind each."""
+    """Return consecutive batches of rows, with ``gaps[i]`` missing offsets after batch i."""
     found, base = [], 1 << 40
     for rows, codec, gap in zip(groups, codecs, gaps):
         moved = [row._replace(offset=row.offset - rows[0].offset + base) for row in rows]
@@ -267,7 +270,7 @@ def in_a_log(
     st.lists(st.sampled_from(CODECS), min_size=6, max_size=6),
     st.lists(st.sampled_from([0, 0, 3]), min_size=6, max_size=6),
 )
-def test_joined_batches_have_the_rows_of_each(
+def test_joined_batches_have_all_rows(
     raw: list[list[tuple]], codecs: list[int], gaps: list[int]
 ) -> None:
     groups = []
@@ -283,7 +286,7 @@ def test_joined_batches_have_the_rows_of_each(
     assert header.record_count == columns.row_count == sum(map(len, groups))
 
 
-def test_only_so_much_is_joined_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_joined_up_to_the_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(0, 5, None, b"x" * 100)]
     batches = in_a_log([rows] * 5, [0] * 5, [0] * 5)
     monkeypatch.setattr(transcode, "JOINED_BYTES", 250)
@@ -302,8 +305,8 @@ def test_only_so_much_is_joined_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     ids=str,
 )
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_lie_in_any_of_joined_batches_is_met(which: int, lies: dict[str, int]) -> None:
-    """Counts that are wrong may not be made up for by a neighbour."""
+def test_wrong_count_in_any_joined_batch_is_corrupt(which: int, lies: dict[str, int]) -> None:
+    """A wrong count must not be compensated by the next batch."""
     rows = [Row(0, 5, b"k", b"v"), Row(1, 6, None, b"w")]
     batches = in_a_log([rows] * 3, [0] * 3, [0] * 3)
     buffer, header = batches[which]

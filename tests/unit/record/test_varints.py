@@ -1,4 +1,4 @@
-"""Varints in arrays against varints one by one."""
+"""The array functions for varints agree with the functions for a single varint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EDGES = [0, -1, 1, 63, 64, -64, -65, 8191, 8192, -8192, -8193, 2**31, 2**63 - 1,
 
 
 def plain(values: list[int]) -> tuple[bytes, list[int]]:
-    """All values one after the other, and where each begins."""
+    """Return the encoded values one after another, and the start of each."""
     out, starts = bytearray(), []
     for value in values:
         starts.append(len(out))
@@ -24,7 +24,7 @@ def plain(values: list[int]) -> tuple[bytes, list[int]]:
 
 
 @given(st.lists(st.one_of(st.sampled_from(EDGES), INT64, st.integers(-70, 70)), min_size=1))
-def test_both_ways(values: list[int]) -> None:
+def test_values_survive_encoding_and_decoding(values: list[int]) -> None:
     data, starts = plain(values)
     body = np.frombuffer(data, np.uint8)
     decoded, after = varints.decode(body, np.array(starts, np.int64))
@@ -34,7 +34,7 @@ def test_both_ways(values: list[int]) -> None:
     assert b"".join(bytes(row[:width]) for row, width in zip(matrix, widths)) == data
 
 
-def test_a_varint_at_the_end_that_goes_on_is_read_past_it_or_refused() -> None:
+def test_varint_cut_at_the_end_is_refused_or_ends_past_the_body() -> None:
     body = np.frombuffer(b"\x00\x80", np.uint8)
     with pytest.raises(CorruptMessageError):
         varints.decode(body, np.array([1], np.int64))
@@ -43,7 +43,7 @@ def test_a_varint_at_the_end_that_goes_on_is_read_past_it_or_refused() -> None:
     assert after[0] > len(body)
 
 
-def test_more_than_64_bits_are_refused_as_one_by_one() -> None:
+def test_varint_of_more_than_64_bits_is_refused() -> None:
     data = b"\xff" * 9 + b"\x02"
     with pytest.raises(CorruptMessageError):
         varints.decode(np.frombuffer(data, np.uint8), np.array([0], np.int64))

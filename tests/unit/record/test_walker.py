@@ -1,9 +1,9 @@
-"""The batch walker over logs by hand: offsets, epochs, gaps, void batches, cut ends."""
+"""The batch walker over hand-made logs: offsets, epochs, gaps, void batches, cut ends."""
 
 from __future__ import annotations
 
-import hand_made_log as by_hand
 import pytest
+from support import hand_made_log as by_hand
 
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
@@ -18,7 +18,7 @@ def walked(batches: list[bytes], policy: WalkPolicy = OWN_LOG, offset: int = 0) 
 
 
 def bad(batches: list[bytes], walker: BatchWalker) -> tuple[list[int], BadBatch]:
-    """The base offsets of the good batches, and what is wrong behind them."""
+    """Return the base offsets of the valid batches, and the error after them."""
     good: list[int] = []
     with pytest.raises(BadBatch) as caught:
         good.extend(each.header.base_offset for each in walker.walk(b"".join(batches)))
@@ -26,12 +26,12 @@ def bad(batches: list[bytes], walker: BatchWalker) -> tuple[list[int], BadBatch]
 
 
 def row_batches(batches: list[bytes]) -> list[int]:
-    """Base offsets of the batches that have rows, visible to readers or not."""
+    """Return the base offsets of the batches that have rows, including void batches."""
     headers = [read_header(each) for each in batches]
     return [h.base_offset for h in headers if h.record_count and not h.is_control]
 
 
-def test_walker_moves_by_the_last_offset_delta() -> None:
+def test_walker_advances_by_the_last_offset_delta() -> None:
     batches = by_hand.contiguous()
     walker = BatchWalker(OWN_LOG, 0)
     found = list(walker.walk(b"".join(batches)))
@@ -42,7 +42,7 @@ def test_walker_moves_by_the_last_offset_delta() -> None:
     assert (walker.offset, walker.position) == (by_hand.END, sum(map(len, batches)))
 
 
-def test_control_and_empty_batches_are_void_whatever_is_aborted() -> None:
+def test_control_and_empty_batches_are_void() -> None:
     batches = by_hand.contiguous()
     seen = [each.header.base_offset for each in walked(batches) if not each.is_void]
     assert seen == row_batches(batches)
@@ -57,7 +57,7 @@ def test_batches_of_aborted_transactions_are_void(policy: WalkPolicy) -> None:
     assert len(found) == len(batches)
 
 
-def test_an_aborted_producer_without_transaction_is_seen() -> None:
+def test_plain_batch_of_an_aborted_producer_is_not_void() -> None:
     batches = [by_hand.rows([0], pid=1), by_hand.rows([1]), by_hand.rows([2], pid=1)]
     plain = bytearray(batches[2])
     batches[2] = by_hand.finished(plain, 2, 3, attributes=0)
@@ -65,20 +65,20 @@ def test_an_aborted_producer_without_transaction_is_seen() -> None:
     assert [each.is_void for each in found] == [True, False, False]
 
 
-def test_a_walk_that_starts_inside_an_aborted_transaction_skips_its_rest() -> None:
+def test_walk_that_starts_inside_an_aborted_transaction_skips_its_rest() -> None:
     batches = by_hand.contiguous()[6:]
     found = walked(batches, OWN_LOG._replace(aborted=by_hand.ABORTED), 18)
     assert [each.header.base_offset for each in found if not each.is_void][:2] == [24, 32]
 
 
-def test_aborted_transactions_stay_known_from_buffer_to_buffer() -> None:
+def test_aborted_transaction_continues_in_the_next_buffer() -> None:
     whole = walked(by_hand.contiguous(), OWN_LOG._replace(aborted=by_hand.ABORTED))
     walker = BatchWalker(OWN_LOG._replace(aborted=by_hand.ABORTED), 0)
     single = [each for data in by_hand.contiguous() for each in walker.walk(data)]
     assert [each.is_void for each in single] == [each.is_void for each in whole]
 
 
-def test_a_damaged_abort_marker_ends_the_walk() -> None:
+def test_damaged_abort_marker_ends_the_walk() -> None:
     batches = by_hand.contiguous()
     torn = bytearray(batches[7])
     torn[-3] ^= 1
@@ -89,7 +89,7 @@ def test_a_damaged_abort_marker_ends_the_walk() -> None:
     assert walker.offset == 19
 
 
-def test_a_gap_is_corruption_in_our_log_and_allowed_in_kafkas() -> None:
+def test_offset_gap_is_corruption_in_a_logbus_log_and_allowed_in_a_kafka_log() -> None:
     batches = by_hand.with_gaps()
     good, error = bad(batches, BatchWalker(OWN_LOG, 0))
     assert (good[-1], error.offset) == (20, 21)
@@ -100,20 +100,20 @@ def test_a_gap_is_corruption_in_our_log_and_allowed_in_kafkas() -> None:
 
 
 @pytest.mark.parametrize("policy", [OWN_LOG, KAFKA_LOG])
-def test_offsets_never_go_back(policy: WalkPolicy) -> None:
+def test_batch_with_a_lower_offset_is_corrupt(policy: WalkPolicy) -> None:
     batches = [by_hand.rows([0, 1]), by_hand.rows([1, 2])]
     good, error = bad(batches, BatchWalker(policy, 0))
     assert (good, error.offset) == ([0], 2)
 
 
-def test_a_batch_before_the_offset_is_passed_in_a_kafka_log_only() -> None:
+def test_batch_before_the_offset_is_skipped_only_in_a_kafka_log() -> None:
     batches = by_hand.contiguous()[:3]
     found = walked(batches, KAFKA_LOG, 5)
     assert [each.header.base_offset for each in found] == [3, 11]
     assert bad(batches, BatchWalker(OWN_LOG, 5))[1].position == 0
 
 
-def test_the_first_batch_may_hold_the_offset_unless_it_is_a_boundary() -> None:
+def test_first_batch_may_contain_the_offset_unless_it_is_a_boundary() -> None:
     batches = by_hand.contiguous()[1:3]
     assert len(walked(batches, OWN_LOG, 8)) == 2
     assert bad(batches, BatchWalker(OWN_LOG, 8, at_boundary=True))[0] == []
@@ -130,7 +130,7 @@ def test_leader_epochs_neither_fall_nor_exceed_the_leaders() -> None:
     assert len(walked(batches, OWN_LOG._replace(orders_epochs=False))) == 3
 
 
-def test_a_wrong_checksum_is_found_where_the_policy_says_so() -> None:
+def test_wrong_checksum_is_found_only_if_the_policy_checks_it() -> None:
     batches = [by_hand.rows([0]), by_hand.rows([1]), by_hand.rows([2])]
     batches[1] = batches[1][:-2] + b"xx"
     assert len(walked(batches)) == 3
@@ -138,7 +138,7 @@ def test_a_wrong_checksum_is_found_where_the_policy_says_so() -> None:
     assert good == [0] and error.header is not None and error.header.base_offset == 1
 
 
-def test_a_batch_that_the_buffer_cuts_is_asked_for_whole() -> None:
+def test_batch_cut_by_the_buffer_is_reported_with_its_size() -> None:
     first, second = by_hand.rows([0]), by_hand.rows([1], size=1000)
     walker = BatchWalker(OWN_LOG, 0)
     assert len(list(walker.walk(first + second[:-1]))) == 1
@@ -147,7 +147,7 @@ def test_a_batch_that_the_buffer_cuts_is_asked_for_whole() -> None:
     assert len(list(walker.walk(second))) == 1 and walker.offset == 2
 
 
-def test_headers_are_walked_without_their_bodies() -> None:
+def test_headers_are_walked_without_bodies() -> None:
     batches = by_hand.contiguous(size=500)
     walker = BatchWalker(OWN_LOG, 0)
     data = b"".join(batches)
@@ -157,7 +157,7 @@ def test_headers_are_walked_without_their_bodies() -> None:
     assert walker.position == start + len(batches[1])
 
 
-def test_a_batch_beyond_the_end_is_cut() -> None:
+def test_batch_beyond_the_end_is_a_cut_batch() -> None:
     data = by_hand.rows([0])
     walker = BatchWalker(OWN_LOG, 0, position=7, end=7 + len(data) - 1)
     good, error = bad([data], walker)

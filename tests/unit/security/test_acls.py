@@ -1,4 +1,4 @@
-"""ACLs as values: what may be stored, and what filters select."""
+"""ACLs as values: valid ACLs, and the selection of filters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def test_valid_acl_is_taken(acl: Acl) -> None:
         (Acl(LITERAL._replace(name="a\nb"), ENTRY), "control characters"),
         (Acl(LITERAL._replace(type=PatternType.MATCH), ENTRY), "use LITERAL or PREFIXED"),
         (Acl(LITERAL._replace(kind=ResourceKind.ANY), ENTRY), "kind ANY"),
-        (Acl(LITERAL._replace(kind=ResourceKind.CLUSTER), ENTRY), "'kafka-cluster', literally"),
+        (
+            Acl(LITERAL._replace(kind=ResourceKind.CLUSTER), ENTRY),
+            "needs the literal name 'kafka-cluster'",
+        ),
         (Acl(LITERAL, ENTRY._replace(principal="alice")), "form User:name"),
         (Acl(LITERAL, ENTRY._replace(principal="Group:admins")), "form User:name"),
         (Acl(LITERAL, ENTRY._replace(principal="User:" + "x" * 2000)), "longer than 1024"),
@@ -75,7 +78,9 @@ def test_acl_that_could_never_apply_is_refused(acl: Acl, words: str) -> None:
         (AclFilter(host="10.0.0.1"), set()),
     ],
 )  # fmt: skip
-def test_filter_selects(acl_filter: AclFilter, selected: set[Pattern]) -> None:
+def test_acl_filter_selects_matching_patterns(
+    acl_filter: AclFilter, selected: set[Pattern]
+) -> None:
     patterns = (LITERAL, PREFIX, ALL_TOPICS, GROUP)
     found = {pattern for pattern in patterns if acl_filter.selects(Acl(pattern, ENTRY))}
     assert found == selected

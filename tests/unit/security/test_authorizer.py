@@ -1,4 +1,4 @@
-"""Decisions over ACLs, against a reference that reads every entry for every question."""
+"""Decisions over ACLs, compared with a reference that reads every entry for every decision."""
 
 from __future__ import annotations
 

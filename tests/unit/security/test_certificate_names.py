@@ -28,7 +28,8 @@ def test_rules_map_a_name(rules: str, expected: str) -> None:
 
 
 def test_a_pattern_must_match_the_whole_name() -> None:
-    """A pattern found inside a longer name would let its owner pose as another user."""
+    """If a pattern could match part of a name, the owner of a longer name could pose as another
+    user."""
     rules = parse_rules("RULE:CN=(admin)/$1/")
     assert principal_of("CN=admin", rules) == "User:admin"
     with pytest.raises(SaslAuthenticationError, match="no rule"):

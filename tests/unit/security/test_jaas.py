@@ -1,4 +1,4 @@
-"""Texts of ``sasl.jaas.config``: those that Kafka's users write, and those that must not run."""
+"""Texts of ``sasl.jaas.config``: the forms of Kafka's documentation, and refused modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ SECRET = "s3cr3t-canary"
          'clientId="i" scope="s";', "OAUTHBEARER", {"clientId": "i", "scope": "s"}),
     ],
 )  # fmt: skip
-def test_logins_are_read(text: str, family: str, options: dict[str, str]) -> None:
+def test_jaas_text_of_each_login_module_is_parsed(
+    text: str, family: str, options: dict[str, str]
+) -> None:
     assert parse_jaas(text) == (family, options)
 
 

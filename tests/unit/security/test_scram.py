@@ -38,7 +38,7 @@ def log_in(login: ScramLogin, client: ScramClient) -> None:
     client.verify(login.finish(client.final(login.challenge(client.first()))))
 
 
-def test_example_of_rfc_7677() -> None:
+def test_login_equals_the_example_of_rfc_7677() -> None:
     client = ScramClient(SHA_256, "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
     assert client.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     final = client.final(
@@ -101,7 +101,7 @@ def test_salt_of_an_unknown_user_is_stable_and_differs_between_users() -> None:
 
 
 def test_proof_of_another_nonce_is_refused() -> None:
-    """CVE-2024-56128: a server that does not check the final nonce takes replayed proofs."""
+    """CVE-2024-56128: a server that does not check the final nonce accepts replayed proofs."""
     client = ScramClient(SHA_256, "alice", "new", "n1")
     first_login = login_of("new")
     proof = client.final(first_login.challenge(client.first()))
@@ -112,7 +112,8 @@ def test_proof_of_another_nonce_is_refused() -> None:
 
 
 def test_keys_of_an_unknown_user_do_not_log_in() -> None:
-    """An unknown user's stored key is known (zero bytes), so a client could try to fit it."""
+    """The stored key of unknown users is public (zero bytes), so a client could compute a matching
+    proof."""
     salt = login_of("new").challenge(b"n,,n=trudy,r=n1").split(b",")[1][2:]
     keys = ScramKeys(SHA_256, base64.b64decode(salt), 8192, bytes(32), bytes(32))
     with pytest.raises(SaslAuthenticationError):
@@ -186,7 +187,7 @@ def test_client_refuses_a_server_without_the_keys() -> None:
         client.verify(b"e=unknown-user")
 
 
-def test_keys_of_a_former_password_say_so() -> None:
+def test_login_with_keys_of_an_old_password_names_the_cause() -> None:
     keys = derive_keys(SHA_256, "p", bytes(16), 4096)
     with pytest.raises(SaslAuthenticationError, match="has changed"):
         ScramClient(SHA_256, "alice", keys, "n1").final(b"r=n1x,s=AAAA,i=4096")

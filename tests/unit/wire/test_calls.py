@@ -16,7 +16,7 @@ import kafka.protocol.sasl as kafka_sasl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_samples import message, plain
+from support.wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_EPOCH, NO_PRODUCER, NO_TIMESTAMP, NULL_TOPIC_ID
@@ -42,6 +42,7 @@ from broker_lite.wire.calls import (
     members,
     offsets,
     producers,
+    quotas,
     replicas,
     sasl,
     sinks,
@@ -727,6 +728,8 @@ def test_every_client_call_has_a_test() -> None:
         acls.DescribeAclsRequest,
         acls.CreateAclsRequest,
         acls.DeleteAclsRequest,
+        quotas.DescribeClientQuotasRequest,
+        quotas.AlterClientQuotasRequest,
         envelope.EnvelopeRequest,
         broker_transactions.WriteTxnMarkersRequest,
         offsets.OffsetsForBytesRequest,

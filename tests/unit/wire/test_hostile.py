@@ -8,7 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from wire_samples import message
+from support.wire_samples import message
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import fetch, produce, tables

@@ -9,7 +9,7 @@ import kafka.protocol.producer as producer
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_samples import id_text, message, plain
+from support.wire_samples import id_text, message, plain
 
 from broker_lite.errors import LogbusError, ProtocolError
 from broker_lite.model import NULL_TOPIC_ID

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from client_programs import names
+from support.client_programs import names
 
 import broker_lite.wire
 from broker_lite.wire.api import VERSIONS, ApiKey

@@ -16,7 +16,7 @@ import kafka.protocol.old.list_offsets as old_list_offsets
 import kafka.protocol.old.offset_for_leader_epoch as old_epochs
 import kafka.protocol.old.produce as old_produce
 import pytest
-from wire_samples import message, plain
+from support.wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import refusals

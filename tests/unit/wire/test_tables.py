@@ -11,7 +11,7 @@ import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
 import kafka.protocol.sasl as sasl
 import pytest
-from wire_samples import message, plain
+from support.wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.model import PartitionKey
@@ -274,7 +274,7 @@ def test_logbus_apis_round_trip(request_: Any, response: Any) -> None:
     assert reader.left == 0
 
 
-def test_answer_to_a_broker_names_the_transaction_and_the_coordinators_epoch() -> None:
+def test_add_offsets_to_txn_answers_a_broker_with_transaction_and_coordinator_epoch() -> None:
     response = AddGroupResponse(0, 12, 5, 7)
     octets = tables.encode(ApiKey.ADD_OFFSETS_TO_TXN, 4, 5, response)
     _, reader = read_response_header(memoryview(octets)[4:], ApiKey.ADD_OFFSETS_TO_TXN, 4)

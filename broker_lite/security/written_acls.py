@@ -1,0 +1,73 @@
+"""ACLs in words, as the command line and the console write and show them. Pure.
+
+An ACL has seven words: principal, permission, operation, resource, name, pattern and host. They are
+the names of ``acls``'s enumerations in lower case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker_lite.errors import InvalidRequestError
+from broker_lite.security.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    Acl,
+    AclFilter,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceKind,
+    canonical_host,
+    check_acl,
+)
+
+OPERATION_WORDS = tuple(each.name.lower() for each in Operation if each is not Operation.ANY)
+
+
+def principal_of(user: str) -> str:
+    """Return the principal of a user; ``User:`` may be left out."""
+    return user if ":" in user else f"User:{user}"
+
+
+def acl_of_words(words: Mapping[str, str]) -> Acl:
+    """Return a checked ACL. The cluster needs no name, and ``host`` is any host by default.
+
+    Raises InvalidRequestError for a word that its enumeration does not have, and for an ACL that
+    may not be stored (``check_acl``).
+    """
+    try:
+        kind = ResourceKind[words.get("resource", "").upper()]
+        pattern_type = PatternType[words.get("pattern", "").upper()]
+        operation = Operation[words.get("operation", "").upper()]
+        permission = Permission[words.get("permission", "").upper()]
+    except KeyError as error:
+        raise InvalidRequestError(f"an ACL cannot have {error}; see: logbus acl add -h") from None
+    name = CLUSTER_NAME if kind is ResourceKind.CLUSTER else words.get("name", "").strip()
+    host = canonical_host(words.get("host", WILDCARD).strip())
+    principal = principal_of(words.get("principal", "").strip())
+    acl = Acl(Pattern(kind, pattern_type, name), Entry(principal, host, operation, permission))
+    check_acl(acl)
+    return acl
+
+
+def words_of(acl: Acl) -> dict[str, str]:
+    """Return the words of an ACL."""
+    (kind, pattern_type, name), (principal, host, operation, permission) = acl
+    return {
+        "principal": principal,
+        "permission": permission.name.lower(),
+        "operation": operation.name.lower(),
+        "resource": kind.name.lower(),
+        "name": name,
+        "pattern": pattern_type.name.lower(),
+        "host": host,
+    }
+
+
+def filter_of(acl: Acl) -> AclFilter:
+    """Return the filter that selects this ACL alone."""
+    pattern, entry = acl
+    return AclFilter(*pattern, entry.principal, entry.host, entry.operation, entry.permission)

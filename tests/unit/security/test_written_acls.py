@@ -1,0 +1,55 @@
+"""ACLs in words: there and back, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.errors import InvalidRequestError
+from broker_lite.security.acls import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    Acl,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceKind,
+)
+from broker_lite.security.written_acls import acl_of_words, filter_of, words_of
+
+WORDS = {"permission": "allow", "operation": "read", "resource": "topic", "pattern": "literal"}
+
+
+def test_every_acl_round_trips_through_its_words() -> None:
+    found = [
+        Acl(
+            Pattern(kind, pattern, CLUSTER_NAME if kind is ResourceKind.CLUSTER else "a.b"),
+            Entry("User:alice", host, operation, permission),
+        )
+        for kind, operations in OPERATIONS.items()
+        for operation in (Operation.ALL, *operations)
+        for pattern in (PatternType.LITERAL, PatternType.PREFIXED)
+        if (kind, pattern) != (ResourceKind.CLUSTER, PatternType.PREFIXED)
+        for permission in (Permission.ALLOW, Permission.DENY)
+        for host in ("*", "::1")
+    ]
+    for acl in found:
+        assert acl_of_words(words_of(acl)) == acl
+        assert [other for other in found if filter_of(acl).selects(other)] == [acl]
+
+
+def test_omitted_acl_words_get_defaults() -> None:
+    acl = acl_of_words({**WORDS, "principal": " alice ", "name": "t", "host": "[::0:1]"})
+    assert acl.entry.principal == "User:alice" and acl.entry.host == "::1"
+    cluster = {**WORDS, "resource": "cluster", "operation": "Alter", "principal": "User:a"}
+    assert acl_of_words(cluster).pattern.name == CLUSTER_NAME
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"operation": "fly"}, {"resource": ""}, {"name": ""}, {"host": "web-1"}, {"pattern": "any"}],
+)
+def test_invalid_acl_words_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequestError):
+        acl_of_words({**WORDS, "principal": "alice", "name": "t", **wrong})
