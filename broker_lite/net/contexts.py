@@ -7,11 +7,14 @@ never pickled.
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+import stat
 from functools import lru_cache
 
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.listeners import TlsSettings
+from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError, LogbusError, NetworkError, TlsError
 from broker_lite.model import Endpoint
 
@@ -40,15 +43,23 @@ def _version(path: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=16)
 def _client_context(
-    security: ClientSecurity, versions: tuple[tuple[int, int], ...]
+    security: ClientSecurity, file_versions: tuple[tuple[int, int], ...]
 ) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Brokers choose the version: other brokers than logbus may lack TLS 1.3.
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    versions = [VERSIONS[version] for version in security.versions]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.check_hostname = security.checks_host_name
     if security.ca_location:
         trust(context, security.ca_location, "ssl.ca.location")
-    else:
+    if security.ca_certificates:
+        try:
+            context.load_verify_locations(cadata=security.ca_certificates)
+        except (ssl.SSLError, ValueError):
+            raise InvalidConfigError(
+                "ssl.truststore.certificates is no PEM text of CA certificates: "
+                "-----BEGIN CERTIFICATE----- …"
+            ) from None
+    if not security.ca_location and not security.ca_certificates:
         context.load_default_certs()
     if security.certificate_location:
         load_certificate(
@@ -57,8 +68,24 @@ def _client_context(
             security.key_location,
             "ssl.certificate.location",
             "ssl.key.location",
+            password=security.key_password,
         )
     return context
+
+
+def certificate_end(endpoint: Endpoint, security: ClientSecurity, timeout_s: float) -> float:
+    """Return when a broker's certificate ends, in seconds since the epoch. Blocking.
+
+    Raises OSError for a failed connection or handshake, and InvalidConfigError.
+    """
+    context = client_context(security)
+    with (
+        socket.create_connection(endpoint, timeout_s) as sock,
+        context.wrap_socket(sock, server_hostname=endpoint.host) as wrapped,
+    ):
+        certificate = wrapped.getpeercert()
+        assert certificate is not None
+        return ssl.cert_time_to_seconds(str(certificate["notAfter"]))
 
 
 def trust(context: ssl.SSLContext, path: str, setting: str) -> None:
@@ -78,11 +105,19 @@ def trust(context: ssl.SSLContext, path: str, setting: str) -> None:
 
 
 def load_certificate(
-    context: ssl.SSLContext, certificate: str, key: str, setting: str, key_setting: str
+    context: ssl.SSLContext,
+    certificate: str,
+    key: str,
+    setting: str,
+    key_setting: str,
+    *,
+    password: Secret | None = None,
 ) -> None:
     """Load a certificate chain and its private key. Raises InvalidConfigError."""
 
-    def no_password() -> str:
+    def key_password() -> str:
+        if password is not None:
+            return password.reveal()
         raise InvalidConfigError(
             f"{key_setting}={key or certificate}: the key is encrypted; name a file with the "
             "decrypted key, readable by its owner only"
@@ -92,10 +127,18 @@ def load_certificate(
         if path and not os.access(path, os.R_OK):
             why = "cannot be read" if os.path.exists(path) else "does not exist"
             raise InvalidConfigError(f"{name}={path}: the file {why}")
+    if os.stat(key or certificate).st_mode & stat.S_IRWXO:
+        raise InvalidConfigError(
+            f"{key_setting if key else setting}={key or certificate}: other users may read the "
+            f"private key; run: chmod 600 {key or certificate}"
+        )
     try:
-        context.load_cert_chain(certificate, key or None, no_password)
+        context.load_cert_chain(certificate, key or None, key_password)
     except ssl.SSLError as error:
         why = "is not the key of the certificate" if "MISMATCH" in str(error) else "is unusable"
+        if password is not None and "MISMATCH" not in str(error):
+            # OpenSSL gives a wrong password no reason of its own.
+            why = "is unusable, or ssl.key.password is wrong,"
         raise InvalidConfigError(
             f"{key_setting}={key or certificate}: the private key {why} in "
             f"{setting}={certificate} ({error.reason or error}); give PEM files of one pair"

@@ -30,9 +30,9 @@ def early_end(endpoint: Endpoint, security: ClientSecurity) -> NetworkError:
     """
     cure = ""
     if not security.is_tls:
-        cure = "; if the listener has TLS, set security.protocol to SSL or SASL_SSL"
+        cure = "; if the listener has TLS, set security.protocol to SSL, with logins to SASL_SSL"
         if not security.demands_login:
-            cure += ", and if it demands a login, to SASL_PLAINTEXT"
+            cure += "; if it has logins without TLS, to SASL_PLAINTEXT"
     elif not security.demands_login:
         cure = "; if the listener demands a login, set security.protocol=SASL_SSL"
     return NetworkError(f"{endpoint} closed the connection before its first answer{cure}")

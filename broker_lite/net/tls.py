@@ -3,14 +3,16 @@
 ``ssl.SSLSocket`` wraps the raw socket, so selectors watch the same descriptor. Four properties of
 OpenSSL and Python shape this module:
 
-- A call that would block raises an ``SSLError``, and may wait for the other direction. Here it
-  raises BlockingIOError, and ``wants_write`` names the direction.
+- A call that would block raises an ``SSLError``; a read may have to wait until the socket is
+  writable, and a write until it is readable. This module raises BlockingIOError instead, and
+  ``wants_write`` names the direction.
 - One receive returns at most one record (16 KiB). ``read_into`` repeats it. Bytes that were
   decrypted but not returned (``pending``) make no selector report the socket.
 - A send that would block must be repeated with the same bytes, and never reports a part of them.
   ``write`` passes at most 64 KiB at a time.
-- A wrapped socket whose peer has left may skip the handshake and return plain text
-  (CVE-2023-40217). No read or write before ``do_handshake`` has returned; never ``unwrap``.
+- A wrapped socket whose peer has closed the connection may skip the handshake and return plain text
+  (CVE-2023-40217). This module therefore never reads or writes before ``do_handshake`` has
+  returned, and never calls ``unwrap``.
 """
 
 from __future__ import annotations
@@ -57,9 +59,11 @@ class TlsTransport:
         self.is_handshaking = True
         self.wants_write = not server_side
         self._unsent: Buffer | None = None
-        """The bytes that the next send must repeat."""
+        """The bytes of a blocked send, which the next send must repeat."""
         self._failed: OSError | None = None
-        """The error that followed the bytes of the last ``read_into``."""
+        """The error that occurred after the bytes of the last ``read_into``; the next call raises
+        it.
+        """
 
     def handshake(self) -> None:
         try:
@@ -94,7 +98,8 @@ class TlsTransport:
                 if self._blocks and not self._socket.pending():
                     break
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            # Frames have lengths: an end without close_notify cannot hide a lost byte.
+            # Treat it as the end of the stream: frames have lengths, so an end without close_notify
+            # cannot hide lost bytes.
             return filled
         except ssl.SSLWantReadError:
             if not filled:
@@ -148,7 +153,7 @@ class TlsTransport:
             try:
                 sent += self._send()
             except BlockingIOError:
-                # Another connection reads into the buffer before the bytes can be sent again.
+                # Copy the unsent bytes: another connection may overwrite the shared buffer.
                 self._unsent = bytes(self._unsent)
                 if not sent:
                     raise
@@ -208,7 +213,7 @@ class TlsTransport:
         Unread bytes would make the kernel reset the connection, which discards the alert.
         """
         with contextlib.suppress(OSError):
-            # The method of the class reads the socket itself, without TLS.
+            # ``socket.socket.recv`` reads the raw socket, without TLS.
             socket.socket.recv(self._socket, SEND_BYTES)
         self.close()
 

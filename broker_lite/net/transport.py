@@ -26,7 +26,9 @@ class Transport(Protocol):
 
     @property
     def pending(self) -> int:
-        """Received bytes that no selector reports: read again before waiting for the socket."""
+        """Received bytes that make no selector report the socket; read them before waiting for the
+        socket.
+        """
 
     @property
     def is_handshaking(self) -> bool:
@@ -34,7 +36,7 @@ class Transport(Protocol):
 
     @property
     def wants_write(self) -> bool:
-        """Whether the call that raised BlockingIOError waits for writability."""
+        """Whether the call that raised BlockingIOError waits until the socket is writable."""
 
     @property
     def subject(self) -> bytes:
@@ -44,7 +46,9 @@ class Transport(Protocol):
         """Continue the handshake. Raises BlockingIOError until it is complete."""
 
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
-        """Send the first bytes of ``parts`` and return their number. ``more`` follows at once."""
+        """Send the first bytes of ``parts`` and return their number. With ``more``, the caller
+        sends further bytes at once.
+        """
 
     def send_file(self, file: int, position: int, count: int) -> int:
         """Send a range of a file and return the number of bytes; 0 at the end of the file."""
@@ -53,13 +57,13 @@ class Transport(Protocol):
         """Send all bytes on a blocking socket."""
 
     def is_silent(self) -> bool:
-        """Return whether the peer has neither closed nor sent anything."""
+        """Return whether the peer has neither closed the connection nor sent data."""
 
     def settimeout(self, seconds: float | None) -> None:
         """Set the timeout of blocking calls; they raise TimeoutError. 0 means non-blocking."""
 
     def interrupt(self) -> None:
-        """End a blocking call of another thread."""
+        """Interrupt a blocking call of another thread."""
 
     def fileno(self) -> int:
         """Return the descriptor, or -1 once closed."""
@@ -69,7 +73,7 @@ class Transport(Protocol):
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Whether both ends have the same address, hence are on the same machine."""
+        """Whether both ends have the same address, so that they are on the same machine."""
 
 
 class PlainTransport:
@@ -127,7 +131,9 @@ class PlainTransport:
 
 
 def has_one_address(sock: socket.socket) -> bool:
-    """Return whether both ends of a connection have the same address, hence the same machine."""
+    """Return whether both ends of a connection have the same address, so that they are on the same
+    machine.
+    """
     try:
         return bool(sock.getsockname()[0] == sock.getpeername()[0])
     except OSError:

@@ -24,7 +24,7 @@ CHECKPOINT_BYTES_MAX = 64 << 20
 class CorruptCheckpoint(Exception):
     """A checkpoint whose version, count or checksum is wrong.
 
-    The caller decides how to continue.
+    The caller decides whether to continue without the file.
     """
 
 
@@ -50,8 +50,8 @@ def write_atomic(
 def sync_names(files: Files, directory: str) -> None:
     """Sync the names in a directory.
 
-    Any failure is raised as EIO, which callers treat as fatal. A failed fsync is not retried: the
-    set of names on disk is unknown after it.
+    Raises every failure as EIO, which callers treat as fatal. A failed fsync is not retried,
+    because the set of names on disk is then unknown.
     """
     try:
         files.sync_dir(directory)

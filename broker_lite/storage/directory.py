@@ -1,9 +1,10 @@
-"""A data directory: its lock, identity, health, checkpoints and the files that wait for deletion.
+"""A data directory: its lock, identity, state of failure, checkpoints, and files that await
+deletion.
 
 ``meta.properties`` holds a random directory id, the id of the cluster (set once) and a counter of
-starts, which reveals a rolled-back or copied directory. After a failed fsync the directory stops
-for good (``fail``): every later append or flush of its logs raises StorageError. Called from disk
-threads; shared attributes are replaced by single assignments or guarded by a lock.
+starts, which reveals a rolled-back or copied directory. After a failed fsync the directory fails
+permanently (``fail``): every later append or flush of its logs raises StorageError. Called from
+disk threads; shared attributes are replaced by single assignments or guarded by a lock.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from broker_lite.storage.refused_batches import RefusedBatches
 SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk; an operator can clear them by freeing space."""
 RESERVE_BYTES = 1 << 20
-"""Size of the reserve file. Appends cannot use its space: on a full disk, a start and new leader
-epochs are written in it."""
+"""Size of the reserve file. It reserves space that appends cannot use: on a full disk, a start and
+new leader epochs are written in this space.
+"""
 ROOM_BYTES = 8 << 20
-"""Usable bytes at which a full disk accepts appends again."""
+"""Usable bytes from which on a full disk accepts appends again."""
 _RESERVE_STEP = 64 << 10
 
 
@@ -59,7 +61,7 @@ class DataDirectory:
         self.was_clean = False
         self.failure = ""
         self.is_full = False
-        """Whether a write found no space and ``ROOM_BYTES`` have not been usable since."""
+        """Whether a write found no space, and fewer than ``ROOM_BYTES`` have been usable since."""
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.refused = RefusedBatches()
@@ -73,13 +75,13 @@ class DataDirectory:
         self._checkpoints = threading.Lock()
         self._reserve = threading.Lock()
 
-    # -- start and end -------------------------------------------------------------------------
+    # -- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
         """Lock the directory, read its files, and count this start durably.
 
-        The clean-shutdown marker does not exist on return. Raises DirectoryLockedError, or
-        StorageError if the directory cannot be used.
+        Deletes the clean-shutdown marker. Raises DirectoryLockedError, or StorageError if the
+        directory cannot be used.
         """
         try:
             self._make()
@@ -125,7 +127,7 @@ class DataDirectory:
             self.files.sync_dir(self.path)
 
     def write_marker(self) -> None:
-        """Write the clean-shutdown marker: the last act of a clean stop, after everything is
+        """Write the clean-shutdown marker, as the last step of a clean stop, after everything is
         synced.
         """
         data = f"start.counter={self.start_counter}\n".encode()
@@ -190,7 +192,7 @@ class DataDirectory:
         return bool(self.failure)
 
     def fail(self, reason: str) -> StorageError:
-        """Stop the directory for good, and return the error to raise."""
+        """Mark the directory as failed permanently, and return the error to raise."""
         self.failure = self.failure or reason
         return self._stopped()
 
@@ -201,15 +203,15 @@ class DataDirectory:
         )
 
     def check(self) -> None:
-        """Raise StorageError if the directory has stopped."""
+        """Raise StorageError if the directory has failed."""
         if self.failure:
             raise self._stopped()
 
     def guard(self, doing: str, *, spare_full: bool = False) -> _Guard:
-        """Return a context manager in which an OSError stops the directory.
+        """Return a context manager in which an OSError marks the directory as failed.
 
-        With ``spare_full`` a full disk only raises StorageError. Use it where the block protects no
-        acknowledged data.
+        With ``spare_full`` a full disk only raises StorageError. Use ``spare_full`` only for writes
+        that protect no acknowledged data.
         """
         return _Guard(self, doing, spare_full)
 
@@ -223,7 +225,9 @@ class DataDirectory:
     # -- free space -------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Return whether appends are accepted. Asks the file system only while the disk is full."""
+        """Return whether appends are accepted. Calls the file system only while the disk
+        is full.
+        """
         if self.is_full and self.files.space(self.path)[1] >= ROOM_BYTES:
             self.is_full = False
         return not self.is_full
@@ -237,9 +241,9 @@ class DataDirectory:
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:
-        """Run a small write; if the disk is full, delete the reserve and retry in its space.
+        """Run a small write; if the disk is full, delete the reserve file and retry in its space.
 
-        The reserve is written again afterwards. Raises OSError.
+        Then write the reserve file again. Raises OSError.
         """
         try:
             write()
@@ -254,7 +258,7 @@ class DataDirectory:
                     self._fill_reserve()
 
     def make_reserve(self) -> None:
-        """Create the reserve file if it is missing or short; ignore a full disk."""
+        """Create the reserve file if it is missing or too small; ignore a full disk."""
         path = f"{self.path}/{paths.RESERVE}"
         with self._reserve:
             if self.files.exists(path) and (self.is_full or self.files.size(path) >= RESERVE_BYTES):
@@ -293,8 +297,8 @@ class DataDirectory:
     def save_recovery_points(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
         """Replace the recovery points; write nothing if none changed.
 
-        ``current`` is called under the lock, so that the file never holds an older point than a
-        truncation has set by ``lower_recovery_point``.
+        ``current`` is called under the lock, so that it cannot overwrite a recovery point that a
+        truncation has just lowered with ``lower_recovery_point``.
         """
         with self._checkpoints:
             self._write_recovery_points(current())
@@ -337,7 +341,9 @@ class DataDirectory:
             self.unknown.discard(paths.LOG_STARTS)
 
     def forget_offsets(self, key: PartitionKey) -> None:
-        """Remove the partition's rows of both checkpoints, and sync: a new log inherits none."""
+        """Remove the partition's rows of both checkpoints, and sync, so that a new log of the
+        partition inherits no offsets.
+        """
         with self._checkpoints:
             for held, write in (
                 (self.recovery_points, self._write_recovery_points),
@@ -351,8 +357,8 @@ class DataDirectory:
     def discard(self, path: str, due_ms: int) -> None:
         """Rename a file to ``.deleted``; ``empty_trash`` unlinks it once ``due_ms`` has passed.
 
-        On a disk too full for a new name, delete the file at once. A number is added to the name if
-        a deleted partition was created and deleted again before its first files were unlinked.
+        If the disk is too full for the rename, delete the file at once. If the new name exists
+        already, because the partition was deleted before, a number is added.
         """
         target = path + paths.DELETED
         count = 1
@@ -369,7 +375,7 @@ class DataDirectory:
             self._trash[target] = due_ms
 
     def empty_trash(self, now_ms: int) -> int:
-        """Unlink the files that are due; return their number.
+        """Unlink the renamed files whose delay is over; return their number.
 
         The next start retries failed deletions.
         """
@@ -383,7 +389,7 @@ class DataDirectory:
 
 
 class _Guard:
-    """The context manager that ``DataDirectory.guard`` returns."""
+    """The context manager of ``DataDirectory.guard``."""
 
     __slots__ = ("_directory", "_doing", "_spare_full")
 

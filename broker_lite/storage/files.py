@@ -1,9 +1,12 @@
-"""The Files port: the operations of an operating system that storage uses, and the real ones.
+"""The Files port: the operating-system operations that storage uses, and their real implementation.
 
-- One thread appends to a ``File``; any number read it at positions, without a cursor.
-- A ``File`` has no ``close``: the last reference closes it, so a reader can still send from it.
-- Bytes are on disk once ``datasync`` returned, names once ``sync_dir`` returned.
-- Errors are OSError. ``append`` writes everything or raises, and may then leave a partial tail.
+- One thread appends to a ``File``; any number of threads read it at given positions, without a
+  cursor.
+- A ``File`` has no ``close``: the file closes with its last reference, so that a reader can still
+  send from it.
+- Bytes are on disk once ``datasync`` has returned; file names once ``sync_dir`` has returned.
+- Every error is an OSError. ``append`` writes everything or raises, and may then leave a partial
+  tail.
 
 ``memory.MemFiles`` is the other implementation; one test suite checks both.
 """
@@ -143,7 +146,7 @@ class OsFile:
         try:
             return os.pwritev(self._fd, buffers[:IOV_MAX], start, _DONTCACHE)
         except NotImplementedError:
-            pass  # This Python was built without pwritev2.
+            pass  # This build of Python lacks pwritev2.
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
@@ -246,7 +249,7 @@ class OsFiles:
 
     def open(self, path: str, *, writable: bool = False) -> OsFile:
         mode = os.O_RDWR if writable else os.O_RDONLY
-        # O_NONBLOCK: a FIFO put in a file's place must not hang the broker.
+        # O_NONBLOCK: opening a FIFO in place of a file must not hang the broker.
         fd = os.open(path, mode | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):

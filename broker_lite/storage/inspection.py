@@ -1,9 +1,9 @@
 """Verification of a data directory without its lock and without writing a byte.
 
-``logbus storage verify`` runs it in a process of its own; it reads everything. It uses the scanner,
-checkpoint readers and decoders of a broker's start, but sets nothing aside and rebuilds nothing.
-Beside a running broker, the last batch of a segment may look half written; files that are deleted
-meanwhile are skipped.
+``logbus storage verify`` runs it in its own process. It reads every file with the scanner,
+checkpoint readers and decoders of a broker's start, but moves and rebuilds nothing. While a broker
+runs on the directory, the last batch of a segment may look half written. Files that are deleted
+during the check are skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNKNOWN = -1
 
 
 class FileCheck(NamedTuple):
-    """The content of one file and its problems.
+    """The summary of one file, and its problems.
 
     ``batches``, ``records``, ``size_bytes`` and ``end_offset`` cover the sound batches.
     ``is_made_again`` marks a file that the next start rebuilds from the log without losing data.
@@ -53,8 +53,8 @@ class FileCheck(NamedTuple):
 def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -> FileCheck:
     """Check every batch of a ``.log`` file: checksum, offset order, length and leader epoch.
 
-    Leader epochs are checked only where ``epochs`` knows them. Raises OSError, and ValueError if
-    the name is not that of a segment.
+    Leader epochs are checked only for offsets that ``epochs`` covers. Raises OSError, and
+    ValueError if the name is not a segment's.
     """
     batches = records = size = 0
     end_offset, problems = UNKNOWN, []
@@ -77,9 +77,10 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
 def check_partition(
     files: Files, directory: str, *, log_start: int = UNKNOWN, recovery_point: int = UNKNOWN
 ) -> Iterator[FileCheck]:
-    """Check all segments of a partition's directory; yield its small files only if damaged.
+    """Check all segments of a partition's directory; yield its other files only if they are
+    damaged.
 
-    The segments must follow one another from ``log_start`` and reach ``recovery_point``.
+    The segments must be contiguous from ``log_start`` to at least ``recovery_point``.
     """
     names = files.list_dir(directory)
     epochs = leader_epochs.load(files, directory)

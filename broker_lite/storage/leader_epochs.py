@@ -1,9 +1,9 @@
-"""The leader epochs of one log: which epoch wrote each range of offsets.
+"""The leader epochs of one log: the epoch of the leader that wrote each range of offsets.
 
-Truncation and readers follow this chain. Entries rise in epoch and in first offset; a new entry
-removes every entry that it contradicts. ``assign`` and ``cut`` are synced on return. Other
-truncations are not: opening the log repeats them. One thread writes. Any thread may read, because
-the tuple of entries is replaced and never changed.
+Truncation and readers use this list (Kafka's leader-epoch-checkpoint). Entries rise in epoch and in
+first offset; a new entry removes every entry that it contradicts. ``assign`` and ``cut`` sync the
+file before they return. Other truncations do not, because opening the log repeats them. One thread
+writes. Any thread may read, because the tuple of entries is replaced and never changed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LeaderEpochs:
     def note(self, epoch: int, start_offset: int) -> bool:
         """Assign in memory only, and return whether an entry changed.
 
-        Recovery saves once at its end.
+        Recovery saves the file once, at its end.
         """
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
@@ -97,8 +97,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch | None:
         """Return the largest epoch not above ``epoch`` and its exclusive end offset.
 
-        Return None if that is undefined: ``epoch`` is above the latest, or the log has no epochs.
-        This is Kafka's OffsetForLeaderEpoch (KIP-101, KIP-279).
+        Return None if the end offset is undefined: ``epoch`` is above the latest, or the log has no
+        epochs. This is Kafka's OffsetForLeaderEpoch (KIP-101, KIP-279).
         """
         entries = self._entries
         if not entries or epoch > entries[-1][0] or epoch < 0:
@@ -140,8 +140,8 @@ class LeaderEpochs:
 
 
 def load(files: Files, directory: str) -> LeaderEpochs | None:
-    """Return the saved epochs, or None if the file is missing or damaged: then rebuild them by a
-    scan.
+    """Return the saved epochs, or None if the file is missing or damaged; the caller then rebuilds
+    them with a scan.
     """
     data = read_whole(files, f"{directory}/{paths.LEADER_EPOCHS}")
     if data is None:

@@ -1,14 +1,19 @@
-"""The writer of one partition's log: append, roll, flush and retention.
+"""A partition's log, and its writer: append, roll, flush, retention and truncation.
 
 One thread at a time writes. ``flush`` may run beside an append in another thread; a lock serialises
-flushes. ``flushed_end`` moves only contiguously: it passes an offset once all bytes before it, in
-every segment, and the names of those segments are on disk. A failed write is cut off again and
-never visible. A failed fsync stops the whole data directory. bounds.py shortens a log.
+flushes and truncations. ``flushed_end`` moves only contiguously: it passes an offset once all
+earlier bytes of every segment, and the names of the segments, are on disk. The remains of a failed
+write are cut off and are never visible. A failed fsync stops the whole data directory.
+
+Every operation that removes records (truncation, retention, deletion) orders its writes so that
+recovery after a crash at any point neither reports damage nor serves deleted records.
+docs/pages/explanation/log-and-flush.md, "What a follower does to its log", gives the orders.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +23,7 @@ from broker_lite.errors import (
     FencedLeaderEpochError,
     InvalidTimestampError,
     LogbusError,
+    OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -26,11 +32,13 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, set_log_append_time, stamp
 from broker_lite.record.control import Marker, decode_marker, encode_markers
 from broker_lite.storage import paths
-from broker_lite.storage.bounds import LogBounds
 from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
-from broker_lite.storage.reader import Tail
-from broker_lite.storage.retention import SegmentFacts, expired_count
+from broker_lite.storage.producer_rebuild import rebuild_producers
+from broker_lite.storage.producer_snapshots import ProducerSnapshots
+from broker_lite.storage.producer_state import ProducerState
+from broker_lite.storage.reader import LogReader, Tail
+from broker_lite.storage.retention import SegmentFacts, expired
 from broker_lite.storage.scan import continuing_headers
 from broker_lite.storage.segment import RELATIVE_OFFSET_MAX, Segment
 
@@ -54,17 +62,19 @@ class LogAppendInfo(NamedTuple):
 
 
 class MarkersInfo(NamedTuple):
-    """The result of ``append_markers``: the offsets appended, and the refusal of each marker."""
+    """The result of ``append_markers``: the offsets appended, and the error of each marker, or
+    None.
+    """
 
     base_offset: int
     next_offset: int
     errors: tuple[LogbusError | None, ...]
 
 
-class Log(LogBounds):
+class Log:
     """A partition on disk, opened by ``recovery.open_log``.
 
-    ``LogReader`` holds the reads that any thread may run, ``LogBounds`` the truncations.
+    Any thread may read, through ``reader``. All other methods run on the log's writer thread.
     """
 
     def __init__(
@@ -77,14 +87,41 @@ class Log(LogBounds):
         config: TopicConfig,
         producer_expiration_ms: int,
     ) -> None:
-        super().__init__(key, data, segments, leader_epochs, config)
+        self.key = key
+        self.config = config
+        self.leader_epochs = leader_epochs
+        self.reader = LogReader(key, segments, leader_epochs)
+        self.producers = ProducerState(segments[0].base_offset)
+        self.flushed_end = 0
+        self.committed_end = 0
+        """The high watermark that the event loop last reported."""
+        self.directory = paths.partition_dir(data.path, key)
+        self._data = data
+        self._files = data.files
+        self._snapshots = ProducerSnapshots(data.files, self.directory)
         self._producer_expiration_ms = producer_expiration_ms
+        self._flush_lock = threading.Lock()
+        self._retired = False
         self._closed = False
 
     @property
+    def log_start_offset(self) -> int:
+        return self.reader.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The exclusive end of the log."""
+        return self.reader.tail[0]
+
+    @property
     def failed(self) -> bool:
-        """Whether the data directory has stopped for good."""
+        """Whether the data directory has failed; it then accepts no more writes."""
         return self._data.failed
+
+    def _check_usable(self) -> None:
+        self._data.check()
+        if self._retired:
+            raise UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -101,13 +138,13 @@ class Log(LogBounds):
         """Validate, stamp and write one client's batch, which fills ``buffer``.
 
         Without ``keep`` the batch leaves the page cache once it is on disk (``File.append``). A
-        duplicate returns the offsets of the first append. A batch behind a refused one
-        (``note_refused``) raises the error of that one. ``begins_at_zero``: see
+        duplicate returns the offsets of the first append. A batch that follows a refused batch
+        (``note_refused``) raises the error of the refused batch. ``begins_at_zero``: see
         ``ProducerState.check``.
 
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
         OutOfOrderSequenceError, InvalidTxnStateError, and StorageError. After a StorageError no
-        part of the batch is visible; ``failed`` tells whether the directory has stopped.
+        part of the batch is visible; ``failed`` tells whether the directory has failed.
         """
         if self._data.failure or self._retired:
             self._check_usable()
@@ -130,19 +167,19 @@ class Log(LogBounds):
             append_time = now_ms
         else:
             _check_timestamps(header, config, now_ms)
-        base = self._tail[0]
+        base = self.reader.tail[0]
         if leader_epoch != self.leader_epochs.latest:
             self._lead(leader_epoch)
         header = stamp(buffer, header, base, leader_epoch)
         self._write(buffer, (header,), now_ms, keep)
-        return LogAppendInfo(base, self._tail[0], append_time, False)
+        return LogAppendInfo(base, self.reader.tail[0], append_time, False)
 
     def append_markers(
         self, markers: Sequence[Marker], leader_epoch: int, now_ms: int
     ) -> MarkersInfo:
-        """Judge each marker, and write the accepted ones as one buffer of control batches.
+        """Check each marker, and write the accepted markers as one buffer of control batches.
 
-        A marker without an open transaction succeeds and writes nothing. Raises
+        A marker that is already in the log succeeds and writes nothing. Raises
         FencedLeaderEpochError and StorageError; no marker is then in the log.
         """
         self._check_usable()
@@ -158,14 +195,16 @@ class Log(LogBounds):
             except LogbusError as refusal:
                 error = refusal
             errors.append(error)
-        base = self._tail[0]
+        base = self.reader.tail[0]
         if accepted:
             buffer, headers = encode_markers(list(accepted.values()), base, leader_epoch, now_ms)
             self._write(buffer, headers, now_ms)
-        return MarkersInfo(base, self._tail[0], tuple(errors))
+        return MarkersInfo(base, self.reader.tail[0], tuple(errors))
 
     def _lead(self, leader_epoch: int) -> None:
-        """Begin a leader epoch that is new; raise FencedLeaderEpochError for an earlier one."""
+        """Record ``leader_epoch`` if it is new; raise FencedLeaderEpochError if it is older than
+        the latest.
+        """
         latest = self.leader_epochs.latest
         if leader_epoch < latest:
             raise FencedLeaderEpochError(
@@ -174,8 +213,8 @@ class Log(LogBounds):
         self.start_epoch(leader_epoch)
 
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
-        """Record a refused batch: the batches that its producer already sent behind it get
-        ``error`` too.
+        """Record a refused batch. The later batches that its producer has in flight are then
+        refused with ``error`` too.
         """
         self._data.refused.note(self.key, header, error)
 
@@ -184,32 +223,32 @@ class Log(LogBounds):
     ) -> int:
         """Append a leader's batches unchanged and return the next offset.
 
-        The batches must continue the log and be sound; otherwise CorruptMessageError, before any
-        write. Sequences are not checked. Left out are:
-        - batches of an epoch newer than ``leader_epoch``, because a deposed leader sent them;
+        The batches must continue the log and have correct checksums; otherwise raises
+        CorruptMessageError before any write. Sequences are not checked. Does not append:
+        - batches of an epoch newer than ``leader_epoch``, because their leader is deposed;
         - a batch that is cut off at the end of ``buffer``;
-        - batches that find no space on the disk. If none found space, raises StorageError.
+        - batches that find no space on the disk. Raises StorageError if no batch found space.
         """
         self._check_usable()
         self._data.check_room()
-        end = self._tail[0]
+        end = self.reader.tail[0]
         is_empty = end == self.log_start_offset
         headers = continuing_headers(self.key, buffer, end, leader_epoch, may_overlap=is_empty)
         if headers and headers[0].base_offset < end:
             # The leader's log start lies inside this batch.
             self._begin_at(headers[0].base_offset, end, now_ms)
-        began = self._tail[0]
+        began = self.reader.tail[0]
         while headers:
             count, length = self._run(headers)
             try:
                 self._follow_epoch(headers[0].leader_epoch, headers[0].base_offset)
                 self._write(buffer[:length], tuple(headers[:count]), now_ms, keep)
             except StorageError:
-                if self._tail[0] == began or self._data.failure or self._retired:
+                if self.reader.tail[0] == began or self._data.failure or self._retired:
                     raise
                 break
             buffer, headers = buffer[length:], headers[count:]
-        return self._tail[0]
+        return self.reader.tail[0]
 
     def _follow_epoch(self, epoch: int, offset: int) -> None:
         if epoch < self.leader_epochs.latest:
@@ -223,8 +262,10 @@ class Log(LogBounds):
         self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
-        """Return how many leading batches share a segment and an epoch, and their size in bytes."""
-        space = self.config.segment_bytes - self._tail[1].size_bytes
+        """Return how many of the first batches share a segment and an epoch, and their size in
+        bytes.
+        """
+        space = self.config.segment_bytes - self.reader.tail[1].size_bytes
         count, length = 1, headers[0].size_bytes
         for header in headers[1:]:
             if header.leader_epoch != headers[0].leader_epoch or length + header.size_bytes > space:
@@ -240,7 +281,7 @@ class Log(LogBounds):
         keep: bool = True,
     ) -> None:
         config, first = self.config, headers[0]
-        active = self._tail[1]
+        active = self.reader.tail[1]
         size = active.size_bytes
         if size and (
             size + len(buffer) > config.segment_bytes
@@ -264,12 +305,13 @@ class Log(LogBounds):
             else:
                 self.producers.update(header, header.base_offset, now_ms)
             base = header.base_offset
-            self._hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, active, position)
+            self.reader.hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, active, position)
             position += header.length + fmt.LENGTH_PREFIX_BYTES
         if has_transactions:
-            # Before ``_tail``: a reader of these batches must find what holds them back.
+            # Publish before ``_tail``: a reader that sees these batches must also see the open
+            # transactions that bound the last stable offset.
             self._publish_transactions()
-        self._tail = Tail(active.next_offset, active, active.size_bytes)
+        self.reader.tail = Tail(active.next_offset, active, active.size_bytes)
         if position - active.saved_bytes >= SAVE_EVERY_BYTES or position == len(buffer):
             self._save_progress(active)
 
@@ -277,8 +319,8 @@ class Log(LogBounds):
         self, active: Segment, header: BatchHeader, batch: memoryview, now_ms: int
     ) -> None:
         """Record a transactional batch or a marker that was appended."""
-        if self.transactions_from == NO_OFFSET:
-            self.transactions_from = header.base_offset
+        if self.reader.transactions_from == NO_OFFSET:
+            self.reader.transactions_from = header.base_offset
         marker = decode_marker(batch, header) if header.is_control else None
         aborted = self.producers.update(header, header.base_offset, now_ms, marker)
         if aborted is not None:
@@ -293,7 +335,7 @@ class Log(LogBounds):
         return self._refusal(f"writing to {self.key}", error)
 
     def _refusal(self, doing: str, error: OSError) -> LogbusError:
-        """Return the error of a failed write. Any error but a full disk stops the directory."""
+        """Return the error of a failed write. Any error except a full disk fails the directory."""
         if self._retired:
             return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
         return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")
@@ -303,21 +345,22 @@ class Log(LogBounds):
 
         The next flush syncs the closed segment before ``flushed_end`` passes its end.
         """
-        old = self._tail[1]
+        old = self.reader.tail[1]
         try:
             segment = Segment.create(self._files, self.directory, base_offset)
         except OSError as error:
             raise self._refusal(f"beginning a segment of {self.key}", error) from error
-        self._publish((*self._chain[1], segment))
-        self._note_loaded(old)
+        self.reader.publish((*self.reader.chain[1], segment))
+        self.reader.note_loaded(old)
         with contextlib.suppress(OSError):
-            # Recovery can rebuild both from the log file.
+            # The save may fail: recovery can rebuild both indexes from the log file.
             old.save_indexes()
             self.save_snapshot()
         return segment
 
     def _save_progress(self, active: Segment) -> None:
-        """Save indexes and producer state to shorten the next start; a failed save does no harm.
+        """Save the indexes and the producer state, which shortens the next start. Errors are
+        ignored.
 
         Also runs after the first batch of a segment, to save the segment's first append time.
         """
@@ -336,7 +379,7 @@ class Log(LogBounds):
 
         Do nothing if the epoch has already begun.
         """
-        self._assign_epoch(leader_epoch, self._tail[0])
+        self._assign_epoch(leader_epoch, self.reader.tail[0])
 
     def _assign_epoch(self, epoch: int, offset: int) -> None:
         if epoch <= self.leader_epochs.latest:
@@ -350,20 +393,20 @@ class Log(LogBounds):
     # -- flushing ------------------------------------------------------------------------------
 
     def start_flush(self) -> None:
-        """Start writing unsynced bytes to disk, for a ``flush`` that follows.
+        """Start writing unsynced bytes to disk, so that the following ``flush`` is shorter.
 
         Guarantees nothing.
         """
-        self._tail[1].start_sync()
+        self.reader.tail[1].start_sync()
 
     def flush(self) -> int:
         """Sync everything appended before the call, and return ``flushed_end``.
 
-        Raises StorageError; the whole directory has then stopped.
+        Raises StorageError; the whole directory has then failed.
         """
         with self._flush_lock:
             self._check_usable()
-            end = self._tail[0]
+            end = self.reader.tail[0]
             if self.flushed_end >= end:
                 return self.flushed_end
             with self._data.guard(f"flushing {self.key}"):
@@ -373,7 +416,7 @@ class Log(LogBounds):
 
     def _sync_segments(self) -> None:
         waiting: list[Segment] = []
-        for segment in reversed(self._chain[1]):
+        for segment in reversed(self.reader.chain[1]):
             if segment.is_synced:
                 break
             waiting.append(segment)
@@ -386,56 +429,56 @@ class Log(LogBounds):
 
     # -- retention -----------------------------------------------------------------------------
 
-    def apply_retention(self, now_ms: int, last_stable_offset: int) -> int:
-        """Roll an active segment older than segment.ms, delete expired segments, return their
-        number.
+    def apply_retention(self, now_ms: int, last_stable_offset: int) -> list[str]:
+        """Roll an active segment older than segment.ms, delete expired segments, return the reason
+        of each (``retention.expired``).
 
-        Never deletes the active segment, or one that reaches beyond ``last_stable_offset``.
+        Never deletes the active segment, or a segment that ends above ``last_stable_offset``.
         Expires idle producers too. Runs on the writer's thread.
         """
         with self._flush_lock:
             return self._apply_retention(now_ms, last_stable_offset)
 
-    def _apply_retention(self, now_ms: int, last_stable_offset: int) -> int:
+    def _apply_retention(self, now_ms: int, last_stable_offset: int) -> list[str]:
         self._check_usable()
         self.producers.expire(now_ms, self._producer_expiration_ms)
-        active = self._tail[1]
+        active = self.reader.tail[1]
         if active.size_bytes and now_ms - active.first_append_ms >= self.config.segment_ms:
             self._roll_if_room(active.next_offset)
-        segments = self._chain[1]
+        segments = self.reader.chain[1]
         facts = [SegmentFacts.of(segment) for segment in segments]
-        count = expired_count(
+        reasons = expired(
             facts,
             self.config,
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
             last_stable_offset=last_stable_offset,
         )
-        if count:
+        if count := len(reasons):
             self._raise_start_if_room(segments[count].base_offset)
-            self._publish(segments[count:])
-            self._forget_hints()
+            self.reader.publish(segments[count:])
+            self.reader.forget_hints()
             with self._data.guard(f"deleting old segments of {self.key}"):
                 for segment in segments[:count]:
                     self._discard(segment, now_ms)
                     if self._data.log_starts.get(self.key, 0) < self.log_start_offset:
-                        # A full disk kept the log start off the disk. Deleting in order avoids a
-                        # gap after a crash.
+                        # Deleting in offset order avoids a gap after a crash: on a full disk the
+                        # new log start may not be saved.
                         self._files.sync_dir(self.directory)
                 self._drop_leftovers()
-        return count
+        return reasons
 
     def _roll_if_room(self, base_offset: int) -> None:
-        """Roll, ignoring a full disk: retention must still delete the segments already closed."""
+        """Roll, ignoring a full disk: retention must still delete closed segments."""
         try:
             self._roll(base_offset)
         except StorageError:
             self._data.check()
 
     def _raise_start_if_room(self, offset: int) -> None:
-        """Raise the log's start; on a full disk in memory only.
+        """Raise the log start offset; on a full disk, only in memory.
 
-        A start derives it from the segments.
+        The next start derives it from the segments.
         """
         try:
             self._raise_start(offset)
@@ -444,13 +487,209 @@ class Log(LogBounds):
             self._start_now(offset)
 
     def _drop_leftovers(self) -> None:
-        """Delete snapshots and torn files from before the log's start."""
+        """Delete snapshots and torn files of offsets below the log's start."""
         start = self.log_start_offset
-        self._snapshots.drop_below(self._chain[0][0])
+        self._snapshots.drop_below(self.reader.chain[0][0])
         for name in self._files.list_dir(self.directory):
             torn = paths.parse_torn_file(name)
             if torn is not None and torn[0] < start:
                 self._files.remove(f"{self.directory}/{name}")
+
+    # -- truncation ----------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, now_ms: int = 0) -> None:
+        """Remove every batch with an offset at or above ``offset``, and sync. Used by followers.
+
+        If ``offset`` is below the log's start, restart the log at ``offset`` (``start_at``). If the
+        first batch itself is removed, the log is empty and keeps its start. The follower then
+        fetches the removed offsets from its leader again. An unreadable range at ``offset`` is
+        removed too.
+        """
+        with self._flush_lock:
+            self._check_usable()
+            end, log_start = self.reader.tail[0], self.log_start_offset
+            # The end is below the start if a full disk interrupted an earlier ``start_at``.
+            if offset >= end >= log_start:
+                self._truncate_epochs(offset)
+                return
+            is_anew = min(offset, end) < log_start
+            cut, position = (log_start, 0) if is_anew else self._cut_at(offset)
+            if cut <= log_start:
+                start = min(offset, log_start)
+                self._begin_at(start, start, now_ms)
+            else:
+                self._cut_log(cut, position, now_ms)
+
+    def _cut_at(self, offset: int) -> tuple[int, int]:
+        """Return the first offset and the position of the batch or damaged range that contains
+        ``offset``.
+        """
+        try:
+            with self._data.guard(f"truncating {self.key}"):
+                found = self.reader.locate(offset)[1]
+        except CorruptMessageError:
+            damage = self.reader.damage_over(offset)
+            if damage is None:
+                raise
+            return damage.first_offset, damage.position
+        return found.header.base_offset, found.position
+
+    def _cut_log(self, offset: int, position: int, now_ms: int) -> None:
+        self.flushed_end = min(self.flushed_end, offset)
+        self.committed_end = min(self.committed_end, offset)
+        self._data.lower_recovery_point(self.key, offset)
+        self._truncate_epochs(offset)
+        with self._data.guard(f"truncating {self.key}"):
+            self._cut_segments(offset, position, now_ms)
+            # Drop the removed batches from the producer state, because their retries are not
+            # duplicates.
+            self.rebuild_producers(now_ms)
+        self.flushed_end = offset
+
+    def _cut_segments(self, offset: int, position: int, now_ms: int) -> None:
+        kept = [s for s in self.reader.chain[1] if s.base_offset <= offset]
+        dropped = self.reader.chain[1][len(kept) :]
+        active = kept[-1]
+        self.reader.loaded.clear()
+        active.open_writable()
+        self.reader.publish(tuple(kept))
+        active.cut(position, offset)
+        self.reader.publish(tuple(kept))
+        self.reader.forget_hints()
+        for segment in dropped:
+            self._discard(segment, now_ms)
+        self._snapshots.drop_beyond(offset)
+        self.reader.corruption = tuple(d for d in self.reader.corruption if d.first_offset < offset)
+        active.damaged = any(d.segment_base == active.base_offset for d in self.reader.corruption)
+        active.save_indexes()
+        for segment in kept:
+            # A closed segment may still hold bytes that no flush has synced.
+            if segment is active or not segment.is_synced:
+                segment.datasync()
+        self._files.sync_dir(self.directory)
+        for segment in kept:
+            segment.name_synced = True
+
+    def _truncate_epochs(self, offset: int) -> None:
+        """Remove epochs that begin at or beyond ``offset``, and sync.
+
+        Runs before the batches are cut, so that every batch in the log has a saved epoch.
+        """
+        if self.leader_epochs.has_epoch_from(offset):
+            with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
+                self.leader_epochs.cut(offset)
+
+    def rebuild_producers(self, now_ms: int) -> None:
+        """Rebuild the producer state and the transaction indexes from the log."""
+        self.producers = rebuild_producers(
+            self.reader, self._snapshots, self._files, self.directory, now_ms
+        )
+        self._note_transactions()
+
+    def _note_transactions(self) -> None:
+        """Find the log's first transaction, and publish the open transactions."""
+        self._publish_transactions()
+        starts = [s.base_offset for s in self.reader.chain[1] if s.has_transactions]
+        if self.reader.unstable is not None:
+            starts.append(self.reader.unstable.open_start)
+        self.reader.transactions_from = min(starts, default=NO_OFFSET)
+
+    def _publish_transactions(self) -> None:
+        transactions = self.producers.transactions
+        transactions.committed(self.committed_end)
+        self.reader.unstable = transactions.published()
+
+    # -- restarting the log at another offset --------------------------------------------------
+
+    def start_at(self, offset: int, now_ms: int = 0) -> None:
+        """Remove every batch, restart the log at ``offset``, and sync. Used by followers.
+
+        A crash in between leaves a truncated or an empty log.
+        """
+        with self._flush_lock:
+            self._check_usable()
+            self._begin_at(offset, offset, now_ms)
+
+    def _begin_at(self, offset: int, log_start: int, now_ms: int) -> None:
+        """Empty the log. Its first segment then begins at ``offset``, and its log start offset is
+        ``log_start``.
+
+        The batches are cut first, so that every batch always has a saved epoch. Recovery deletes a
+        segment below the log's start and reports a segment above it as damage. Therefore a lower
+        segment is created before the log start is saved, and a higher one after.
+        """
+        base = self.reader.chain[0][0]
+        self._data.raise_log_start(self.key, self.log_start_offset)
+        if self.reader.tail[0] > base:
+            self._cut_log(base, 0, now_ms)
+        self.flushed_end = min(base, offset)
+        self._data.lower_recovery_point(self.key, self.flushed_end)
+        self._truncate_epochs(base)
+        with self._data.guard(f"beginning {self.key} anew"):
+            self._snapshots.drop_beyond(-1)
+        if offset < base:
+            self._replace_segment(offset, now_ms)
+        self._data.set_log_start(self.key, log_start)
+        if offset > base:
+            self._replace_segment(offset, now_ms)
+        self.reader.log_start_offset = log_start
+        self.reader.corruption = ()
+        self.producers.forget_all(log_start)
+        self._note_transactions()
+        self.flushed_end = log_start
+
+    def _replace_segment(self, offset: int, now_ms: int) -> None:
+        """Replace the log's one empty segment by an empty segment at ``offset``."""
+        old = self.reader.tail[1]
+        with self._data.guard(f"beginning {self.key} anew", spare_full=True):
+            segment = Segment.create(self._files, self.directory, offset)
+        with self._data.guard(f"beginning {self.key} anew"):
+            self._discard(old, now_ms)
+            self._files.sync_dir(self.directory)
+        segment.name_synced = True
+        self.reader.loaded.clear()
+        self.reader.publish((segment,))
+        self.reader.forget_hints()
+
+    # -- the log start offset
+    # -----------------------------------------------------------------------------
+
+    def delete_records_before(self, offset: int) -> int:
+        """Raise the log start offset to ``offset``, sync, and return it; -1 means the log's end.
+
+        The next ``apply_retention`` deletes the segments that lie wholly before the start. Raises
+        OffsetOutOfRangeError if ``offset`` is beyond the end.
+        """
+        offset = self.reader.tail[0] if offset < 0 else offset
+        if offset > self.reader.tail[0]:
+            raise OffsetOutOfRangeError(
+                f"cannot delete records of {self.key} before offset {offset}: "
+                f"its log ends at {self.reader.tail[0]}"
+            )
+        self._raise_start(offset)
+        return self.log_start_offset
+
+    def _raise_start(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self._data.check()
+        self._data.raise_log_start(self.key, offset)
+        self._start_now(offset)
+
+    def _start_now(self, offset: int) -> None:
+        self.reader.log_start_offset = offset
+        if self.reader.unstable is not None:
+            self.producers.raise_starts(offset)
+            self._publish_transactions()
+        # Truncate in memory only: the next epoch saves the file, and opening the log repeats the
+        # truncation.
+        self.leader_epochs.truncate_from_start(offset)
+        self.reader.corruption = tuple(d for d in self.reader.corruption if d.next_offset > offset)
+
+    def _discard(self, segment: Segment, now_ms: int) -> None:
+        for suffix in paths.SEGMENT_SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                self._data.discard(segment.path(suffix), now_ms + self.config.file_delete_delay_ms)
 
     # -- closing -------------------------------------------------------------------------------
 
@@ -471,7 +710,7 @@ class Log(LogBounds):
             return
         self.flush()
         with self._data.guard(f"closing {self.key}", spare_full=True):
-            self._tail[1].save_indexes(sync=True)
+            self.reader.tail[1].save_indexes(sync=True)
             self.save_snapshot(sync=True)
         self._closed = True
 

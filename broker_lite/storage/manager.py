@@ -68,7 +68,7 @@ class LogManager:
 
     @property
     def refused(self) -> RefusedBatches:
-        """The refused batches that producers will retry."""
+        """The last refused batch of each producer."""
         return self._data.refused
 
     @property
@@ -83,7 +83,9 @@ class LogManager:
 
     @property
     def start_counter(self) -> int:
-        """The number of starts, 1 at the first; ``lock`` raises it on disk."""
+        """The number of starts of the directory, 1 at the first start; ``lock`` increases it on
+        disk.
+        """
         return self._data.start_counter
 
     @property
@@ -93,7 +95,7 @@ class LogManager:
 
     @property
     def failed(self) -> bool:
-        """Whether the directory has stopped for good; ``failure`` holds the reason."""
+        """Whether the directory has failed permanently; ``failure`` has the reason."""
         return self._data.failed
 
     @property
@@ -116,16 +118,16 @@ class LogManager:
 
     @property
     def doubted(self) -> frozenset[PartitionKey]:
-        """Logs whose flushed records may be missing, or whose deleted records may be back, after a
-        start.
+        """Logs in which, after a start, flushed records may be missing or deleted records may be
+        back.
 
-        Either the log itself is damaged, or a checkpoint of the directory is. Then every log is
-        doubted.
+        These are the logs with damage. If a checkpoint of the directory is damaged, these are all
+        logs.
         """
         return self._doubted
 
     def lock(self, now_ms: int = 0) -> None:
-        """Lock the directory, load its identity and raise the start counter. Call this first.
+        """Lock the directory, load its identity and increase the start counter. Call this first.
 
         Raises DirectoryLockedError, or StorageError if the directory cannot be read or written.
         """
@@ -143,7 +145,9 @@ class LogManager:
 
     @property
     def logs(self) -> Mapping[PartitionKey, Log]:
-        """A copy of the logs by partition: safe to iterate while logs are created or deleted."""
+        """A copy of the logs by partition, which is safe to iterate while logs are created or
+        deleted.
+        """
         return self._logs.copy()
 
     def get(self, key: PartitionKey) -> Log | None:
@@ -152,9 +156,11 @@ class LogManager:
     def open_all(
         self, now_ms: int, configs: Mapping[str, TopicConfig] | None = None
     ) -> dict[PartitionKey, Log]:
-        """Open every partition in the directory, with the config of its topic id or the default.
+        """Open every partition in the directory, with the config of its topic id, or the default
+        config.
 
-        Raises StorageError if the disk fails. Damaged ranges are in each log's ``corruption``.
+        Raises StorageError if the disk fails. Damage raises no error; each log lists its damaged
+        ranges in ``corruption``.
         """
         with self._data.guard("listing the data directory"):
             names = self._files.list_dir(self._data.path)
@@ -178,7 +184,7 @@ class LogManager:
         self._doubted = frozenset(
             key
             for key, log in self._logs.items()
-            if self._data.unknown or log.corruption or self.reports[key].torn_whole
+            if self._data.unknown or log.reader.corruption or self.reports[key].torn_whole
         )
         return dict(self._logs)
 
@@ -228,13 +234,14 @@ class LogManager:
 
     @property
     def stray_count(self) -> int:
-        """The number of partitions that are set aside."""
+        """The number of strays."""
         return len(self._strays.keys)
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
-        """Close a partition's log and set its files aside as a stray. Ignores an unknown partition.
+        """Close a partition's log and rename its directory to a stray. Ignores an unknown
+        partition.
 
-        ``create`` takes the stray back; ``tick`` deletes it after the retention of strays.
+        ``create`` makes the stray a partition again; ``tick`` deletes it after its retention time.
         """
         log = self._logs.pop(key, None)
         if log is None:
@@ -247,7 +254,11 @@ class LogManager:
         """Return the size and the offsets of every log."""
         return [
             LogUsage(
-                key, log.size_bytes, log.segment_count, log.log_start_offset, log.log_end_offset
+                key,
+                log.reader.size_bytes,
+                log.reader.segment_count,
+                log.log_start_offset,
+                log.log_end_offset,
             )
             for key, log in self.logs.items()
         ]
@@ -278,9 +289,9 @@ class LogManager:
         }
 
     def tick(self, now_ms: int) -> int:
-        """Unlink the deleted files and strays that are due; return how many.
+        """Unlink the deleted files and strays whose delay is over; return their number.
 
-        Restore the reserve file.
+        Also restores the reserve file.
         """
         if not self._data.failed:
             self._make_reserve()

@@ -7,7 +7,7 @@
 - A failed ``datasync`` marks pages clean without writing them, as Linux does.
 - ``fail_next``, ``capacity_bytes`` and ``stop_at`` inject faults.
 
-Single-threaded; draws only on the caller's Random.
+Single-threaded; all randomness comes from the caller's Random.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PowerCut(Exception):
 
 
 class _Inode:
-    """A file's bytes, and the disk's version of the pages where that differs."""
+    """The bytes of a file in the page cache, and the version on disk of each page that differs."""
 
     __slots__ = ("data", "durable_bytes", "lost", "modified_ms", "undo")
 
@@ -93,8 +93,8 @@ class _Inode:
 
 
 class _Dir:
-    """A directory: its names as a process sees them, as the disk holds them, and the changes
-    between.
+    """A directory: its names as a process sees them, its names on disk, and the unsynced
+    changes.
     """
 
     __slots__ = ("durable", "names", "pending")
@@ -103,7 +103,7 @@ class _Dir:
         self.names: dict[str, _Inode | _Dir] = {}
         self.durable: dict[str, _Inode | _Dir] = {}
         self.pending: list[tuple[str, str, _Inode | _Dir]] = []
-        """(removed name or "", added name or "", the file or directory) of each unsynced change."""
+        """Unsynced changes as (removed name or "", added name or "", the file or directory)."""
 
     def change(self, removed: str, added: str, node: _Inode | _Dir) -> None:
         _apply(self.names, removed, added, node)

@@ -1,7 +1,7 @@
 """Sparse index of a segment: the base offset of a batch and its position in the log file.
 
 In memory the index is two growing arrays; on disk a checksummed header and both arrays. The index
-is a hint: readers check the batch that an entry leads to. A scan rebuilds an index file that does
+is a hint: readers check the batch to which an entry points. A scan rebuilds an index file that does
 not match its log (size, checksums, order). One writer thread appends. Any thread may read:
 ``_offsets`` grows after ``_positions``, and entries never change.
 """
@@ -27,7 +27,7 @@ ENTRIES_MAX = (10 << 20) // 8
 
 
 class CorruptIndex(Exception):
-    """An index file contradicts itself or its log; callers rebuild it."""
+    """An index file is inconsistent in itself or with its log. Callers rebuild it."""
 
 
 class IndexEntry(NamedTuple):
@@ -72,15 +72,19 @@ class OffsetIndex:
         self._offsets.append(offset - self.base_offset)
 
     def last(self) -> IndexEntry:
-        """Return the newest entry, or the segment's beginning."""
+        """Return the newest entry, or the segment's start if there is no entry."""
         return self._entry(len(self._offsets) - 1)
 
     def floor(self, offset: int) -> IndexEntry:
-        """Return the last entry at or before ``offset``, or the segment's beginning."""
+        """Return the last entry at or before ``offset``, or the segment's start if there
+        is none.
+        """
         return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
 
     def floor_position(self, position: int) -> IndexEntry:
-        """Return the last entry at or before ``position``, or the segment's beginning."""
+        """Return the last entry at or before ``position``, or the segment's start if there
+        is none.
+        """
         count = len(self._offsets)
         return self._entry(bisect_right(self._positions, position, 0, count) - 1)
 
@@ -90,7 +94,9 @@ class OffsetIndex:
         return IndexEntry(self.base_offset + self._offsets[i], self._positions[i])
 
     def cut(self, position: int) -> OffsetIndex:
-        """Return a copy without entries at or beyond ``position``; readers keep the old index."""
+        """Return a copy without entries at or beyond ``position``; readers keep using the old
+        index.
+        """
         kept = OffsetIndex(self.base_offset)
         count = bisect_left(self._positions, position)
         kept._offsets, kept._positions = self._offsets[:count], self._positions[:count]
@@ -99,7 +105,9 @@ class OffsetIndex:
     def encode(
         self, log_bytes: int, next_offset: int, damaged: bool, has_transactions: bool = False
     ) -> bytes:
-        """Return the index file for a log file of ``log_bytes`` that ends at ``next_offset``."""
+        """Return the bytes of the index file for a log file of ``log_bytes`` bytes that ends at
+        ``next_offset``.
+        """
         body = big_endian(self._offsets) + big_endian(self._positions)
         flags = _FLAG_DAMAGED * damaged | _FLAG_TRANSACTIONS * has_transactions
         header = _HEADER.pack(

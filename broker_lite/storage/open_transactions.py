@@ -1,8 +1,8 @@
-"""The transactions of one log that hold back its last stable offset.
+"""The transactions of one log that bound its last stable offset.
 
-A transaction holds it back from its first batch until its marker is committed. The log's writer
-notes begin and end; ``published`` gives the loop an immutable value to combine with the high
-watermark. Leaders and followers keep the same notes.
+A transaction bounds it from its first batch until its marker is committed. The log's writer records
+the begin and the end of transactions. ``published`` gives the event loop an immutable value to
+combine with the high watermark. Leaders and followers keep the same records.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ _NONE_OPEN = 1 << 62
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction whose marker is in the log."""
+    """An ended transaction: its marker is in the log."""
 
     first_offset: int
     marker_offset: int
 
 
 class UnstableTransactions(NamedTuple):
-    """The open and the uncommitted transactions of a log at one time."""
+    """A snapshot of a log's open transactions, and of its ended transactions with uncommitted
+    markers.
+    """
 
     open_start: int
     """First offset of the oldest open transaction."""
@@ -28,7 +30,7 @@ class UnstableTransactions(NamedTuple):
     """Transactions whose markers may not be committed, in marker order."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the exclusive end of the offsets below which every transaction has ended."""
+        """Return the offset below which every transaction has ended with a committed marker."""
         stable = min(self.open_start, high_watermark)
         for first, marker in self.ended:
             if marker >= high_watermark and first < stable:
@@ -37,13 +39,15 @@ class UnstableTransactions(NamedTuple):
 
 
 class OpenTransactions:
-    """The open transactions of a log by producer id, and the ended ones that may be uncommitted."""
+    """The open transactions of a log by producer id, and the ended transactions whose markers may
+    be uncommitted.
+    """
 
     __slots__ = ("_ended", "_starts")
 
     def __init__(self) -> None:
         self._starts: dict[int, int] = {}
-        """First offsets, in rising order: a transaction begins at the log's end."""
+        """First offsets, in rising order, because a transaction begins at the log's end."""
         self._ended: list[EndedTransaction] = []
 
     def __len__(self) -> int:
@@ -57,7 +61,9 @@ class OpenTransactions:
         self._starts[producer_id] = offset
 
     def end(self, producer_id: int, marker_offset: int) -> int:
-        """Note the marker of an open transaction; return the log's first open offset after it."""
+        """Record the marker of an open transaction; return the first offset of the oldest
+        transaction that is still open, else the offset after the marker.
+        """
         first = self._starts.pop(producer_id)
         self.add_ended(first, marker_offset)
         return self.first_open(marker_offset + 1)
@@ -66,7 +72,9 @@ class OpenTransactions:
         self._ended.append(EndedTransaction(first_offset, marker_offset))
 
     def first_open(self, default: int) -> int:
-        """Return the first offset of the oldest open transaction, or ``default`` without one."""
+        """Return the first offset of the oldest open transaction, or ``default`` if none
+        is open.
+        """
         return next(iter(self._starts.values()), default)
 
     def committed(self, high_watermark: int) -> None:
@@ -75,7 +83,9 @@ class OpenTransactions:
             self._ended = [one for one in self._ended if one.marker_offset >= high_watermark]
 
     def raise_to(self, log_start: int) -> None:
-        """Move every first offset below ``log_start`` up to it: those records are deleted."""
+        """Raise every first offset below ``log_start`` to it, because the records below are
+        deleted.
+        """
         for producer_id, first in self._starts.items():
             if first >= log_start:
                 break
@@ -87,7 +97,7 @@ class OpenTransactions:
         ]
 
     def published(self) -> UnstableTransactions | None:
-        """Return the present transactions, or None without any."""
+        """Return a snapshot of the transactions, or None if there are none."""
         if not self._starts and not self._ended:
             return None
         return UnstableTransactions(self.first_open(_NONE_OPEN), tuple(self._ended))

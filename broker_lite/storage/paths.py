@@ -12,14 +12,20 @@ from broker_lite.model import PartitionKey
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 TXN_INDEX = ".txnindex"
-"""The aborted transactions of a segment that has transactional batches."""
+"""Suffix of the file that lists the aborted transactions of a segment; it exists only for segments
+with transactional batches.
+"""
 DELETED = ".deleted"
 """Suffix of deleted files, which are unlinked after ``file.delete.delay.ms``."""
 TORN = ".torn"
-"""Suffix of bytes that recovery set aside; a broker never reads them again."""
+"""Suffix of files with damaged or half-written bytes that recovery removed from a log; a broker
+never reads them again.
+"""
 TEMPORARY = ".tmp"
 STRAY = ".stray"
-"""Suffix of partitions whose topic the metadata does not know; kept for ``stray.retention.ms``."""
+"""Suffix of the directory of a stray: a partition whose topic is not in the metadata. It is kept
+for ``stray.retention.ms``.
+"""
 
 LOCK = "lock"
 META = "meta.properties"
@@ -52,7 +58,9 @@ def stray_dir(data_dir: str, key: PartitionKey, since_ms: int) -> str:
 
 
 def parse_stray_dir(name: str) -> tuple[PartitionKey, int] | None:
-    """Return a stray's partition and the time in ms when it was set aside; None for other names."""
+    """Return a stray's partition and the wall time in ms at which it was renamed; None for other
+    names.
+    """
     found = _STRAY.fullmatch(name)
     return (PartitionKey(found[1], int(found[2])), int(found[3])) if found else None
 
@@ -62,7 +70,7 @@ def segment_file(partition: str, base_offset: int, suffix: str) -> str:
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """Return base offset and suffix, or None if the name is not that of a segment's file."""
+    """Return the base offset and the suffix of a segment's file; None for other names."""
     found = _SEGMENT_FILE.fullmatch(name)
     return (int(found[1]), found[2]) if found else None
 
@@ -73,6 +81,6 @@ def torn_file(partition: str, offset: int, number: int) -> str:
 
 
 def parse_torn_file(name: str) -> tuple[int, int] | None:
-    """Return offset and number of a torn file, or None for any other name."""
+    """Return the offset and the number of a torn file, or None for any other name."""
     found = _TORN.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else None

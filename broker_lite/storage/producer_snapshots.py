@@ -1,9 +1,9 @@
 """The producer snapshots in a partition's directory, each named by its end offset.
 
-Snapshots shorten a start and are never required: an older one and a longer replay replace a damaged
-or missing one. A snapshot beyond the log's end is dangerous, because other batches may later take
-those offsets. Code that shortens the log therefore deletes such snapshots first. Called by the
-log's writer, and by a start.
+Snapshots shorten a start and are never required: if a snapshot is damaged or missing, recovery uses
+an older one and replays more batches. A snapshot beyond the log's end is dangerous, because other
+batches may later take those offsets. Code that truncates the log therefore deletes such snapshots
+first. The log's writer thread and recovery call this module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProducerSnapshots:
             self._remove(old)
 
     def newest(self, first: int, last: int) -> ProducerState | None:
-        """Return the newest sound snapshot with an offset in [first, last], or None."""
+        """Return the newest valid snapshot with an offset in [first, last], or None."""
         for at, name in reversed(self._listed()):
             if first <= at <= last:
                 data = read_whole(self._files, f"{self._directory}/{name}")
@@ -63,6 +63,6 @@ class ProducerSnapshots:
         self._files.remove(f"{self._directory}/{name}")
 
     def _listed(self) -> list[tuple[int, str]]:
-        """Return offset and name of each snapshot, oldest first."""
+        """Return the offset and the file name of each snapshot, oldest first."""
         names = [(paths.parse_segment_file(n), n) for n in self._files.list_dir(self._directory)]
         return [(found[0], n) for found, n in names if found and found[1] == paths.SNAPSHOT]

@@ -1,11 +1,12 @@
 """The recent batches and the open transaction of each producer of one log.
 
-They detect duplicates, gaps and old epochs, and give the last stable offset.
+The state serves to detect duplicates, gaps and old epochs, and to compute the last stable offset.
 
 The state holds the last five batches per producer, because clients keep at most five in flight.
 Only a leader checks a batch (``check``). Every replica records it (``update``) after the append
-succeeded. Expiry is local and never makes a follower refuse a batch. A snapshot holds the state at
-its offset; a start replays the batches after it. Used by one thread at a time, the log's writer.
+succeeded. A replica expires idle producers by itself; that never makes a follower refuse a batch. A
+snapshot file holds the state at its offset; a start replays the batches after it. Only the log's
+writer thread uses the state.
 """
 
 from __future__ import annotations
@@ -33,22 +34,26 @@ BATCHES_MAX = 5
 SEQUENCE_MASK = 0x7FFFFFFF
 
 _SNAPSHOT = struct.Struct(">4sHHqI")
-"""Magic, version, flags, end offset, producer count; the producers and a CRC-32C of all follow."""
+"""Layout of a snapshot's header: magic, version, flags, end offset, producer count. The producers
+follow, then a CRC-32C of everything before.
+"""
 _PRODUCER = struct.Struct(">qhiqqB")
-"""Producer id, epoch, coordinator epoch, last append ms, first offset of the open transaction,
-batch count."""
+"""Layout of one producer: producer id, epoch, coordinator epoch, last append ms, first offset of
+the open transaction, batch count.
+"""
 _BATCH = struct.Struct(">iiqi")
-"""First sequence, last sequence, base offset, last offset delta."""
+"""Layout of one batch: first sequence, last sequence, base offset, last offset delta."""
 _ENDED = struct.Struct(">qq")
-"""Version 2 only, after the producers and a count: first offset and marker of each transaction that
-may be uncommitted."""
+"""Layout of an ended transaction whose marker may be uncommitted: first offset and marker offset.
+Version 2 only, after the producers and a count.
+"""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot failed a check; an older one and a longer replay replace it."""
+    """A snapshot failed a check. Use an older snapshot and a longer replay."""
 
 
 class ProducedBatch(NamedTuple):
@@ -80,7 +85,9 @@ class ProducerEntry:
         self.epoch = epoch
         self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_MAX)
         self.is_whole = False
-        """Whether the log got every sequence of the epoch from 0 on. Snapshots do not hold it."""
+        """Whether the log received every sequence of the epoch, from 0 on. Snapshots do not store
+        this field.
+        """
         self.coordinator_epoch = -1
         self.last_append_ms = -1
         self.transaction_start = NO_OFFSET
@@ -103,7 +110,8 @@ class ProducerState:
         """Exclusive end: the state covers every batch below this offset."""
         self.forgot = False
         """Whether any producer was ever expired or dropped; an unknown producer may be one of
-        those."""
+        these.
+        """
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -128,8 +136,8 @@ class ProducerState:
         """Check a client's batch: return None to append it, or the recorded batch that it
         duplicates.
 
-        A duplicate of a batch older than the recorded ones has base offset ``NO_OFFSET``. Its next
-        offset is the base offset of the oldest recorded batch, so it is committed before that one.
+        For a duplicate older than the recorded batches, the result has base offset ``NO_OFFSET``
+        and, as its next offset, the base offset of the oldest recorded batch.
 
         - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
           continue at any sequence.
@@ -138,8 +146,7 @@ class ProducerState:
           epoch is new in each transaction (transaction version 2).
 
         Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError for a batch
-        outside of the producer's open transaction, or the error of ``refused`` for a batch behind
-        it.
+        outside of the producer's open transaction, or the error of ``refused`` for a later batch.
         """
         producer = self._producers.get(header.producer_id)
         first = header.base_sequence
@@ -171,7 +178,8 @@ class ProducerState:
             is_older = first <= last < oldest.first_sequence <= first + SEQUENCE_MASK // 2
             if is_older and (producer.is_whole or not (may_have_forgotten or self.forgot)):
                 # The sequences of an epoch begin at 0 and have no gap, so the log got this batch.
-                # Half the range apart, the sequences have wrapped and the batch lies ahead.
+                # If the distance exceeds half the sequence range, the sequences have wrapped, and
+                # the batch is ahead.
                 return ProducedBatch(first, last, NO_OFFSET, oldest.base_offset)
             expected = (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK
         if first != expected:
@@ -189,21 +197,23 @@ class ProducerState:
         return None
 
     def judge(self, marker: Marker) -> bool:
-        """Return whether to append a marker; False if its producer has no open transaction.
+        """Return whether to append a marker; False if the log has this marker, or a marker of a
+        later epoch.
 
-        Such a marker repeats an earlier one, or ends a transaction without a batch here. Raises
-        TransactionCoordinatorFencedError or InvalidProducerEpochError.
+        A marker without an open transaction is appended as well: only the replicated append proves
+        that this replica still leads, and ensures that every later leader refuses a late batch of
+        the transaction. Raises TransactionCoordinatorFencedError or InvalidProducerEpochError.
         """
         producer = self._producers.get(marker.producer_id)
         if producer is None:
-            return False
+            return True
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFencedError(
                 f"coordinator epoch {marker.coordinator_epoch} is fenced: a coordinator of epoch "
                 f"{producer.coordinator_epoch} ended a transaction of producer {marker.producer_id}"
             )
         if producer.transaction_start == NO_OFFSET:
-            return False
+            return marker.producer_epoch >= producer.epoch + marker.raises_epoch
         if marker.producer_epoch < producer.epoch + marker.raises_epoch:
             raise InvalidProducerEpochError(
                 f"the marker has epoch {marker.producer_epoch}, but producer {marker.producer_id} "
@@ -276,7 +286,7 @@ class ProducerState:
         return None if marker.is_commit else AbortedEntry(producer_id, first, offset, stable)
 
     def raise_starts(self, log_start: int) -> None:
-        """Move the starts of open transactions up to the log's start, after a deletion of
+        """Raise the first offsets of open transactions to the log's start, after a deletion of
         records.
         """
         self.transactions.raise_to(log_start)
@@ -300,9 +310,7 @@ class ProducerState:
         return len(expired)
 
     def forget_all(self, next_offset: int) -> None:
-        """Remove all producers and begin at ``next_offset``, recording that the log held batches
-        before.
-        """
+        """Remove all producers and set ``next_offset``. Record that producers were dropped."""
         self._producers.clear()
         self.transactions = OpenTransactions()
         self.forgot = self.forgot or next_offset > 0

@@ -1,10 +1,10 @@
-"""Reads of a log by any thread while its writer appends: slices, offsets, timestamps and checks.
+"""Read a log from any thread while its writer appends: slices, offsets, timestamps and checks.
 
-No locks. The writer publishes with single assignments: ``unstable`` after the bytes, then ``_tail``
-(end offset, active segment and its size), and ``_chain`` when segments are added or deleted. A
-reader takes one copy of each and stays consistent. A slice holds its file, so that a deleted
-segment stays readable through it. Callers pass offsets; positions are internal. A read in a damaged
-range raises CorruptMessageError, which names the range.
+Readers take no locks. The writer publishes its state with single assignments: ``unstable`` after
+the bytes, then ``tail`` (end offset, active segment and its size), and ``chain`` when segments are
+added or deleted. A reader that copies each reference once sees a consistent log. A slice holds its
+file, so that a deleted segment stays readable through it. Callers pass offsets; positions are
+internal. A read in a damaged range raises CorruptMessageError, which names the range.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOADED_SEGMENTS_MAX = 4
 """Maximum closed segments of one log whose file and indexes stay open."""
 TIMESTAMP_MIN = -(1 << 63)
 SKIPPED_BATCHES_MAX = 1000
-"""Maximum void and aborted batches that ``first_at`` skips, at about 30 µs each."""
+"""Maximum empty and aborted batches that ``first_at`` skips; each takes about 30 µs."""
 HINTS = 64
 """Batch positions cached per log, for readers that continue where their last read ended."""
 
@@ -89,72 +89,77 @@ class Tail(NamedTuple):
 
 
 Hints = list[tuple[int, Segment, int] | None]
-"""(offset, segment, position) of batch boundaries; a hash of the offset selects the slot."""
+"""Cached batch boundaries as (offset, segment, position); a hash of the offset selects the slot."""
 Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
 """Base offsets, and the segments in the same order; never empty."""
 
 
 class LogReader:
-    """The reading half of a log."""
+    """The state of a log that readers see. Only the log's writer changes it."""
 
-    key: PartitionKey
-    leader_epochs: LeaderEpochs
-
-    def __init__(self, key: PartitionKey, segments: tuple[Segment, ...]) -> None:
+    def __init__(
+        self, key: PartitionKey, segments: tuple[Segment, ...], leader_epochs: LeaderEpochs
+    ) -> None:
         self.key = key
+        self.leader_epochs = leader_epochs
         self.log_start_offset = segments[0].base_offset
         self.corruption: tuple[CorruptRange, ...] = ()
         self.unstable: UnstableTransactions | None = None
-        """The transactions that hold back the last stable offset; None without any."""
+        """The transactions that bound the last stable offset; None if there are none."""
         self.transactions_from = NO_OFFSET
         """Offset below which the log has no transaction and no marker; -1 if it has none at all."""
-        self._hints: Hints = [None] * HINTS
-        self._loaded: deque[Segment] = deque()
-        self._publish(segments)
+        self.hints: Hints = [None] * HINTS
+        self.loaded: deque[Segment] = deque()
+        self.publish(segments)
 
-    def _publish(self, segments: tuple[Segment, ...]) -> None:
+    def publish(self, segments: tuple[Segment, ...]) -> None:
+        """Publish these segments to readers, up to the end of the last segment."""
         active = segments[-1]
-        self._chain: Chain = (tuple(s.base_offset for s in segments), segments)
-        self._tail = Tail(active.next_offset, active, active.size_bytes)
+        self.chain: Chain = (tuple(s.base_offset for s in segments), segments)
+        self.tail = Tail(active.next_offset, active, active.size_bytes)
 
-    def _forget_hints(self) -> None:
-        """Drop all hints, after a truncation or a deletion.
+    def forget_hints(self) -> None:
+        """Drop all cached batch positions, after a truncation or a deletion.
 
-        A read in progress writes its hints to the old list, which no later read uses.
+        A read in progress writes its positions to the old list, which no later read uses.
         """
-        self._hints = [None] * HINTS
+        self.hints = [None] * HINTS
 
     @property
     def log_end_offset(self) -> int:
         """The exclusive end of the log."""
-        return self._tail[0]
+        return self.tail[0]
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all log files, up to the published end."""
-        return sum(segment.size_bytes for segment in self._chain[1])
+        return sum(segment.size_bytes for segment in self.chain[1])
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the exclusive end of the offsets that a read_committed reader may read."""
         unstable = self.unstable
-        return high_watermark if unstable is None else unstable.last_stable_offset(high_watermark)
+        if unstable is None:
+            return high_watermark
+        # The log may start inside the first batch of an open transaction.
+        start = min(self.log_start_offset, high_watermark)
+        return max(unstable.last_stable_offset(high_watermark), start)
 
     def is_in_active_segment(self, offset: int) -> bool:
         """Return whether ``offset`` is in the active segment, whose indexes are in memory."""
-        return offset >= self._chain[0][-1]
+        return offset >= self.chain[0][-1]
 
     @_translated
     def aborted_in(self, start: int, end: int) -> list[AbortedEntry]:
         """Return the aborted transactions with records in [start, end), which ends below the last
         stable offset. May read index files, except within the active segment.
         """
-        bases, segments = self._chain
+        bases, segments = self.chain
         found: list[AbortedEntry] = []
         for segment in segments[max(bisect_right(bases, start) - 1, 0) :]:
             if not segment.has_transactions:
                 continue
             if not segment.has_transaction_index:
-                self._note_loaded(segment)
+                self.note_loaded(segment)
             try:
                 if segment.transactions.collect(start, end, found):
                     break
@@ -167,15 +172,17 @@ class LogReader:
 
     @property
     def segment_count(self) -> int:
-        return len(self._chain[1])
+        return len(self.chain[1])
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch that wrote ``offset``, or -1."""
         return self.leader_epochs.epoch_at(offset)
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch | None:
-        """Return the largest epoch not above ``epoch`` and its end; None if that is undefined."""
-        return self.leader_epochs.end_offset_for(epoch, self._tail[0])
+        """Return the largest epoch not above ``epoch`` and its end; None if the end is
+        undefined.
+        """
+        return self.leader_epochs.end_offset_for(epoch, self.tail[0])
 
     # -- slices --------------------------------------------------------------------------------
 
@@ -188,11 +195,11 @@ class LogReader:
         the end of the log. Raises OffsetOutOfRangeError outside [log start, log end] and
         CorruptMessageError in a damaged range.
         """
-        hints = self._hints
-        end, active, size = self._tail
-        while hints is not self._hints:
-            hints = self._hints
-            end, active, size = self._tail
+        hints = self.hints
+        end, active, size = self.tail
+        while hints is not self.hints:
+            hints = self.hints
+            end, active, size = self.tail
         if not self.log_start_offset <= offset <= end:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {self.key} is outside [{self.log_start_offset}, {end}]"
@@ -207,7 +214,7 @@ class LogReader:
             base, segment, position = hint
             self._check_first(segment, position, base)
         else:
-            segment, found = self._locate(offset)
+            segment, found = self.locate(offset)
             base, position = found.header.base_offset, found.position
             hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
         if at_tail and segment is active:
@@ -222,9 +229,9 @@ class LogReader:
         hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
         return LogSlice(segment.file, position, stop_position - position, base, end)
 
-    def _locate(self, offset: int) -> tuple[Segment, LogBatch]:
+    def locate(self, offset: int) -> tuple[Segment, LogBatch]:
         """Return the segment and the batch that hold an offset in [log start, log end)."""
-        bases, segments = self._chain
+        bases, segments = self.chain
         i = bisect_right(bases, offset) - 1
         if i < 0:
             raise OffsetOutOfRangeError(
@@ -236,15 +243,15 @@ class LogReader:
 
     def _find(self, segment: Segment, offset: int) -> LogBatch:
         if not segment.is_loaded:
-            self._note_loaded(segment)
+            self.note_loaded(segment)
         try:
             return segment.find(offset, segment.size_bytes)
         except BadBatch as bad:
             return self._find_past(segment, offset, bad)
 
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
-        """Return the batch that holds ``offset``, skipping damage that no index entry
-        leads past.
+        """Return the batch that holds ``offset``, skipping damaged bytes after which the index has
+        no entry.
         """
         while True:
             damage = self._note_damage(segment, bad)
@@ -266,16 +273,16 @@ class LogReader:
         except BadBatch as bad:
             raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
 
-    def _note_loaded(self, segment: Segment) -> None:
-        self._loaded.append(segment)
-        if len(self._loaded) > LOADED_SEGMENTS_MAX:
-            oldest = self._loaded.popleft()
-            if oldest is not self._tail.segment and oldest is not segment:
+    def note_loaded(self, segment: Segment) -> None:
+        self.loaded.append(segment)
+        if len(self.loaded) > LOADED_SEGMENTS_MAX:
+            oldest = self.loaded.popleft()
+            if oldest is not self.tail.segment and oldest is not segment:
                 oldest.release()
 
     def _stop(self, segment: Segment, end: int, hints: Hints) -> IndexEntry:
         """Return the boundary in ``segment`` at which a read that ends at ``end`` must stop."""
-        bases, _ = self._chain
+        bases, _ = self.chain
         i = bisect_right(bases, segment.base_offset)
         if i < len(bases) and end >= bases[i]:
             return IndexEntry(bases[i], segment.size_bytes)
@@ -287,7 +294,7 @@ class LogReader:
         try:
             found = self._find(segment, end)
         except CorruptMessageError:
-            damage = self._damage_over(end)
+            damage = self.damage_over(end)
             if damage is None or damage.segment_base != segment.base_offset:
                 raise
             return IndexEntry(damage.first_offset, damage.position)
@@ -304,10 +311,10 @@ class LogReader:
         return stop
 
     def _raise_in_damage(self, offset: int) -> None:
-        if self.corruption and (damage := self._damage_over(offset)) is not None:
+        if self.corruption and (damage := self.damage_over(offset)) is not None:
             raise CorruptMessageError(str(damage))
 
-    def _damage_over(self, offset: int) -> CorruptRange | None:
+    def damage_over(self, offset: int) -> CorruptRange | None:
         for damage in self.corruption:
             if damage.unreadable and damage.first_offset <= offset < damage.next_offset:
                 return damage
@@ -343,27 +350,28 @@ class LogReader:
 
     def next_readable(self, offset: int) -> int:
         """Return ``offset``, or the first offset after the damaged range that holds it."""
-        while (damage := self._damage_over(offset)) is not None:
+        while (damage := self.damage_over(offset)) is not None:
             offset = damage.next_offset
         return offset
 
     def _note_damage(self, segment: Segment, bad: BadBatch) -> CorruptRange:
         for known in self.corruption:
-            # A range known for its checksum alone may since have lost its header too: check again.
+            # A range recorded only for a wrong checksum may have lost its header since: check it
+            # again.
             is_same = known.first_offset == bad.offset and known.segment_base == segment.base_offset
             if is_same and known.unreadable:
                 return known
-        bases, _ = self._chain
+        bases, _ = self.chain
         i = bisect_right(bases, segment.base_offset)
         limit = bases[i] if i < len(bases) else segment.next_offset
         found = segment.damage_at(bad, segment.size_bytes, limit)
         damage = found.in_log(self.key, segment.base_offset)
         self.add_damage((damage,))
-        # Check the end last: a truncation publishes the new end before it drops the damage beyond
-        # it.
-        if bad.offset >= self._tail[0]:
+        # Check the end last, because a truncation publishes the new end before it drops the damage
+        # beyond that end.
+        if bad.offset >= self.tail[0]:
             self.corruption = tuple(known for known in self.corruption if known != damage)
-            raise StorageError(f"{self.key} was truncated to {self._tail[0]} while it was read")
+            raise StorageError(f"{self.key} was truncated to {self.tail[0]} while it was read")
         segment.damaged = True
         return damage
 
@@ -380,7 +388,7 @@ class LogReader:
         the log.
         """
         found: list[CorruptRange] = []
-        start, end = max(start, self.log_start_offset), min(end, self._tail[0])
+        start, end = max(start, self.log_start_offset), min(end, self.tail[0])
         for item in self._checked(start, end):
             if isinstance(item, CorruptRange):
                 found.append(item)
@@ -394,12 +402,12 @@ class LogReader:
         return found
 
     def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
-        """Yield sound batches and bad ranges in order, computing every checksum."""
+        """Yield valid batches and damaged ranges in order. Computes every checksum."""
         while start < end:
             try:
-                segment, first = self._locate(start)
+                segment, first = self.locate(start)
             except CorruptMessageError:
-                damage = self._damage_over(start)
+                damage = self.damage_over(start)
                 if damage is None:
                     raise
                 yield damage
@@ -418,21 +426,21 @@ class LogReader:
                     break
                 except BadBatch as bad:
                     # A truncation removed this batch while it was read.
-                    if bad.offset >= min(end, self._tail[0]):
+                    if bad.offset >= min(end, self.tail[0]):
                         return
                     limit = min(self._following_base(segment), end)
                     damage_found = segment.damage_at(bad, segment.size_bytes, limit)
                     yield damage_found.in_log(self.key, segment.base_offset)
-                    # Continue by position: looking up the next offset would return to a batch with
-                    # a false header.
+                    # Continue by position: a lookup of the next offset would find the batch with
+                    # the wrong header again.
                     position = damage_found.position + damage_found.length
                     expected = damage_found.next_offset
                     start = max(expected, start)
 
     def _following_base(self, segment: Segment) -> int:
-        bases, _ = self._chain
+        bases, _ = self.chain
         i = bisect_right(bases, segment.base_offset)
-        return bases[i] if i < len(bases) else self._tail[0]
+        return bases[i] if i < len(bases) else self.tail[0]
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -445,8 +453,8 @@ class LogReader:
         Skips damaged ranges, and appends them to ``damage``. Reads and decodes batches, so do not
         call it on the event loop's thread.
         """
-        end = min(end, self._tail[0])
-        for segment in self._chain[1]:
+        end = min(end, self.tail[0])
+        for segment in self.chain[1]:
             if segment.max_timestamp < timestamp or segment.base_offset >= end:
                 continue
             start = max(segment.times.start_for(timestamp), self.log_start_offset)
@@ -470,12 +478,12 @@ class LogReader:
 
         Skips damaged ranges, and appends them to ``damage``.
         """
-        start, end = self.log_start_offset, min(end, self._tail[0])
+        start, end = self.log_start_offset, min(end, self.tail[0])
         if end <= start:
             return None
         newest = NO_TIMESTAMP
         partly = []
-        for segment in self._chain[1]:
+        for segment in self.chain[1]:
             if start <= segment.base_offset and segment.next_offset <= end:
                 newest = max(newest, segment.max_timestamp)
             elif segment.base_offset < end:
@@ -488,7 +496,7 @@ class LogReader:
     def _newest_time(self, segment: Segment, start: int, end: int) -> int:
         """Return the newest timestamp of a segment's records in [start, end); -1 if it has none."""
         newest = NO_TIMESTAMP
-        for found in self._headers(segment, max(start, segment.base_offset), end):
+        for found in self.headers(segment, max(start, segment.base_offset), end):
             time_ms, header = found.header.max_timestamp, found.header
             if header.is_control:
                 continue
@@ -501,7 +509,7 @@ class LogReader:
         whole = read_batch(segment.file, found.position, segment.size_bytes)
         if whole is None:
             return NO_TIMESTAMP
-        # Imported here for the reason given in _first_in_batch.
+        # Import here: row_times loads pyarrow and numpy, which only lookups by time need.
         from broker_lite.record.row_times import newest_row
 
         try:
@@ -513,15 +521,15 @@ class LogReader:
     def first_at(self, offset: int, end: int) -> ListedOffset | None:
         """Return the first record at or after ``offset`` and below ``end``, with its timestamp.
 
-        Skips known damage, void batches and aborted transactions, up to ``SKIPPED_BATCHES_MAX``.
+        Skips known damage, empty batches and aborted transactions, up to ``SKIPPED_BATCHES_MAX``.
         Decodes a batch if ``offset`` lies inside one with a timestamp per row, so do not call it on
         the event loop's thread.
         """
-        end = min(end, self._tail[0])
+        end = min(end, self.tail[0])
         offset = self.next_readable(max(offset, self.log_start_offset))
         skipped = 0
         while offset < end:
-            segment, found = self._locate(offset)
+            segment, found = self.locate(offset)
             header = found.header
             if skipped < SKIPPED_BATCHES_MAX and self._has_no_row(found):
                 skipped += 1
@@ -536,7 +544,7 @@ class LogReader:
         return None
 
     def _has_no_row(self, found: LogBatch) -> bool:
-        """Return whether no read_committed reader gets a row of a batch."""
+        """Return whether a batch has no row for read_committed readers."""
         header = found.header
         return found.is_void or (
             header.is_transactional
@@ -546,7 +554,7 @@ class LogReader:
             )
         )
 
-    def _headers(
+    def headers(
         self,
         segment: Segment,
         start: int,
@@ -556,14 +564,15 @@ class LogReader:
     ) -> Iterator[LogBatch]:
         """Yield the batches of one segment in [start, end), skipping damage.
 
-        Headers inside known damage are ignored: one may claim offsets beyond the segment's end. A
-        batch whose header ``needs_check`` is read whole, and is damage if its checksum is wrong.
+        Headers inside known damage are ignored, because a damaged header may have offsets beyond
+        the segment's end. A batch whose header ``needs_check`` is read whole, and is damage if its
+        checksum is wrong.
         """
         size, limit = segment.size_bytes, min(segment.next_offset, end)
         at, position = start, -1
         while at < limit and size:
-            if (damage := self._damage_over(at)) is not None:
-                # Continue by position: the bad header may claim the offsets of later batches too.
+            if (damage := self.damage_over(at)) is not None:
+                # Continue by position: the damaged header may have offsets of later batches.
                 at, position = damage.next_offset, damage.position + damage.length
                 continue
             try:
@@ -574,7 +583,7 @@ class LogReader:
                     at, following = found.header.base_offset, found.header.next_offset
                     if at >= end:
                         return
-                    if self.corruption and self._damage_over(at) is not None:
+                    if self.corruption and self.damage_over(at) is not None:
                         break
                     if following > segment.next_offset:
                         raise BadBatch(
@@ -604,29 +613,29 @@ class LogReader:
         whole = read_batch(segment.file, position, segment.size_bytes)
         if whole is None:
             return None
-        # Imported here because it loads pyarrow and numpy, which only lookups by time need.
+        # Import here: row_times loads pyarrow and numpy, which only lookups by time need.
         from broker_lite.record.row_times import first_row
 
         try:
             row = first_row(whole[1], header, first, timestamp)
         except CorruptMessageError:
             # The producer sent undecodable records. Return the batch itself: an error here would
-            # hide every later batch from lookups. A reader that begins at this batch gets the
+            # hide every later batch from lookups. A reader that starts at this batch gets the
             # error.
             row = first, header.max_timestamp
         return None if row is None else ListedOffset(*row, header.leader_epoch)
 
     @_translated
     def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-        """Return the offset that ``max_bytes`` of stored batches reach from ``start``, and their
-        size.
+        """Return the end offset of about ``max_bytes`` of stored batches from ``start`` on, and
+        their size in bytes.
 
-        The offset is a batch boundary above ``start`` and at most ``end``, at least one batch on.
-        It comes from the sparse index, so the size is usually some KB below ``max_bytes``. Skips
+        The end offset is a batch boundary at most at ``end``; the range has at least one batch. It
+        comes from the sparse index, so the size is usually some KB below ``max_bytes``. Skips
         damage. Returns (start, 0) at the end of the log.
         """
-        hints = self._hints
-        end = min(end, self._tail[0])
+        hints = self.hints
+        end = min(end, self.tail[0])
         if start >= end or start < self.log_start_offset:
             if start < self.log_start_offset:
                 raise OffsetOutOfRangeError(
@@ -663,11 +672,11 @@ class LogReader:
 
         A segment's base offset needs no read of its first batch.
         """
-        bases, segments = self._chain
+        bases, segments = self.chain
         i = bisect_right(bases, offset) - 1
         if i >= 0 and bases[i] == offset:
             return segments[i], IndexEntry(offset, 0)
-        segment, found = self._locate(offset)
+        segment, found = self.locate(offset)
         return segment, IndexEntry(found.header.base_offset, found.position)
 
 

@@ -2,10 +2,10 @@
 
 - After a clean stop, saved indexes that fit their files are used without a scan.
 - After a crash, every segment that reaches beyond the recovery point is scanned with checksums.
-- Above the recovery point the first bad batch begins a torn tail. It and everything behind it are
-  copied into ``.torn`` files and cut off.
+- Above the recovery point the first bad batch starts a torn tail. The torn tail is copied into
+  ``.torn`` files and cut off.
 - Below the recovery point nothing is cut. A bad range is kept and reported as damage, and the log
-  continues behind it. No offset below the recovery point is assigned again.
+  continues behind it. Offsets below the recovery point are never assigned to new records.
 
 Everything that the opened log holds is synced on return.
 """
@@ -34,15 +34,16 @@ COPY_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The findings and actions of one log's opening."""
+    """The findings and actions of ``open_log``."""
 
     scanned_bytes: int = 0
     torn_bytes: int = 0
     torn_offset: int = -1
     rebuilt_indexes: int = 0
     torn_whole: bool = False
-    """Whether the torn bytes are neither short nor full of zeros. Such bytes were written whole and
-    damaged later, so they may have been acknowledged."""
+    """Whether the torn bytes are complete and contain data. Such bytes were fully written and
+    damaged later, so they may have been acknowledged.
+    """
 
 
 def create_log(
@@ -76,7 +77,7 @@ def create_log(
 
 
 def _remove_empty(data: DataDirectory, directory: str) -> None:
-    """Delete the empty files of an earlier creation that a full disk interrupted."""
+    """Delete the empty files that ``create_log`` left when a full disk interrupted it."""
     for name in data.files.list_dir(directory):
         if data.files.size(f"{directory}/{name}") == 0:
             data.files.remove(f"{directory}/{name}")
@@ -91,7 +92,9 @@ def open_log(
     config: TopicConfig,
     producer_expiration_ms: int,
 ) -> tuple[Log, RecoveryReport]:
-    """Open the log in ``data``. Raises StorageError if the disk fails, but not for damage."""
+    """Open the log in ``data``. Raises StorageError if the disk fails; damage is reported, not
+    raised.
+    """
     opening = _Opening(key, data, clean, data.recovery_points.get(key, 0))
     with data.guard(f"opening {key}"):
         segments = opening.run(data.log_starts.get(key, 0))
@@ -103,15 +106,17 @@ def open_log(
         config=config,
         producer_expiration_ms=producer_expiration_ms,
     )
-    log.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key, 0))
-    log.add_damage(tuple(opening.damage))
+    log.reader.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key, 0))
+    log.reader.add_damage(tuple(opening.damage))
     log.flushed_end = log.log_end_offset
     with data.guard(f"opening {key}"):
         opening.settle_epochs(log)
         log.rebuild_producers(now_ms)
-    # Damage in records that were deleted since is of no interest.
+    # Ignore damage in records that were deleted after the damage was found.
     start = data.log_starts.get(key, 0)
-    log.corruption = tuple(found for found in log.corruption if found.next_offset > start)
+    log.reader.corruption = tuple(
+        found for found in log.reader.corruption if found.next_offset > start
+    )
     return log, opening.report()
 
 
@@ -142,10 +147,10 @@ class _Opening:
         """Return the remaining segments, synced; the last one is writable."""
         bases = self._clear_leftovers()
         if bases and paths.LOG_STARTS in self.data.unknown:
-            # The log start checkpoint is damaged: trust the first segment.
+            # The log start checkpoint is damaged: use the start of the first segment.
             log_start = bases[0]
         loaded = leader_epochs.load(self.files, self.directory)
-        # An epoch file without entries is left by a truncation that was emptying the log.
+        # A truncation that emptied the log leaves an epoch file without entries.
         self._epochs_known = not bases or (loaded is not None and bool(loaded.entries))
         self.epochs = loaded or self.epochs
         bases = self._drop_deleted(bases, log_start)
@@ -173,14 +178,17 @@ class _Opening:
         if self._changed:
             self.files.sync_dir(self.directory)
         if ProducerSnapshots(self.files, self.directory).drop_beyond(segments[-1].next_offset):
-            # Synced before any append: otherwise these snapshots would later match other batches.
+            # Sync before any append: otherwise, after a crash, these snapshots would match other
+            # batches.
             self.files.sync_dir(self.directory)
         return tuple(segments)
 
-    # -- what is there -------------------------------------------------------------------------
+    # -- files in the directory ----------------------------------------------------------------
 
     def _clear_leftovers(self) -> list[int]:
-        """Delete temporary and orphaned files; return the base offsets of the segments, rising."""
+        """Delete temporary and orphaned files; return the base offsets of the segments in ascending
+        order.
+        """
         bases, others = [], []
         for name in self.files.list_dir(self.directory):
             found = paths.parse_segment_file(name)
@@ -193,12 +201,13 @@ class _Opening:
         for base, name in others:
             if base not in bases:
                 self.files.remove(f"{self.directory}/{name}")
-                # Synced: a later segment of the same offset must not find this index.
+                # Sync the deletion: a later segment with the same base offset must not use this
+                # index.
                 self._changed = self._changed or name.endswith(paths.TXN_INDEX)
         return bases
 
     def _drop_deleted(self, bases: list[int], log_start: int) -> list[int]:
-        """Delete the segments wholly before the log's start; return the other base offsets."""
+        """Delete the segments that end before the log's start; return the other base offsets."""
         kept = [b for b, after in zip(bases, [*bases[1:], UNBOUNDED]) if after > log_start]
         for base in bases[: len(bases) - len(kept)]:
             self._remove(base)
@@ -225,8 +234,8 @@ class _Opening:
         return True
 
     def _scan(self, segment: Segment, following: int) -> BadBatch | None:
-        """Rebuild a segment's indexes, checking checksums; return the start of its torn tail, if
-        any.
+        """Rebuild a segment's indexes and check its checksums; return the first bad batch of its
+        torn tail, or None.
         """
         point = UNBOUNDED if following <= self.recovery_point else self.recovery_point
         segment.open_writable()
@@ -252,11 +261,11 @@ class _Opening:
         return found.torn
 
     def _epoch_of(self, header: BatchHeader) -> int:
-        """Return the epoch that the epoch file gives for a batch; it is synced before the first
-        batch.
+        """Return the epoch that the epoch file has for a batch. The file is synced before the
+        epoch's first batch is written.
 
-        Without the file, record the batch's own epoch and return -1: there is nothing to check it
-        with.
+        If the file is missing, record the batch's own epoch and return -1, which disables the
+        check.
         """
         if self._epochs_known:
             return self.epochs.epoch_at(header.base_offset)
@@ -264,8 +273,8 @@ class _Opening:
         return -1
 
     def _continues(self, segment: Segment, base: int) -> bool:
-        """Return whether the segment at ``base`` may follow; a gap below the recovery point is
-        damage.
+        """Return whether ``segment`` may be followed by the segment at ``base``. A gap below the
+        recovery point is recorded as damage.
         """
         if segment.next_offset == base:
             return True
@@ -305,7 +314,7 @@ class _Opening:
 
     @staticmethod
     def _has_content(segment: Segment, position: int, end: int) -> bool:
-        """Return whether the range holds a byte other than zero.
+        """Return whether the range has a nonzero byte.
 
         A crash between a file's growth and its data leaves only zeros, which are not worth a copy.
         """
@@ -315,8 +324,8 @@ class _Opening:
         )
 
     def _set_aside(self, bases: list[int]) -> None:
-        """Rename the logs of whole segments behind a torn tail to torn files; delete
-        their indexes.
+        """Rename the log files of the segments after a torn tail to torn files; delete their
+        indexes.
         """
         for base in reversed(bases):
             source = paths.segment_file(self.directory, base, paths.LOG)
@@ -366,7 +375,7 @@ class _Opening:
         segments.append(fresh)
 
     def settle_epochs(self, log: Log) -> None:
-        """Remove epochs outside the log, and save the epochs if the opening changed anything."""
+        """Remove epochs outside the log, and save the epochs if recovery changed anything."""
         before = self.epochs.entries
         self.epochs.truncate_from_end(log.log_end_offset)
         self.epochs.truncate_from_start(log.log_start_offset)

@@ -1,14 +1,14 @@
-"""The last refused batch of each idempotent producer, so that the batches behind it are refused
-too.
+"""The last refused batch of each idempotent producer, so that the producer's later batches in
+flight are refused too.
 
-A producer keeps up to five batches in flight. When a broker refuses one with a retriable error, the
-batches behind it no longer continue the log. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for
-them, but makes librdkafka begin a new producer epoch. Under that epoch it may send records again
-that the log already holds. ``ProducerState.check`` therefore answers them with the error of the
+A producer keeps up to five batches in flight. When a broker refuses one with a retriable error, its
+later batches no longer continue the log. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for them,
+but makes librdkafka begin a new producer epoch. Under that epoch it may send records again that the
+log already holds. ``ProducerState.check`` therefore refuses them with the error of the first
 refused batch.
 
 One instance serves all logs of a data directory. Disk threads and the event loop write it under a
-lock. An evicted entry loses no records: the broker then answers as Kafka's does.
+lock. If an entry is evicted, the broker answers as Kafka's does; no records are lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from broker_lite.record.batch import BatchHeader
 PRODUCERS_MAX = 4096
 """Maximum entries over all partitions; the oldest is evicted first."""
 _AHEAD_MAX = 1 << 30
-"""Largest forward distance of two sequences; a larger one is a wrapped backward distance."""
+"""Largest forward distance between two sequences; a larger distance means that the sequence wrapped
+and lies behind.
+"""
 
 
 class RefusedBatch(NamedTuple):
@@ -40,10 +42,10 @@ class RefusedBatch(NamedTuple):
         return error_for(self.code, self.message)
 
     def makes_gap(self, expected: int | None, first: int) -> bool:
-        """Return whether this batch is missing between two sequences.
+        """Return whether the refused batch lies in the gap between two sequences.
 
-        ``expected`` is the sequence that the log expects next, None if unknown. ``first`` is that
-        of the batch that arrived.
+        ``expected`` is the sequence that the log expects next, None if unknown. ``first`` is the
+        first sequence of the arriving batch.
         """
         follows = 0 < _distance(self.base_sequence, first) < _AHEAD_MAX
         return follows and (
@@ -57,7 +59,7 @@ def _distance(start: int, end: int) -> int:
 
 
 class RefusedBatches:
-    """Refused batches by partition and producer id; false if empty."""
+    """Refused batches by partition and producer id; The object is false if it is empty."""
 
     __slots__ = ("_batches", "_lock")
 
@@ -71,7 +73,8 @@ class RefusedBatches:
     def note(self, key: PartitionKey, header: BatchHeader, error: LogbusError) -> None:
         """Record a refused batch, if the error is retriable.
 
-        After a final error the producer drops the batch and needs a new epoch in any case.
+        After an error that is not retriable, the producer drops the batch and needs a new epoch in
+        any case.
         """
         if header.producer_id == NO_PRODUCER or not error.retriable:
             return

@@ -1,10 +1,10 @@
-"""The retention decision: how many of the oldest segments to delete.
+"""The retention decision: which of the oldest segments to delete, and why.
 
-A pure function of facts. Only whole closed segments are deleted, oldest first, for one of three
-reasons: before the log's start, over retention.bytes, older than retention.ms. A segment's age is
-that of its newest record. Two kinds of timestamps say nothing about age: -1, and one far ahead of
-the broker's clock at the append. Such a segment is as old as its last append. Timestamps in the
-past count as they are, however late the record was appended.
+A pure function. Only whole closed segments are deleted, oldest first, for one of three reasons:
+before the log's start, over retention.bytes, older than retention.ms. A segment's age is that of
+its newest record. Two kinds of timestamps are ignored: -1, and a timestamp far ahead of the
+broker's clock at the append. The age of such a segment is the age of its last append. Timestamps in
+the past are used unchanged, however late the record was appended.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from broker_lite.config import DAY, TopicConfig
 from broker_lite.storage.segment import Segment
 
 FUTURE_MAX_MS = DAY
-"""Maximum time that a record may be ahead of its append. A larger value means a wrong clock, not
-another time zone."""
+"""Maximum milliseconds by which a record's timestamp may be ahead of its append. A larger
+difference means a wrong clock, not another time zone.
+"""
 
 
 class SegmentFacts(NamedTuple):
@@ -37,23 +38,26 @@ class SegmentFacts(NamedTuple):
 
     @property
     def newest_ms(self) -> int:
-        """The time of the newest record in ms; the last append if that time is not credible."""
+        """The time of the newest record in ms; the time of the last append if the record's
+        timestamp is ignored.
+        """
         if 0 <= self.max_timestamp <= self.last_append_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms
 
 
-def expired_count(
+def expired(
     segments: Sequence[SegmentFacts],
     config: TopicConfig,
     *,
     now_ms: int,
     log_start_offset: int,
     last_stable_offset: int,
-) -> int:
-    """Return how many of the oldest segments to delete; the last one is active and always stays."""
+) -> list[str]:
+    """Return why each of the oldest segments is to be deleted: "log_start", "size" or "time". The
+    last segment is active and always stays."""
     total = sum(segment.size_bytes for segment in segments)
-    count = 0
+    reasons: list[str] = []
     for segment, following in pairwise(segments):
         deletable = following.base_offset <= last_stable_offset
         before_start = following.base_offset <= log_start_offset
@@ -62,5 +66,5 @@ def expired_count(
         if not deletable or not (before_start or too_large or too_old):
             break
         total -= segment.size_bytes
-        count += 1
-    return count
+        reasons.append("log_start" if before_start else "size" if too_large else "time")
+    return reasons

@@ -1,6 +1,6 @@
 """Read the batches of a log file: headers alone, or whole batches with their checksums.
 
-``BatchWalker`` checks the bytes, chunk by chunk. ``resync`` finds the next sound batch after a bad
+``BatchWalker`` checks the bytes, chunk by chunk. ``resync`` finds the next valid batch after a bad
 one. Read-only, through one open file; any thread.
 """
 
@@ -31,7 +31,7 @@ _CANDIDATE = re.compile(rb"(?=\x00\x00.{14}[\x02\x41])", re.DOTALL)
 
 
 class CorruptRange(NamedTuple):
-    """Offsets that failed a check, and the position of their bytes.
+    """A damaged range: offsets whose bytes failed a check, and the position of these bytes.
 
     ``unreadable``: the batch header is broken or missing, so that no reader can step over the
     range. Otherwise only the checksum or the leader epoch is wrong.
@@ -55,8 +55,8 @@ class CorruptRange(NamedTuple):
 
 
 class InspectedBatch(NamedTuple):
-    """A stored batch as ``logbus storage inspect`` shows it; ``problem`` is empty for a
-    sound one.
+    """A stored batch as ``logbus storage inspect`` shows it; ``problem`` is empty for a valid
+    batch.
     """
 
     segment_base: int
@@ -77,7 +77,7 @@ def walk_headers(
 ) -> Iterator[LogBatch]:
     """Yield each batch from ``position`` to ``end``, without its body.
 
-    The first batch must have offset ``expected``. Raises BadBatch at the first batch that breaks
+    The first batch must have offset ``expected``. Raises BadBatch at the first batch that violates
     the policy or is cut off.
     """
     walker = BatchWalker(
@@ -118,7 +118,9 @@ def walk_range(
 
 
 def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes] | None:
-    """Return the batch at ``position`` if its checksum is right, whatever its offset; else None."""
+    """Return the batch at ``position`` if its checksum is right, regardless of its offset; else
+    None.
+    """
     head = file.pread(position, min(fmt.HEADER_BYTES, end - position))
     try:
         header = read_header(head)
@@ -133,11 +135,11 @@ def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes]
 
 
 def resync(file: File, position: int, end: int, offset: int, limit: int) -> LogBatch | None:
-    """Return the next sound batch after a bad one at ``position``, with an offset in [offset,
+    """Return the next valid batch after the bad batch at ``position``, with an offset in [offset,
     limit).
 
-    A record may itself contain the bytes of a batch. Therefore the next batch must continue this
-    one, or the file end after it.
+    A record may itself contain the bytes of a batch. Therefore a found batch counts only if another
+    batch continues it, or the file ends after it.
     """
     while position < end:
         data = file.pread(position, min(BATCHES_CHUNK_BYTES + fmt.HEADER_BYTES, end - position))
@@ -161,10 +163,10 @@ def _continues(file: File, position: int, end: int, expected: int) -> bool:
 
 
 def is_whole(file: File, bad: BadBatch, end: int) -> bool:
-    """Return whether a bad batch was once written as a whole, and damaged later.
+    """Return whether a bad batch was written completely and damaged later.
 
-    True if all its bytes are there, or sound batches follow it, and none of its sectors is zero. A
-    power cut leaves sectors of zeros; a checksum cannot tell the two cases apart.
+    True if all its bytes are present or valid batches follow it, and none of its sectors is all
+    zeros. A power cut leaves sectors of zeros; a checksum does not distinguish these two cases.
     """
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes
@@ -181,9 +183,9 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
 
 
 def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
-    """Yield every batch of a ``.log`` file, bad ones with their problem; needs no lock.
+    """Yield every batch of a ``.log`` file, bad batches with their problem. Takes no lock.
 
-    Raises OSError, and ValueError if the name is not that of a segment.
+    Raises OSError, and ValueError if the name is not a segment's.
     """
     named = paths.parse_segment_file(path.rpartition("/")[2])
     if named is None or named[1] != paths.LOG:
@@ -221,7 +223,7 @@ def continuing_headers(
     """Return the checked headers of a leader's batches that continue a log ending at
     ``end_offset``.
 
-    Stops before a batch of an epoch newer than ``leader_epoch`` and before one that is cut off.
+    Stops before a batch of an epoch newer than ``leader_epoch`` and before a batch that is cut off.
     With ``may_overlap`` the first batch may begin before ``end_offset``. Raises
     CorruptMessageError.
     """

@@ -2,8 +2,8 @@
 
 The log's writer thread appends to the active segment. Closed segments never change; they load their
 file and indexes when first read, and ``release`` drops them again. Readers on any thread need no
-lock: a position published after its bytes and index entries bounds each read. Index files are
-hints: a wrong one is rebuilt from the log file.
+lock, because each read is bounded by a position that is published after its bytes and index
+entries. Index files are hints: a wrong file is rebuilt from the log file.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
 """Bytes per read of headers: one index interval, so that most searches need one read."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
-"""Policy of searches: leader epochs are not checked, because a wrong one would be reported for the
-batch behind it."""
+"""Policy of searches: leader epochs are not checked, because a wrong epoch would be reported for
+the following batch.
+"""
 
 
 class BadRange(NamedTuple):
-    """Damage inside a segment: the offsets that are lost or doubtful, and the position of their
+    """Damage inside a segment: the lost or unverifiable offsets, and the position of their
     bytes.
     """
 
@@ -68,7 +69,9 @@ class Rescan(NamedTuple):
 
 
 class Segment:
-    """A run of batches from ``base_offset`` on, ending at ``next_offset`` and ``size_bytes``."""
+    """The batches from ``base_offset`` to before ``next_offset``, in a log file of ``size_bytes``
+    bytes.
+    """
 
     __slots__ = (
         "_bytes_since_entry",
@@ -128,7 +131,7 @@ class Segment:
 
     @classmethod
     def found(cls, files: Files, directory: str, base_offset: int) -> Segment:
-        """Return an existing segment, unchecked, with size and times from the file system."""
+        """Return an existing segment, with size and times from the file system. Checks nothing."""
         segment = cls(files, directory, base_offset)
         path = segment.path(paths.LOG)
         segment.size_bytes = segment.synced_bytes = files.size(path)
@@ -162,8 +165,8 @@ class Segment:
         return True
 
     def load_prefix(self, recovery_point: int) -> IndexEntry:
-        """Load index files that describe the first part of this file; return where the scan must
-        begin.
+        """Load index files that describe a prefix of this log file; return the entry at which the
+        scan must begin.
 
         An entry is used only if its batch is at its position.
         """
@@ -179,7 +182,8 @@ class Segment:
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
         if facts.log_bytes > self.size_bytes or facts.damaged or not self._has_batch_at(entry):
             with contextlib.suppress(OSError):
-                # Later batches of the same sizes could make the next start accept this index.
+                # Delete the file: with later batches of the same sizes, the next start could accept
+                # it.
                 self._files.remove(self.path(paths.TIME_INDEX))
             return self._begin_indexes()
         # A time index entry covers the batch of the offset index entry added with it.
@@ -233,7 +237,7 @@ class Segment:
         self._bytes_since_entry = self.size_bytes - self.index.last().position
 
     def ends_at_saved_offset(self) -> bool:
-        """Return whether the batches behind the last index entry end at the saved
+        """Return whether the batches after the last index entry end at the saved
         ``next_offset``.
         """
         offset, position = self.index.last()
@@ -290,7 +294,7 @@ class Segment:
         theirs.
         """
         self._index = self._times = self._file = None
-        # Keep an empty index: lookups cross many segments without aborted transactions.
+        # Keep an empty index: a lookup passes many segments without aborted transactions.
         if self._transactions and self._transactions.is_saved:
             self._transactions = None
 
@@ -358,7 +362,7 @@ class Segment:
         self.size_bytes = position + size
 
     def cut(self, position: int, next_offset: int) -> None:
-        """Truncate at a batch boundary; readers that hold a slice find it shorter."""
+        """Truncate at a batch boundary; a slice that a reader holds becomes shorter."""
         file = self._file
         assert file is not None
         file.truncate(position)
@@ -496,8 +500,8 @@ class Segment:
         return Rescan(tuple(damage), None, end - start.position)
 
     def damage_at(self, bad: BadBatch, end: int, limit: int) -> BadRange:
-        """Return the damaged range that begins with ``bad``; it ends at ``limit`` if no batch
-        follows.
+        """Return the damaged range that starts at ``bad``. It ends at the next valid batch, or at
+        ``limit`` if there is none.
         """
         header = bad.header
         if header is not None and self._steps_over(bad.position, header, end, limit):

@@ -1,9 +1,10 @@
-"""Strays: partitions of topics that the metadata does not know, set aside rather than deleted.
+"""Strays: partitions whose topic is not in the metadata; they are renamed rather than deleted.
 
 Either the topic was deleted while the broker was down, or ZooKeeper was restored from an older
-state; the broker cannot tell which. A stray is the partition's directory, renamed with the time
-when it was set aside. It is taken back when its topic exists again. It is deleted after
-``stray.retention.ms``, or by ``logbus storage strays``. Called by ``LogManager``, on its thread.
+state; the broker cannot tell which. A stray is the partition's directory under a name that contains
+the time of the renaming. It becomes a partition again when its topic exists again. It is deleted
+after ``stray.retention.ms``, or by ``logbus storage strays``. Called by ``LogManager``, on its
+thread.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ class Strays:
         self._retention_ms = retention_ms
         self._since: dict[PartitionKey, int] = {}
         self._left: set[PartitionKey] = set()
-        """Strays that a full disk kept from being renamed; they keep their directory's old name."""
+        """Strays that could not be renamed on a full disk; their directories keep their
+        old names.
+        """
 
     @property
     def keys(self) -> Collection[PartitionKey]:
         return self._since.keys()
 
     def found(self, name: str) -> bool:
-        """Record a directory name if it is that of a stray; return whether it is."""
+        """Record the name of a directory if the directory is a stray; return whether it is."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
             self._since[stray[0]] = stray[1]

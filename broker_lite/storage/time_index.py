@@ -1,9 +1,9 @@
-"""Sparse index of a segment: the newest timestamp so far and the batch that has it.
+"""Sparse index of a segment: the newest timestamp so far and the offset of its batch.
 
 An entry (t, o) says that no record up to and including the batch at offset ``o`` is newer than
-``t``. A search for a later timestamp starts there. Entries rise in both. The file's header also
-holds the append times of the first and the last batch by the broker's clock, which the log does not
-contain. Threads and checks are those of ``offset_index``.
+``t``. A search for a later timestamp starts there. Timestamps and offsets both rise from entry to
+entry. The file's header also holds the append times of the first and the last batch by the broker's
+clock, which the log does not contain. Threading and checks are as in ``offset_index``.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class TimeIndex:
         return len(self._timestamps)
 
     def add(self, timestamp: int, offset: int) -> None:
-        """Record that no batch up to ``offset`` is newer; ignored unless ``timestamp`` exceeds the
-        last.
+        """Record that no batch up to ``offset`` is newer than ``timestamp``. Ignored unless
+        ``timestamp`` exceeds that of the last entry.
         """
         if not self._timestamps or timestamp > self._timestamps[-1]:
             self._offsets.append(offset - self.base_offset)
@@ -78,8 +78,8 @@ class TimeIndex:
         return self._timestamps[-1] if self._timestamps else NO_TIMESTAMP
 
     def encode(self, log_bytes: int, append_ms: tuple[int, int], max_timestamp: int) -> bytes:
-        """Return the index file; ``append_ms`` holds the append times of the first and the last
-        batch.
+        """Return the bytes of the index file; ``append_ms`` holds the append times of the first and
+        the last batch.
         """
         body = big_endian(self._timestamps) + big_endian(self._offsets)
         header = _HEADER.pack(

@@ -1,9 +1,10 @@
 """The transaction index of a segment: the aborted transactions whose markers the segment holds.
 
-A read_committed fetch lists them, so that readers skip their records. The file has Kafka's 34 bytes
-an entry, then the offset up to which it covers the segment and a CRC-32C. An index is no hint: a
-missing entry would show aborted records. ``LogBounds.rebuild_producers`` replays the log from the
-first segment without a sound index. The log's writer changes it; any thread may read.
+A read_committed fetch lists them, so that readers skip their records. The file has Kafka's entries
+of 34 bytes each, then the offset up to which it covers the segment and a CRC-32C. Unlike the other
+indexes, it must be complete: a missing entry would show aborted records to readers.
+``producer_rebuild.py`` therefore replays the log from the first segment whose index is damaged or
+missing. The log's writer changes it; any thread may read.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ from broker_lite.record.crc32c import crc32c
 from broker_lite.storage.offset_index import CorruptIndex
 
 _ENTRY = struct.Struct(">hqqqq")
-"""Version, producer id, first offset, last offset, last stable offset."""
+"""Layout of an entry: version, producer id, first offset, last offset, last stable offset."""
 _VERSION = 0
 _END = struct.Struct(">qI")
-"""Covered end offset, CRC-32C of everything before it and of the end offset."""
+"""Layout of the file's end: covered end offset, and CRC-32C of everything before, including that
+offset.
+"""
 _LAST_OFFSET = attrgetter("last_offset")
 
 
 class AbortedEntry(NamedTuple):
-    """An aborted transaction; its last offset is the marker's."""
+    """An aborted transaction. Its last offset is the offset of its marker."""
 
     producer_id: int
     first_offset: int
     last_offset: int
     last_stable_offset: int
-    """First offset of the oldest transaction that was open at the marker, else the offset behind
-    the marker: no later entry begins below it."""
+    """First offset of the oldest transaction that was still open after the marker, else the offset
+    after the marker. No later entry begins below it.
+    """
 
 
 class TransactionIndex:
@@ -43,7 +47,7 @@ class TransactionIndex:
     def __init__(self, entries: list[AbortedEntry] | None = None) -> None:
         self._entries = [] if entries is None else entries
         self.is_saved = False
-        """Whether the file holds every entry."""
+        """Whether the file on disk holds every entry."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -74,14 +78,18 @@ class TransactionIndex:
         return False
 
     def encode(self, end_offset: int) -> bytes:
-        """Return the file of a segment whose batches are covered up to ``end_offset``."""
+        """Return the bytes of the index file, which covers the segment's batches up to
+        ``end_offset``.
+        """
         body = b"".join(_ENTRY.pack(_VERSION, *one) for one in self._entries)
         body += end_offset.to_bytes(8, "big")
         return body + crc32c(body).to_bytes(4, "big")
 
 
 def decode(data: bytes) -> tuple[TransactionIndex, int]:
-    """Return the index of a file and its covered end offset. Raises CorruptIndex."""
+    """Return the index in the bytes of a file, and the end offset that it covers. Raises
+    CorruptIndex.
+    """
     size = len(data) - _END.size
     if size < 0 or size % _ENTRY.size:
         raise CorruptIndex("the length is not that of a transaction index")

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.certificates import PemFiles, write_pem
 
 from broker_lite.net.tls import SEND_BYTES, TlsTransport
 from broker_lite.net.transport import PlainTransport, Transport
-from tests.certificates import PemFiles, write_pem
 
 
 @pytest.fixture(scope="module")

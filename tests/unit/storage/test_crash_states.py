@@ -10,7 +10,7 @@ import contextlib
 from random import Random
 
 import pytest
-from stored import KEY, SMALL, Disk, append, batch, epochs
+from support.stored import KEY, SMALL, Disk, append, batch, epochs
 
 from broker_lite.errors import OutOfOrderSequenceError, StorageError
 from broker_lite.record import format as fmt
@@ -99,26 +99,26 @@ class Trace:
     def check(self) -> None:
         """Compare the recovered log with the acknowledged offsets and the written batches."""
         log = self.disk.log
-        assert log.corruption == ()
+        assert log.reader.corruption == ()
         assert log.flushed_end == log.log_end_offset >= self.promised_end
         assert log.log_start_offset >= self.promised_start
         offset = log.log_start_offset
         while offset < log.log_end_offset:
-            piece = log.read(offset, 3000, log.log_end_offset)
+            piece = log.reader.read(offset, 3000, log.log_end_offset)
             data = piece.read()
             while data:
                 header = read_header(data)
                 assert data[: header.size_bytes] == self.written[header.base_offset]
                 assert header.base_offset <= offset < header.next_offset
                 assert header.crc == crc32c(data[21 : header.size_bytes])
-                assert log.epoch_at(offset) == header.leader_epoch
+                assert log.reader.epoch_at(offset) == header.leader_epoch
                 offset, data = header.next_offset, data[header.size_bytes :]
         assert all(start <= log.log_end_offset for _, start in epochs(log))
         self.check_transactions(log)
         self.check_producer(log)
 
     def check_transactions(self, log: Log) -> None:
-        """Compare the log's notes with the transactions of all batches ever written to it."""
+        """Compare the log's open and aborted transactions with all batches ever written to it."""
         open_at: dict[int, list[int]] = {}
         aborted: dict[int, list[int]] = {}
         for offset, data in sorted(self.written.items()):
@@ -133,12 +133,15 @@ class Trace:
                 if end is not None and not end.is_commit:
                     aborted[offset] = offsets
         start, end_offset = log.log_start_offset, log.log_end_offset
-        # A transaction may be forgotten once its records are deleted, and begin at a later one.
-        held = log.last_stable_offset(end_offset)
+        # Once its first records are deleted, a transaction may start at a later record or be
+        # dropped.
+        held = log.reader.last_stable_offset(end_offset)
         assert held >= min((max(one[0], start) for one in open_at.values()), default=end_offset)
         remaining = [at for offsets in open_at.values() for at in offsets if at >= start]
         assert held <= min(remaining, default=end_offset)
-        listed = {one.last_offset: one.first_offset for one in log.aborted_in(start, end_offset)}
+        listed = {
+            one.last_offset: one.first_offset for one in log.reader.aborted_in(start, end_offset)
+        }
         for marker, offsets in aborted.items():
             if marker >= start and max(offsets) >= start:
                 assert listed[marker] <= min(at for at in offsets if at >= start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from stored import FOLDER, SMALL, Disk, append, batch
+from support.stored import FOLDER, SMALL, Disk, append, batch
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.record.batch import BatchHeader, read_header
@@ -68,11 +68,11 @@ def check(log: Log, batches: dict[int, bytes]) -> set[int]:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         try:
-            data = log.read(offset, 2000, log.log_end_offset).read()
+            data = log.reader.read(offset, 2000, log.log_end_offset).read()
         except CorruptMessageError:
-            following = log.next_readable(offset)
+            following = log.reader.next_readable(offset)
             assert following > offset
-            assert log.offset_for_bytes(offset, 1, log.log_end_offset)[0] > offset
+            assert log.reader.offset_for_bytes(offset, 1, log.log_end_offset)[0] > offset
             lost |= set(range(offset, following))
             offset = following
             continue
@@ -85,10 +85,10 @@ def check(log: Log, batches: dict[int, bytes]) -> set[int]:
                 assert offset > begun
                 break
             whole = data[: header.size_bytes]
-            epoch = log.epoch_at(header.base_offset)
+            epoch = log.reader.epoch_at(header.base_offset)
             if crc32c(whole[21:]) != header.crc or header.leader_epoch != epoch:
                 lost |= set(range(offset, header.next_offset))
-                assert log.verify(header.base_offset, header.next_offset)
+                assert log.reader.verify(header.base_offset, header.next_offset)
             elif header.base_offset in batches:
                 assert whole == batches[header.base_offset]
             assert header.next_offset > offset
@@ -121,4 +121,4 @@ def test_random_damage_never_serves_a_wrong_record_or_reuses_an_offset(seed: int
     before = check(log, batches)
     log = disk.reopen(clean=clean)
     assert check(log, batches) == before, what
-    assert log.read(fresh, 1000, log.log_end_offset).read() == bytes(data)
+    assert log.reader.read(fresh, 1000, log.log_end_offset).read() == bytes(data)

@@ -1,4 +1,4 @@
-"""A follower's log: appends of a leader's batches, truncation, and new starts."""
+"""A follower's log: appends of a leader's batches, truncation, and restarts at another offset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
-from stored import (
+from support.stored import (
     EIO,
     ENOSPC,
     FOLDER,
@@ -32,7 +32,7 @@ def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
     """Return a leader's answer: whole batches, here possibly of several segments."""
     data, end = b"", leader.log_end_offset
     while offset < end and len(data) < max_bytes:
-        piece = leader.read(offset, max_bytes - len(data), end)
+        piece = leader.reader.read(offset, max_bytes - len(data), end)
         data, offset = data + piece.read(), piece.next_offset
     return memoryview(data)
 
@@ -177,11 +177,11 @@ def test_logs_reconciled_by_epoch_become_equal() -> None:
         leader.start_epoch(epoch)
         for _ in range(20):
             last, offset = follower.leader_epochs.latest, follower.log_end_offset
-            end = leader.end_offset_for(last)
+            end = leader.reader.end_offset_for(last)
             if last == -1 or (end is not None and end.leader_epoch == last and offset <= end[0]):
                 break
             theirs = end or OffsetAndEpoch(leader.log_end_offset, epoch)
-            own = follower.end_offset_for(theirs.leader_epoch)
+            own = follower.reader.end_offset_for(theirs.leader_epoch)
             cut = theirs.offset if own is None else own.offset
             if own is not None and own.leader_epoch == theirs.leader_epoch:
                 cut = min(cut, theirs.offset)
@@ -195,7 +195,7 @@ def test_logs_reconciled_by_epoch_become_equal() -> None:
         assert follower.leader_epochs.epoch_at(leader.log_end_offset - 1) == epoch
 
 
-# -- new starts -----------------------------------------------------------------------------------
+# -- restarts at another offset -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", [0, 10, 33, 34, 40, 68, 80, 81, 5000])
@@ -211,11 +211,15 @@ def test_start_at_empties_the_log(start: int, log_start: int) -> None:
     disk.log.start_at(start)
     for log in lives(disk):
         assert (log.log_start_offset, log.log_end_offset, log.flushed_end) == (start,) * 3
-        assert (log.corruption, log.leader_epochs.entries, log.segment_count) == ((), (), 1)
+        assert (log.reader.corruption, log.leader_epochs.entries, log.reader.segment_count) == (
+            (),
+            (),
+            1,
+        )
         assert len(log.producers) == 0
-        assert log.read(start, 1000, start).length == 0
+        assert log.reader.read(start, 1000, start).length == 0
     if start:
-        # The producer may have been known before: any first sequence is accepted.
+        # The log may have had batches of this producer before, so any first sequence is accepted.
         append(disk.log, batch(producer=(7, 0, 80)), epoch=9)
     else:
         append(disk.log, epoch=9)
@@ -233,8 +237,8 @@ def test_follower_appends_a_batch_that_contains_the_leaders_log_start() -> None:
     disk.log.start_at(25)
     assert disk.log.append_as_follower(fetched(leader, 25), 1, 0) == 40
     for log in lives(disk):
-        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (25, 40, ())
-        assert read_header(log.read(25, 1000, 40).read()).base_offset == 20
+        assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (25, 40, ())
+        assert read_header(log.reader.read(25, 1000, 40).read()).base_offset == 20
     with pytest.raises(CorruptMessageError):
         disk.log.append_as_follower(fetched(leader, 25), 1, 0)
 
@@ -245,12 +249,12 @@ def test_truncation_below_the_start_begins_the_log_there() -> None:
     disk.log.delete_records_before(50)
     disk.log.truncate_to(40)
     for log in lives(disk):
-        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (40, 40, ())
+        assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (40, 40, ())
     append(disk.log, batch(10))
     disk.log.delete_records_before(45)
     disk.log.truncate_to(47)
     for log in lives(disk):
-        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (45, 45, ())
+        assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (45, 45, ())
 
 
 def test_truncation_inside_the_first_batch_keeps_the_log_start() -> None:
@@ -263,7 +267,7 @@ def test_truncation_inside_the_first_batch_keeps_the_log_start() -> None:
     append(disk.log, batch(5))
     disk.log.truncate_to(2)
     for log in lives(disk):
-        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (0, 0, ())
+        assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (0, 0, ())
     leader = Disk()
     append(leader.log, batch(3))
     assert disk.log.append_as_follower(fetched(leader.log, 0), 1, 0) == 3
@@ -286,7 +290,7 @@ def test_truncation_below_the_start_is_completed_after_a_full_disk() -> None:
             disk.log.truncate_to(30)
         disk.log.truncate_to(30)
         for log in lives(disk):
-            assert (log.log_start_offset, log.log_end_offset, log.corruption) == (30, 30, ())
+            assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (30, 30, ())
 
 
 def test_truncation_syncs_older_segments_too() -> None:
@@ -330,17 +334,21 @@ def test_log_truncated_at_damage_can_be_refilled(flip: Callable[[Disk], None], f
     disk = damaged(flip)
     log = disk.log
     # The start does not scan closed segments below the recovery point.
-    found = log.corruption or tuple(log.verify(0, 80))
+    found = log.reader.corruption or tuple(log.reader.verify(0, 80))
     assert found[0].first_offset == first
     log.truncate_to(first)
-    assert (log.log_end_offset, log.flushed_end, log.corruption) == (first, first, ())
+    assert (log.log_end_offset, log.flushed_end, log.reader.corruption) == (first, first, ())
     leader = Disk()
     leader.write(90)
     log.append_as_follower(fetched(leader.log, first), 1, 0)
     assert log.flush() == 90
-    assert (log.verify(0, 90), stored(log)) == ([], stored(leader.log))
+    assert (log.reader.verify(0, 90), stored(log)) == ([], stored(leader.log))
     for log in lives(disk):
-        assert (log.corruption, log.verify(0, 90), stored(log)) == ((), [], stored(leader.log))
+        assert (log.reader.corruption, log.reader.verify(0, 90), stored(log)) == (
+            (),
+            [],
+            stored(leader.log),
+        )
 
 
 # -- power cuts ------------------------------------------------------------------------------------
@@ -351,7 +359,7 @@ STEP = 12
 
 
 class Followed:
-    """A seeded life of a follower's log that records the ends it reported as flushed."""
+    """A seeded run of a follower's log that records the end offsets reported as flushed."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -390,7 +398,7 @@ class Followed:
             log.apply_retention(self.disk.now_ms, log.flushed_end)
 
     def cut(self, log: Log, offset: int) -> None:
-        """Truncate, after withdrawing the claims for the truncated batches."""
+        """Truncate, after removing the truncated batches from the expected state."""
         self.claimed = min(self.claimed, offset - 2)
         if offset < log.log_start_offset:
             self.claimed_start = 0
@@ -420,14 +428,14 @@ class Followed:
 
     def check(self) -> None:
         log = self.disk.log
-        assert log.corruption == ()
+        assert log.reader.corruption == ()
         assert log.flushed_end == log.log_end_offset >= self.claimed
         assert log.log_start_offset >= self.claimed_start
-        assert log.verify(log.log_start_offset, log.log_end_offset) == []
+        assert log.reader.verify(log.log_start_offset, log.log_end_offset) == []
         offset = log.log_start_offset
         for header in stored(log):
             assert header.base_offset <= offset < header.next_offset
-            assert log.epoch_at(max(header.base_offset, log.log_start_offset)) == (
+            assert log.reader.epoch_at(max(header.base_offset, log.log_start_offset)) == (
                 header.leader_epoch
             )
             offset = header.next_offset
@@ -441,7 +449,7 @@ class Followed:
             for produced in ((known := log.producers.get(producer_id)) and known.batches) or ():
                 assert produced.next_offset <= log.log_end_offset
                 if produced.base_offset >= log.log_start_offset:
-                    found = log.read(produced.base_offset, 1, log.log_end_offset).read()
+                    found = log.reader.read(produced.base_offset, 1, log.log_end_offset).read()
                     assert read_header(found).producer_id == producer_id
 
 

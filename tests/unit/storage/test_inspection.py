@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from stored import DATA, FOLDER, KEY, Disk, segment_name
+from support.stored import DATA, FOLDER, KEY, Disk, segment_name
 
 from broker_lite.storage import paths
 from broker_lite.storage.inspection import FileCheck, check_directory, check_partition

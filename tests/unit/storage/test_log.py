@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 from pathlib import Path
 
 import pytest
-from stored import (
+from support.stored import (
     EIO,
     ENOSPC,
     FOLDER,
@@ -50,7 +51,7 @@ def test_append_stamps_offset_and_epoch_and_keeps_the_checksum() -> None:
     header = read_header(data)
     assert (header.base_offset, header.leader_epoch) == (3, 7)
     assert data[16:] == before[16:]
-    assert disk.log.read(3, 1000, 5).read() == bytes(data)
+    assert disk.log.reader.read(3, 1000, 5).read() == bytes(data)
 
 
 def test_flushed_end_stays_until_the_flush() -> None:
@@ -89,14 +90,14 @@ def test_batch_larger_than_a_segment_gets_its_own_segment() -> None:
     for size in (200, 3 * SMALL.segment_bytes, 200):
         append(leader.log, batch(size=size))
     follower = Disk()
-    follower.log.append_as_follower(leader.log.read(0, 1 << 20, 1).read(), 1, 0)
+    follower.log.append_as_follower(leader.log.reader.read(0, 1 << 20, 1).read(), 1, 0)
     for offset in (1, 2):
-        follower.log.append_as_follower(leader.log.read(offset, 1 << 20, 3).read(), 1, 0)
+        follower.log.append_as_follower(leader.log.reader.read(offset, 1 << 20, 3).read(), 1, 0)
     for disk in (leader, follower):
         disk.log.flush()
         disk.kill()
         disk.start()
-        assert disk.log.segment_count == 3
+        assert disk.log.reader.segment_count == 3
         assert offsets(disk.log) == [0, 1, 2]
 
 
@@ -104,9 +105,9 @@ def test_segment_rolls_by_append_time_not_by_record_time() -> None:
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, batch(timestamp=5), now_ms=1000)
     append(disk.log, batch(timestamp=9 * HOUR), now_ms=999 + HOUR)
-    assert disk.log.segment_count == 1
+    assert disk.log.reader.segment_count == 1
     append(disk.log, now_ms=1000 + HOUR)
-    assert disk.log.segment_count == 2
+    assert disk.log.reader.segment_count == 2
 
 
 def test_first_append_time_survives_an_unclean_stop() -> None:
@@ -116,7 +117,7 @@ def test_first_append_time_survives_an_unclean_stop() -> None:
     append(disk.log, now_ms=disk.now_ms)
     log = disk.reopen()
     append(log, now_ms=1000 + HOUR)
-    assert log.segment_count == 2
+    assert log.reader.segment_count == 2
 
 
 def test_segment_rolls_when_relative_offsets_run_out() -> None:
@@ -136,7 +137,7 @@ def test_segment_rolls_when_its_index_is_full(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("broker_lite.storage.offset_index.ENTRIES_MAX", 4)
     disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=0))
     disk.write(8)
-    assert disk.log.segment_count == 2
+    assert disk.log.reader.segment_count == 2
     assert offsets(disk.log) == list(range(8))
 
 
@@ -221,7 +222,7 @@ def test_full_disk_stops_neither_checkpoints_nor_creation_nor_retention() -> Non
         with pytest.raises(StorageError, match="full"):
             disk.manager.create(other)
     disk.files.fail_next("rename", ENOSPC, path=".log", times=99)
-    assert disk.log.apply_retention(0, 201) == 4
+    assert len(disk.log.apply_retention(0, 201)) == 4
     assert not disk.manager.failed
     disk.files.clear_faults()
     disk.files.capacity_bytes = None
@@ -229,18 +230,18 @@ def test_full_disk_stops_neither_checkpoints_nor_creation_nor_retention() -> Non
     disk.write(3)
     disk.manager.checkpoint()
     log = disk.reopen()
-    assert (log.log_start_offset, log.log_end_offset, log.corruption) == (136, 204, ())
+    assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (136, 204, ())
 
 
 def test_retention_frees_space_although_the_full_disk_refuses_a_roll() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096, segment_ms=60_000))
     disk.write(100)
     disk.files.fail_next("create", ENOSPC, path=".log", times=99)
-    assert disk.log.apply_retention(60_000, 100) == 1
+    assert len(disk.log.apply_retention(60_000, 100)) == 1
     disk.files.clear_faults()
-    assert disk.log.apply_retention(60_000, 100) == 0
+    assert len(disk.log.apply_retention(60_000, 100)) == 0
     append(disk.log)
-    assert disk.log.log_start_offset == 34 and disk.log.segment_count == 3
+    assert disk.log.log_start_offset == 34 and disk.log.reader.segment_count == 3
 
 
 def test_full_disk_at_a_roll_or_an_epoch_refuses_one_append() -> None:
@@ -325,7 +326,7 @@ def test_log_append_time_is_stamped_and_the_checksum_updated() -> None:
     assert appended.log_append_time_ms == 777
     (header,) = stored(disk.log)
     assert header.is_log_append_time and header.max_timestamp == 777
-    listed = disk.log.offset_for_timestamp(700, 1)
+    listed = disk.log.reader.offset_for_timestamp(700, 1)
     assert listed is not None and (listed.offset, listed.timestamp_ms) == (0, 777)
 
 
@@ -391,11 +392,11 @@ def test_follower_appends_batches_unchanged() -> None:
     for i in range(80):
         append(leader, batch(2, producer=(7, 0, 2 * i)), epoch=1 + i // 50)
     while follower.log_end_offset < 160:
-        piece = leader.read(follower.log_end_offset, 2000, 160)
+        piece = leader.reader.read(follower.log_end_offset, 2000, 160)
         follower.append_as_follower(memoryview(piece.read()), 2, 0)
     assert stored(follower) == stored(leader)
     assert follower.leader_epochs.entries == leader.leader_epochs.entries == ((1, 0), (2, 100))
-    assert follower.segment_count > 1
+    assert follower.reader.segment_count > 1
     assert append(follower, batch(2, producer=(7, 0, 158)), epoch=3).duplicate
 
 
@@ -404,7 +405,7 @@ def test_follower_does_not_check_sequences() -> None:
     append(leader)
     leader.delete_records_before(1)
     append(leader, batch(producer=(9, 0, 500)))
-    data = bytes(leader.read(1, 1000, 2).read())
+    data = bytes(leader.reader.read(1, 1000, 2).read())
     follower.start_at(1)
     follower.append_as_follower(memoryview(data), 1, 0)
     assert follower.log_end_offset == 2
@@ -414,7 +415,7 @@ def test_follower_skips_batches_of_a_newer_epoch_and_refuses_bad_ones() -> None:
     leader, follower = Disk().log, Disk().log
     append(leader, epoch=1)
     append(leader, epoch=4)
-    data = bytearray(leader.read(0, 1000, 2).read())
+    data = bytearray(leader.reader.read(0, 1000, 2).read())
     assert follower.append_as_follower(memoryview(data), 3, 0) == 1
     with pytest.raises(CorruptMessageError):
         follower.append_as_follower(memoryview(data), 4, 0)
@@ -456,7 +457,7 @@ def test_truncation_cuts_segments_epochs_producers_and_recovery_point() -> None:
     assert log.leader_epochs.entries == ((1, 0), (2, 30))
     assert append(log, batch(producer=(7, 0, 40)), epoch=5).base_offset == 40
     log = disk.reopen()
-    assert (log.corruption, offsets(log)) == ((), list(range(41)))
+    assert (log.reader.corruption, offsets(log)) == ((), list(range(41)))
 
 
 def test_truncation_inside_a_batch_removes_the_batch() -> None:
@@ -479,7 +480,7 @@ def test_delete_records_is_durable_and_bounded() -> None:
     assert log.delete_records_before(40) == 40
     assert log.delete_records_before(30) == 40
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(39, 1, 80)
+        log.reader.read(39, 1, 80)
     log = disk.reopen()
     assert log.log_start_offset == 40
     assert log.delete_records_before(-1) == 80
@@ -490,28 +491,32 @@ def test_retention_deletes_whole_old_segments_after_a_delay() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_ms=100))
     for i in range(80):
         append(disk.log, batch(timestamp=i), now_ms=i)
-    held = disk.log.read(0, 1000, 80)
-    assert disk.log.apply_retention(133, 80) == 0
-    assert disk.log.apply_retention(134, 10) == 0
-    assert disk.log.apply_retention(134, 80) == 1
+    held = disk.log.reader.read(0, 1000, 80)
+    assert len(disk.log.apply_retention(133, 80)) == 0
+    assert len(disk.log.apply_retention(134, 10)) == 0
+    assert len(disk.log.apply_retention(134, 80)) == 1
     assert disk.log.log_start_offset == 34
     assert segment_name(0) + ".deleted" in disk.names()
     assert read_header(held.read()).base_offset == 0
     assert disk.manager.tick(140) == 0
     assert disk.manager.tick(144) == 3
     assert read_header(held.read()).base_offset == 0
-    assert disk.log.apply_retention(10**7, 80) == 1
-    assert disk.log.segment_count == 1
+    assert len(disk.log.apply_retention(10**7, 80)) == 1
+    assert disk.log.reader.segment_count == 1
     assert offsets(disk.reopen()) == list(range(68, 80))
 
 
 def test_retention_rolls_an_old_active_segment_but_never_deletes_it() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_ms=100, segment_ms=1000))
     append(disk.log, batch(timestamp=0))
-    assert disk.log.apply_retention(999, 1) == 0
-    assert disk.log.apply_retention(1000, 1) == 1
-    assert (disk.log.log_start_offset, disk.log.log_end_offset, disk.log.size_bytes) == (1, 1, 0)
-    assert disk.log.apply_retention(10**9, 1) == 0
+    assert len(disk.log.apply_retention(999, 1)) == 0
+    assert len(disk.log.apply_retention(1000, 1)) == 1
+    assert (disk.log.log_start_offset, disk.log.log_end_offset, disk.log.reader.size_bytes) == (
+        1,
+        1,
+        0,
+    )
+    assert len(disk.log.apply_retention(10**9, 1)) == 0
     log = disk.reopen()
     assert append(log).base_offset == 1
 
@@ -531,7 +536,7 @@ def test_deleted_log_refuses_writes_and_frees_its_name() -> None:
     disk = Disk()
     disk.write(3)
     log = disk.log
-    held = log.read(0, 1000, 3)
+    held = log.reader.read(0, 1000, 3)
     disk.manager.delete(KEY, 0)
     for attempt in (lambda: append(log), log.flush, lambda: log.apply_retention(0, 0)):
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -561,6 +566,29 @@ def test_partition_recreated_and_deleted_again_within_the_delay_is_discarded(
     assert len(list(tmp_path.glob("*.deleted"))) == 3
     manager.tick(1001)
     assert list(tmp_path.glob("*.deleted")) == []
+
+
+def test_deleted_partitions_leave_no_file_open(tmp_path: Path) -> None:
+    def open_files() -> list[str]:
+        names = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+        return sorted(name for name in names if name.startswith(str(tmp_path)))
+
+    manager = LogManager(
+        OsFiles(), str(tmp_path), default_config=TopicConfig(file_delete_delay_ms=1000)
+    )
+    manager.lock()
+    manager.open_all(0)
+    before = open_files()
+    for _ in range(20):
+        log = manager.create(KEY)
+        append(log)
+        log.flush()
+        log.reader.max_timestamp(log.log_end_offset, [])
+        assert len(open_files()) > len(before)
+        manager.delete(KEY, 0)
+        del log  # a reader keeps its file open
+    manager.tick(1001)
+    assert open_files() == before
 
 
 def test_append_racing_with_deletion_does_not_stop_the_directory() -> None:

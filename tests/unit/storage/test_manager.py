@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from stored import DATA, ENOSPC, KEY, SMALL, Disk, append, offsets
+from support.stored import DATA, ENOSPC, KEY, SMALL, Disk, append, offsets
 
 from broker_lite.config import TopicConfig
 from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError, StorageError
@@ -141,7 +141,7 @@ def test_without_log_starts_the_log_begins_at_its_first_segment() -> None:
     disk.kill()
     disk.files.open(f"{DATA}/{paths.LOG_STARTS}", writable=True).append([b"garbage"])
     disk.start()
-    assert (disk.log.log_start_offset, disk.log.corruption) == (34, ())
+    assert (disk.log.log_start_offset, disk.log.reader.corruption) == (34, ())
 
 
 def test_many_partitions_are_reopened_by_their_keys() -> None:
@@ -194,7 +194,7 @@ def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
     disk.write(5)
     disk.log.delete_records_before(2)
     log = disk.reopen()
-    assert (log.log_start_offset, log.log_end_offset, log.corruption) == (2, 5, ())
+    assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (2, 5, ())
 
 
 def test_stray_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
@@ -210,7 +210,7 @@ def test_stray_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
         disk.manager.set_aside(KEY, 5000)
         disk.manager.checkpoint()
         log = disk.manager.create(KEY, SMALL) if again else disk.reopen()
-        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (40, 50, ())
+        assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (40, 50, ())
     disk.write(1)
     assert not disk.manager.failed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stored import batch
+from support.stored import batch
 
 from broker_lite import errors
 from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceError
@@ -62,7 +62,8 @@ def test_batch_below_the_recorded_ones_is_refused_if_the_log_may_lack_it() -> No
     for sequence in (4, 6, 8, 10, 12, 14):
         unknown.update(header(sequence, 2), unknown.next_offset, 0)
     restored = decode(state(0, 2, 4, 6, 8, 10, rows=2).encode())
-    skipped = state(0, 2, 6, 8, 10, 12, 14, rows=2)  # A leader that forgot the producer took 6.
+    # The batch of sequence 6 was appended by a leader without state for the producer.
+    skipped = state(0, 2, 6, 8, 10, 12, 14, rows=2)
     for made in (unknown, restored, skipped):
         with pytest.raises(OutOfOrderSequenceError):
             judge(made, 0, 2, forgot=True)
@@ -84,7 +85,9 @@ def test_batch_below_the_recorded_ones_is_a_duplicate_after_retention_too() -> N
 
 
 @pytest.mark.parametrize(("sequence", "rows"), [(0, 3), (1, 2), (LAST, 1), (LAST, 2), (14, 1)])
-def test_batch_that_is_partly_in_the_log_or_never_was_is_refused(sequence: int, rows: int) -> None:
+def test_batch_that_overlaps_the_log_or_was_never_in_it_is_refused(
+    sequence: int, rows: int
+) -> None:
     with pytest.raises(OutOfOrderSequenceError):
         judge(state(0, 2, 4, 6, 8, 10, rows=2), sequence, rows)
 
@@ -182,7 +185,7 @@ def test_refused_batch_is_matched_across_the_wrap_of_sequences() -> None:
 def behind(
     made: ProducerState, refused: RefusedBatch, sequence: int, forgot: bool = False
 ) -> type[Exception] | None:
-    """The error that a batch of ``sequence`` gets."""
+    """Return the error for a batch of ``sequence``."""
     try:
         made.check(header(sequence), may_have_forgotten=forgot, refused=refused)
     except errors.LogbusError as error:

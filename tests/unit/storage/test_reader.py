@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import hand_made_log as by_hand
-import poison
 import pyarrow as pa
 import pytest
-from stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name
+from support import hand_made_log as by_hand
+from support import poison
+from support.stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name
 
 from broker_lite.config import TopicConfig
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError, StorageError
@@ -26,7 +26,7 @@ from broker_lite.storage.scan import CorruptRange, inspect_file
 
 
 def lives(disk: Disk) -> Iterator[Log]:
-    """A log as written, after a clean stop, and after another."""
+    """Yield a log as written, after a clean stop, and after a second clean stop."""
     yield disk.log
     yield disk.reopen(clean=True)
     yield disk.reopen()
@@ -36,12 +36,12 @@ def test_read_returns_whole_batches_within_end_and_max_bytes() -> None:
     log = Disk().log
     for _ in range(10):
         append(log, batch(3))
-    assert log.read(0, 10_000, 30).next_offset == 30
-    assert log.read(0, 10_000, 12).next_offset == 12
-    assert log.read(0, 10_000, 13).next_offset == 12
-    piece = log.read(3, 250, 30)
+    assert log.reader.read(0, 10_000, 30).next_offset == 30
+    assert log.reader.read(0, 10_000, 12).next_offset == 12
+    assert log.reader.read(0, 10_000, 13).next_offset == 12
+    piece = log.reader.read(3, 250, 30)
     assert (piece.base_offset, piece.next_offset, piece.length) == (3, 9, 240)
-    piece = log.read(4, 1000, 30)
+    piece = log.reader.read(4, 1000, 30)
     assert piece.base_offset == 3
 
 
@@ -49,19 +49,19 @@ def test_first_batch_may_exceed_max_bytes_only_with_min_one() -> None:
     log = Disk().log
     append(log, batch(size=900))
     append(log)
-    assert log.read(0, 1, 2).length == 900
-    assert log.read(0, 1, 2, min_one=False).length == 0
-    assert log.read(0, 900, 2, min_one=False).length == 900
+    assert log.reader.read(0, 1, 2).length == 900
+    assert log.reader.read(0, 1, 2, min_one=False).length == 0
+    assert log.reader.read(0, 900, 2, min_one=False).length == 900
 
 
 def test_read_at_the_end_is_empty_and_beyond_it_out_of_range() -> None:
     log = Disk().log
     append(log)
-    assert log.read(1, 1000, 1)[2:] == (0, 1, 1)
-    assert log.read(0, 1000, 0).length == 0
+    assert log.reader.read(1, 1000, 1)[2:] == (0, 1, 1)
+    assert log.reader.read(0, 1000, 0).length == 0
     for offset in (-1, 2):
         with pytest.raises(OffsetOutOfRangeError, match=r"outside \[0, 1\]"):
-            log.read(offset, 1000, 1)
+            log.reader.read(offset, 1000, 1)
 
 
 @pytest.mark.parametrize("interval", [0, 200, 1000, 1 << 20])
@@ -72,7 +72,7 @@ def test_every_offset_is_found_with_every_index_interval(interval: int, max_byte
         append(disk.log, batch(1 + i % 3, size=90 + 7 * (i % 5)))
     for log in lives(disk):
         for offset in range(log.log_end_offset):
-            piece = log.read(offset, max_bytes, log.log_end_offset)
+            piece = log.reader.read(offset, max_bytes, log.log_end_offset)
             header = read_header(piece.read())
             assert piece.base_offset == header.base_offset <= offset < header.next_offset
             assert piece.length <= max(max_bytes, header.size_bytes)
@@ -83,14 +83,14 @@ def test_sequential_reads_return_each_batch_once_across_segments() -> None:
     disk = Disk()
     disk.write(200)
     assert offsets(disk.log) == list(range(200))
-    assert disk.log.segment_count > 5
+    assert disk.log.reader.segment_count > 5
 
 
 def test_closed_segments_are_loaded_when_read_and_released_again() -> None:
     disk = Disk()
     disk.write(700)
     log = disk.reopen(clean=True)
-    segments = log._chain[1]
+    segments = log.reader.chain[1]
     assert not any(segment.is_loaded for segment in segments[:-1])
     assert offsets(log) == list(range(700))
     assert sum(segment.is_loaded for segment in segments) <= 5
@@ -100,10 +100,10 @@ def test_read_error_names_the_partition_and_does_not_stop_the_directory() -> Non
     disk = Disk()
     disk.write(80)
     log = disk.log
-    log._chain[1][0].release()
+    log.reader.chain[1][0].release()
     disk.files.kill()
     with pytest.raises(StorageError, match=str(KEY)):
-        log.read(70, 100, 80)
+        log.reader.read(70, 100, 80)
     assert not log.failed
 
 
@@ -114,22 +114,22 @@ def test_offset_for_bytes_returns_a_boundary_above_the_start() -> None:
     boundaries = set(range(201))
     for start in (0, 5, 33, 34, 150, 199):
         for limit in (0, 1, 119, 120, 1000, 5000, 1 << 30):
-            end, count = log.offset_for_bytes(start, limit, 200)
+            end, count = log.reader.offset_for_bytes(start, limit, 200)
             assert start < end <= 200 and end in boundaries
             assert count == (end - start) * 120
             assert count <= max(limit, 120)
-    assert log.offset_for_bytes(0, 1 << 30, 200) == (200, 200 * 120)
-    assert log.offset_for_bytes(0, 1 << 30, 50) == (50, 50 * 120)
-    assert log.offset_for_bytes(200, 1000, 200) == (200, 0)
+    assert log.reader.offset_for_bytes(0, 1 << 30, 200) == (200, 200 * 120)
+    assert log.reader.offset_for_bytes(0, 1 << 30, 50) == (50, 50 * 120)
+    assert log.reader.offset_for_bytes(200, 1000, 200) == (200, 0)
     log.delete_records_before(10)
     with pytest.raises(OffsetOutOfRangeError):
-        log.offset_for_bytes(9, 1000, 200)
+        log.reader.offset_for_bytes(9, 1000, 200)
 
 
 def test_offset_for_bytes_uses_most_of_its_budget() -> None:
     disk = Disk(TopicConfig(index_interval_bytes=1000))
     disk.write(2000)
-    _, count = disk.log.offset_for_bytes(0, 100_000, 2000)
+    _, count = disk.log.reader.offset_for_bytes(0, 100_000, 2000)
     assert 98_000 < count <= 100_000
 
 
@@ -148,7 +148,9 @@ def rows(*times: int) -> bytearray:
 
 
 def rows_of_old_sarama(*times: int) -> bytearray:
-    """Before 1.46 it left the newest time out; brokers read it from the records."""
+    """Return rows as from sarama before 1.46, which does not set the maximum timestamp; brokers
+    read it from the records.
+    """
     data = rows(*times)
     set_max_timestamp(data, read_header(data), -1)
     newest_time.fill_in(memoryview(data))
@@ -162,7 +164,7 @@ def test_timestamp_lookup_finds_the_first_record_at_or_after_it(make: object) ->
         append(log, make(*times))  # type: ignore[operator]
 
     def found(timestamp: int, end: int = 8) -> tuple[int, int] | None:
-        listed = log.offset_for_timestamp(timestamp, end)
+        listed = log.reader.offset_for_timestamp(timestamp, end)
         return listed and listed[:2]
 
     assert found(0) == found(10) == (0, 10)
@@ -171,9 +173,9 @@ def test_timestamp_lookup_finds_the_first_record_at_or_after_it(make: object) ->
     assert found(60) == (7, 60)
     assert found(61) is None
     assert found(60, end=7) is None
-    assert log.max_timestamp(8) == ListedOffset(7, 60, 1)
-    assert log.max_timestamp(5) == ListedOffset(1, 30, 1)
-    assert log.max_timestamp(0) is None
+    assert log.reader.max_timestamp(8) == ListedOffset(7, 60, 1)
+    assert log.reader.max_timestamp(5) == ListedOffset(1, 30, 1)
+    assert log.reader.max_timestamp(0) is None
     log.delete_records_before(2)
     assert found(15) == (2, 20)
     assert found(21) == (3, 25)
@@ -187,9 +189,9 @@ def test_max_timestamp_ignores_deleted_records(make: object) -> None:
     newest = {0: (0, 90), 1: (2, 80), 2: (2, 80), 3: (5, 40), 4: (5, 40), 5: (5, 40), 6: (6, 5)}
     for start, wanted in newest.items():
         log.delete_records_before(start)
-        assert log.max_timestamp(7) == ListedOffset(*wanted, 1)
+        assert log.reader.max_timestamp(7) == ListedOffset(*wanted, 1)
     log.delete_records_before(7)
-    assert log.max_timestamp(7) is None
+    assert log.reader.max_timestamp(7) is None
 
 
 def test_timestamp_lookup_returns_an_undecodable_batch_itself() -> None:
@@ -197,11 +199,11 @@ def test_timestamp_lookup_returns_an_undecodable_batch_itself() -> None:
     log = Disk().log
     append(log, bytearray(poison.backwards(3, "lz4")))
     append(log, columns(2000))
-    assert log.offset_for_timestamp(500, 4) == ListedOffset(0, 1000, 1)
-    assert log.offset_for_timestamp(1001, 4) == ListedOffset(3, 2000, 1)
-    assert log.first_at(1, 4) == ListedOffset(1, 1000, 1)
+    assert log.reader.offset_for_timestamp(500, 4) == ListedOffset(0, 1000, 1)
+    assert log.reader.offset_for_timestamp(1001, 4) == ListedOffset(3, 2000, 1)
+    assert log.reader.first_at(1, 4) == ListedOffset(1, 1000, 1)
     log.delete_records_before(1)
-    assert log.max_timestamp(3) == ListedOffset(1, 1000, 1)
+    assert log.reader.max_timestamp(3) == ListedOffset(1, 1000, 1)
 
 
 def test_timestamp_lookup_works_across_segments_and_restarts() -> None:
@@ -211,9 +213,9 @@ def test_timestamp_lookup_works_across_segments_and_restarts() -> None:
     for log in lives(disk):
         for timestamp in range(995, 2200, 7):
             wanted = next((i for i in range(120) if 1000 + 10 * (i ^ 3) >= timestamp), None)
-            listed = log.offset_for_timestamp(timestamp, 120)
+            listed = log.reader.offset_for_timestamp(timestamp, 120)
             assert (listed and listed.offset) == wanted
-        assert log.max_timestamp(120) == ListedOffset(116, 1000 + 10 * (116 ^ 3), 1)
+        assert log.reader.max_timestamp(120) == ListedOffset(116, 1000 + 10 * (116 ^ 3), 1)
 
 
 @pytest.mark.parametrize("at", [35, 70], ids=["header", "body"])
@@ -224,16 +226,16 @@ def test_timestamp_lookup_reports_damage_that_it_skips(at: int) -> None:
     size = len(rows(10, 20))
     disk.flip(segment_name(0), size + at)
     damage: list[CorruptRange] = []
-    assert disk.log.offset_for_timestamp(15, 6, damage) == ListedOffset(1, 20, 1)
+    assert disk.log.reader.offset_for_timestamp(15, 6, damage) == ListedOffset(1, 20, 1)
     assert damage == []
-    assert disk.log.offset_for_timestamp(35, 6, damage) == ListedOffset(4, 50, 1)
+    assert disk.log.reader.offset_for_timestamp(35, 6, damage) == ListedOffset(4, 50, 1)
     assert [(bad.first_offset, bad.next_offset) for bad in damage] == [(2, 4)]
 
 
 def test_timestamp_lookup_never_finds_rows_without_timestamp() -> None:
     log = Disk().log
     append(log, batch(timestamp=-1))
-    assert log.offset_for_timestamp(0, 1) is None
+    assert log.reader.offset_for_timestamp(0, 1) is None
 
 
 @pytest.mark.parametrize("make", [columns, rows])
@@ -241,14 +243,14 @@ def test_first_at_returns_the_timestamp_of_the_next_record(make: object) -> None
     log = Disk().log
     for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
         append(log, make(*times))  # type: ignore[operator]
-    found = [log.first_at(offset, 8) for offset in range(9)]
+    found = [log.reader.first_at(offset, 8) for offset in range(9)]
     assert [listed and listed[:2] for listed in found] == [
         *enumerate((10, 30, 20, 25, 26, 50, 5, 60)),
         None,
     ]
-    assert log.first_at(4, 4) is None
+    assert log.reader.first_at(4, 4) is None
     log.delete_records_before(2)
-    assert log.first_at(0, 8) == ListedOffset(2, 20, 1)
+    assert log.reader.first_at(0, 8) == ListedOffset(2, 20, 1)
 
 
 def test_timestamp_lookups_skip_void_batches_missing_offsets_and_aborted_records() -> None:
@@ -256,12 +258,12 @@ def test_timestamp_lookups_skip_void_batches_missing_offsets_and_aborted_records
     log.append_as_follower(memoryview(b"".join(by_hand.contiguous())), by_hand.EPOCH, 0)
     for offset in range(48):
         expected = next(found for found in by_hand.COMMITTED if found >= offset)
-        assert log.first_at(offset, by_hand.END) == ListedOffset(
+        assert log.reader.first_at(offset, by_hand.END) == ListedOffset(
             expected, by_hand.TIME_MS, by_hand.EPOCH
         )
-    assert log.first_at(48, by_hand.END) is None
+    assert log.reader.first_at(48, by_hand.END) is None
     log.delete_records_before(19)
-    found = log.offset_for_timestamp(by_hand.TIME_MS, by_hand.END)
+    found = log.reader.offset_for_timestamp(by_hand.TIME_MS, by_hand.END)
     assert found == ListedOffset(24, by_hand.TIME_MS, by_hand.EPOCH)
 
 
@@ -272,14 +274,14 @@ def test_first_at_skips_damage() -> None:
     size = len(rows(10, 20))
     disk.flip(segment_name(0), size + 3)
     with pytest.raises(CorruptMessageError):
-        disk.log.first_at(2, 6)
-    assert disk.log.first_at(2, 6) == ListedOffset(4, 50, 1)
+        disk.log.reader.first_at(2, 6)
+    assert disk.log.reader.first_at(2, 6) == ListedOffset(4, 50, 1)
 
 
 def test_first_at_returns_minus_one_for_rows_without_timestamp() -> None:
     log = Disk().log
     append(log, rows(-1, -1))
-    assert [log.first_at(offset, 2) for offset in (0, 1)] == [
+    assert [log.reader.first_at(offset, 2) for offset in (0, 1)] == [
         ListedOffset(0, -1, 1),
         ListedOffset(1, -1, 1),
     ]
@@ -291,12 +293,12 @@ def test_first_at_returns_minus_one_for_rows_without_timestamp() -> None:
 def test_verify_reports_a_bad_batch_and_continues() -> None:
     disk = Disk()
     disk.write(80)
-    assert disk.log.verify(0, 80) == []
+    assert disk.log.reader.verify(0, 80) == []
     disk.flip(segment_name(34), 6 * 120 + 70)
-    (bad,) = disk.log.verify(0, 80)
+    (bad,) = disk.log.reader.verify(0, 80)
     assert (bad.first_offset, bad.next_offset, bad.segment_base) == (40, 41, 34)
-    assert disk.log.verify(0, 40) == disk.log.verify(41, 80) == []
-    assert disk.log.read(40, 1, 80).length == 120
+    assert disk.log.reader.verify(0, 40) == disk.log.reader.verify(41, 80) == []
+    assert disk.log.reader.read(40, 1, 80).length == 120
 
 
 def test_verify_skips_a_bad_batch_that_claims_later_offsets() -> None:
@@ -308,9 +310,9 @@ def test_verify_skips_a_bad_batch_that_claims_later_offsets() -> None:
     disk.write(30)
     disk.flip(segment_name(0), 6 * 120 + 25)
     for end in (10, 30):
-        (bad,) = disk.log.verify(0, end)
+        (bad,) = disk.log.reader.verify(0, end)
         assert (bad.first_offset, bad.next_offset) == (6, 7)
-    assert disk.log.verify(0, 6) == []
+    assert disk.log.reader.verify(0, 6) == []
 
 
 def test_verify_reports_a_batch_of_another_epoch_than_the_epoch_file() -> None:
@@ -320,7 +322,7 @@ def test_verify_reports_a_batch_of_another_epoch_than_the_epoch_file() -> None:
     for i in range(5, 10):
         data[i * 120 + 12 : i * 120 + 16] = (2).to_bytes(4, "big")
     disk.replace(segment_name(0), bytes(data))
-    assert [bad.first_offset for bad in disk.log.verify(0, 10)] == [5, 6, 7, 8, 9]
+    assert [bad.first_offset for bad in disk.log.reader.verify(0, 10)] == [5, 6, 7, 8, 9]
 
 
 def test_inspect_file_needs_no_broker() -> None:
@@ -344,10 +346,10 @@ def test_damage_at_run_time_is_reported_and_skipped() -> None:
     disk.write(80)
     disk.flip(segment_name(0), 10 * 120 + 3)
     log = disk.reopen(clean=True)
-    found = [o for o in range(34) if o != 10 and log.read(o, 1, 80).base_offset == o]
+    found = [o for o in range(34) if o != 10 and log.reader.read(o, 1, 80).base_offset == o]
     assert len(found) == 33
-    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(10, 11)]
-    assert log.offset_for_bytes(10, 1000, 80)[0] > 10
+    assert [(d.first_offset, d.next_offset) for d in log.reader.corruption] == [(10, 11)]
+    assert log.reader.offset_for_bytes(10, 1000, 80)[0] > 10
 
 
 @pytest.mark.parametrize("reads_before", range(3))
@@ -359,7 +361,7 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
     disk = Disk()
     disk.write(20)
     log = disk.log
-    segment = log._chain[1][-1]
+    segment = log.reader.chain[1][-1]
     file, reads = segment.file, 0
 
     class CutMeanwhile:
@@ -371,15 +373,15 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
             return file.pread(position, length)
 
     segment._file = CutMeanwhile()  # type: ignore[assignment]
-    log._hints[:] = [None] * len(log._hints)
+    log.reader.hints[:] = [None] * len(log.reader.hints)
     with contextlib.suppress(StorageError):
-        assert log.read(9, 1000, 15).base_offset == 9
+        assert log.reader.read(9, 1000, 15).base_offset == 9
     with contextlib.suppress(StorageError, OffsetOutOfRangeError):
-        log.read(12, 1000, 15)
-    assert log.verify(9, 20) == []
+        log.reader.read(12, 1000, 15)
+    assert log.reader.verify(9, 20) == []
     assert log.log_end_offset == 10
     disk.write(10)
-    assert log.corruption == ()
+    assert log.reader.corruption == ()
     assert offsets(log) == list(range(20))
 
 
@@ -393,7 +395,7 @@ def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> No
     for _ in range(20):
         append(disk.log, batch(size=120))
     log = disk.log
-    segment = log._chain[1][-1]
+    segment = log.reader.chain[1][-1]
     file, reads = segment.file, 0
 
     class CutMeanwhile:
@@ -408,15 +410,15 @@ def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> No
             return data
 
     segment._file = CutMeanwhile()  # type: ignore[assignment]
-    log._hints[:] = [None] * len(log._hints)
+    log.reader.hints[:] = [None] * len(log.reader.hints)
     with contextlib.suppress(StorageError):
-        log.read(9, 1 << 20, 15)
+        log.reader.read(9, 1 << 20, 15)
     assert (reads >= reads_before, log.log_end_offset) == (True, 20)
     for first in range(10, 20):
         for end in range(first + 1, 21):
-            found = log.read(first, 1 << 20, end)
+            found = log.reader.read(first, 1 << 20, end)
             assert (found.next_offset, found.length) == (end, 100 * (end - first))
-    assert log.corruption == ()
+    assert log.reader.corruption == ()
 
 
 # -- threads ---------------------------------------------------------------------------------------
@@ -445,7 +447,7 @@ def test_flushed_end_is_correct_beside_a_concurrent_writer(tmp_path: Path) -> No
     stop.set()
     thread.join(timeout=60)
     assert log.flush() == 1500
-    assert all(segment.is_synced for segment in log._chain[1])
+    assert all(segment.is_synced for segment in log.reader.chain[1])
     assert not faults
     manager.close_clean()
 
@@ -462,7 +464,7 @@ def test_slices_are_correct_beside_a_concurrent_writer(tmp_path: Path) -> None:
     def follow() -> None:
         offset = 0
         while offset < count and not faults:
-            piece = log.read(offset, 700, log.log_end_offset)
+            piece = log.reader.read(offset, 700, log.log_end_offset)
             data, at = piece.read(), 0
             while at < len(data):
                 header = read_header(data, at)

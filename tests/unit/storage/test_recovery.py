@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from stored import EIO, FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name, stored
+from support.stored import (
+    EIO,
+    FOLDER,
+    KEY,
+    SMALL,
+    Disk,
+    append,
+    batch,
+    offsets,
+    segment_name,
+    stored,
+)
 
 from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, StorageError
 from broker_lite.storage import paths
@@ -78,7 +89,7 @@ def test_partial_body_is_copied_to_a_torn_file() -> None:
     log = disk.reopen()
     assert offsets(log) == [0, 1, 2]
     assert len(disk.content(segment_name(3, "-1.torn"))) == 120 - 17
-    assert log.corruption == ()
+    assert log.reader.corruption == ()
     assert disk.manager.doubted == frozenset()
 
 
@@ -100,7 +111,7 @@ def test_complete_bad_batch_is_reported_as_torn_whole(position: int) -> None:
     disk.write(4)
     disk.flip(FIRST, position)
     log = disk.reopen()
-    assert (offsets(log), log.corruption) == ([0, 1, 2][: position // 120], ())
+    assert (offsets(log), log.reader.corruption) == ([0, 1, 2][: position // 120], ())
     assert disk.manager.doubted == {KEY}
     disk.reopen()
     assert disk.manager.doubted == frozenset()
@@ -187,12 +198,12 @@ def test_bad_checksum_below_the_recovery_point_is_kept_and_reported() -> None:
     disk.write(20, checkpoint=True)
     disk.flip(FIRST, 4 * 120 + 100)
     log = disk.reopen()
-    (damage,) = log.corruption
+    (damage,) = log.reader.corruption
     assert (damage.key, damage.first_offset, damage.next_offset) == (KEY, 4, 5)
     assert not damage.unreadable
     assert KEY.topic_id in str(damage) and "4 to 4" in str(damage)
     assert log.log_end_offset == 20
-    assert log.verify(0, 20) == [damage]
+    assert log.reader.verify(0, 20) == [damage]
     assert disk.names(".torn") == []
 
 
@@ -201,13 +212,13 @@ def test_broken_header_below_the_recovery_point_makes_only_its_range_unreadable(
     disk.write(20, checkpoint=True)
     disk.flip(FIRST, 4 * 120 + 8)
     log = disk.reopen()
-    piece = log.read(0, 1 << 20, 20)
+    piece = log.reader.read(0, 1 << 20, 20)
     assert (piece.length, piece.next_offset) == (480, 4)
     with pytest.raises(CorruptMessageError, match=rf"{KEY.topic_id}: offsets 4 to 4 are corrupt"):
-        log.read(4, 1 << 20, 20)
-    assert log.next_readable(4) == 5
-    assert log.read(5, 1 << 20, 20).next_offset == 20
-    assert log.offset_for_bytes(4, 1, 20)[0] > 4
+        log.reader.read(4, 1 << 20, 20)
+    assert log.reader.next_readable(4) == 5
+    assert log.reader.read(5, 1 << 20, 20).next_offset == 20
+    assert log.reader.offset_for_bytes(4, 1, 20)[0] > 4
 
 
 @pytest.mark.parametrize("position", [23, 24, 25, 26])
@@ -227,7 +238,7 @@ def test_bad_batch_that_claims_later_offsets_does_not_stop_the_start(
     log = disk.reopen()
     assert disk.manager.was_clean is not is_known
     assert log.log_end_offset == 20
-    assert (4, 5) in [(found.first_offset, found.next_offset) for found in log.corruption]
+    assert (4, 5) in [(found.first_offset, found.next_offset) for found in log.reader.corruption]
     assert append(log).base_offset == 20
 
 
@@ -238,10 +249,10 @@ def test_truncated_file_below_the_recovery_point_never_reuses_offsets() -> None:
     log = disk.reopen()
     assert log.log_end_offset == 20
     assert append(log).base_offset == 20
-    assert log.read(0, 1 << 20, 21).next_offset == 14
+    assert log.reader.read(0, 1 << 20, 21).next_offset == 14
     with pytest.raises(CorruptMessageError, match="14 to 19"):
-        log.read(14, 1 << 20, 21)
-    assert log.read(20, 1 << 20, 21).next_offset == 21
+        log.reader.read(14, 1 << 20, 21)
+    assert log.reader.read(20, 1 << 20, 21).next_offset == 21
 
 
 def test_lost_segment_below_the_recovery_point_is_reported_as_damage() -> None:
@@ -251,8 +262,8 @@ def test_lost_segment_below_the_recovery_point_is_reported_as_damage() -> None:
     log = disk.reopen()
     assert log.log_end_offset == 80
     with pytest.raises(CorruptMessageError, match="34 to 67"):
-        log.read(40, 1 << 20, 80)
-    assert log.read(68, 1 << 20, 80).next_offset == 80
+        log.reader.read(40, 1 << 20, 80)
+    assert log.reader.read(68, 1 << 20, 80).next_offset == 80
 
 
 def test_lost_first_segment_is_reported() -> None:
@@ -261,7 +272,7 @@ def test_lost_first_segment_is_reported() -> None:
     disk.remove(FIRST)
     log = disk.reopen()
     assert log.log_start_offset == 34
-    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(0, 34)]
+    assert [(d.first_offset, d.next_offset) for d in log.reader.corruption] == [(0, 34)]
 
 
 def test_log_without_segments_continues_at_the_recovery_point() -> None:
@@ -271,7 +282,7 @@ def test_log_without_segments_continues_at_the_recovery_point() -> None:
         disk.remove(name)
     log = disk.reopen()
     assert (log.log_start_offset, log.log_end_offset) == (10, 10)
-    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(0, 10)]
+    assert [(d.first_offset, d.next_offset) for d in log.reader.corruption] == [(0, 10)]
 
 
 def test_damage_survives_a_clean_restart() -> None:
@@ -279,13 +290,13 @@ def test_damage_survives_a_clean_restart() -> None:
     disk.write(80, checkpoint=True)
     disk.flip(segment_name(34), 3 * 120 + 3)
     disk.reopen()
-    first = disk.log.corruption
+    first = disk.log.reader.corruption
     if not first:
         with pytest.raises(CorruptMessageError):
-            disk.log.read(37, 100, 80)
+            disk.log.reader.read(37, 100, 80)
     log = disk.reopen(clean=True)
     with pytest.raises(CorruptMessageError, match="37 to 37"):
-        log.read(37, 100, 80)
+        log.reader.read(37, 100, 80)
 
 
 def test_damage_at_the_end_begins_a_new_segment() -> None:
@@ -297,7 +308,7 @@ def test_damage_at_the_end_begins_a_new_segment() -> None:
     assert append(log).base_offset == 5
     log.flush()
     log = disk.reopen()
-    assert log.read(5, 1000, 6).next_offset == 6
+    assert log.reader.read(5, 1000, 6).next_offset == 6
 
 
 # -- indexes and snapshots -------------------------------------------------------------------------
@@ -316,7 +327,7 @@ def test_missing_index_is_rebuilt(suffix: str, clean: bool) -> None:
     disk.kill()
     disk.start()
     assert offsets(disk.log) == list(range(80))
-    assert disk.log.corruption == ()
+    assert disk.log.reader.corruption == ()
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -330,7 +341,7 @@ def test_corrupt_index_is_rebuilt(suffix: str, position: int) -> None:
     disk.kill()
     disk.start()
     assert offsets(disk.log) == list(range(80))
-    assert disk.log.read(50, 100, 80).base_offset == 50
+    assert disk.log.reader.read(50, 100, 80).base_offset == 50
 
 
 def test_stale_index_of_a_shorter_log_is_rebuilt() -> None:
@@ -353,12 +364,12 @@ def test_index_with_wrong_positions_is_rebuilt() -> None:
     disk = Disk()
     disk.write(80)
     disk.log.apply_retention(0, 0)
-    segment = disk.log._chain[1][0]
+    segment = disk.log.reader.chain[1][0]
     index = segment.index
     index._positions[2] += 13
     segment.save_indexes()
     log = disk.reopen(clean=True)
-    assert all(log.read(o, 1, 80).base_offset == o for o in range(34))
+    assert all(log.reader.read(o, 1, 80).base_offset == o for o in range(34))
 
 
 def test_snapshot_beyond_the_end_is_deleted_and_the_state_replayed() -> None:
@@ -415,7 +426,7 @@ def test_replay_of_producers_reports_a_damaged_header_and_ignores_it(
     position = {"producer_id": 50, "producer_epoch": 52, "base_sequence": 56}[field]
     disk.flip(FIRST, damaged * 120 + position)
     disk.start()
-    assert [(bad.first_offset, bad.next_offset) for bad in disk.log.corruption] == [
+    assert [(bad.first_offset, bad.next_offset) for bad in disk.log.reader.corruption] == [
         (damaged, damaged + 1)
     ]
     assert disk.manager.doubted == {KEY}
@@ -436,7 +447,7 @@ def test_replay_of_producers_ignores_damage_below_the_log_start() -> None:
     disk.kill()
     disk.flip(FIRST, 52)
     disk.start()
-    assert disk.log.corruption == ()
+    assert disk.log.reader.corruption == ()
     assert append(disk.log, batch(producer=(7, 0, 3))).base_offset == 3
 
 
@@ -523,10 +534,10 @@ def test_second_recovery_changes_nothing() -> None:
         disk.write(40, flush=False)
         disk.flip(name, position)
         disk.reopen()
-        before, damage = disk.state(), disk.log.corruption
+        before, damage = disk.state(), disk.log.reader.corruption
         disk.reopen()
         assert disk.state() == before
-        assert disk.log.corruption == damage
+        assert disk.log.reader.corruption == damage
 
 
 def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
@@ -538,7 +549,7 @@ def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
     for i in range(20):
         append(disk.log, batch(timestamp=1000 + i))
     disk.log.flush()
-    disk.log._chain[1][-1].save_indexes()
+    disk.log.reader.chain[1][-1].save_indexes()
     disk.kill()
     disk.shrink(segment_name(0), 1200)
     log = disk.reopen()
@@ -546,7 +557,7 @@ def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
         append(log, batch(timestamp=5000))
     log.flush()
     disk.manager.checkpoint()
-    segment = disk.reopen()._chain[1][-1]
+    segment = disk.reopen().reader.chain[1][-1]
     assert segment.times.start_for(5000) <= 10
 
 
@@ -557,7 +568,7 @@ def test_damage_in_deleted_records_is_not_reported() -> None:
     disk.flip(segment_name(0), 3 * 120 + 100)
     disk.log.delete_records_before(10)
     log = disk.reopen()
-    assert (log.log_start_offset, log.log_end_offset, log.corruption) == (10, 20, ())
+    assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (10, 20, ())
     assert not disk.manager.doubted
     assert offsets(log) == list(range(10, 20))
 
@@ -572,7 +583,7 @@ def test_batch_that_claims_offsets_beyond_the_log_does_not_stop_the_start(byte: 
     disk.manager.checkpoint()
     disk.flip(FIRST, 3 * 120 + byte)
     log = disk.reopen()
-    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(3, 4)]
+    assert [(d.first_offset, d.next_offset) for d in log.reader.corruption] == [(3, 4)]
     assert append(log, batch(producer=(7, 0, 19))).duplicate
     assert append(log, batch(producer=(7, 0, 20))).base_offset == 20
 
@@ -586,7 +597,7 @@ def test_truncation_works_beside_a_batch_that_claims_offsets_beyond_the_log(byte
     disk.flip(FIRST, 3 * 120 + byte)
     log = disk.reopen(clean=True)
     log.truncate_to(10)
-    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(3, 4)]
+    assert [(d.first_offset, d.next_offset) for d in log.reader.corruption] == [(3, 4)]
     with pytest.raises(OutOfOrderSequenceError):
         append(log, batch(producer=(7, 0, 11)))
     assert append(log, batch(producer=(7, 0, 10))).base_offset == 10

@@ -1,9 +1,9 @@
-"""Refused batches: which are recorded, and for which producers."""
+"""Which refused batches the broker remembers, so that it refuses the producer's later ones too."""
 
 from __future__ import annotations
 
 import pytest
-from stored import KEY, batch
+from support.stored import KEY, batch
 
 from broker_lite import errors
 from broker_lite.model import PartitionKey

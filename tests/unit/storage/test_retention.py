@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_lite.config import DAY, TopicConfig
-from broker_lite.storage.retention import SegmentFacts, expired_count
+from broker_lite.storage.retention import SegmentFacts, expired
 
 NOW = 1000 * DAY
 
@@ -14,11 +14,11 @@ def count(
     segments: list[SegmentFacts], *, start: int = 0, end: int = 1 << 60, **config: int
 ) -> int:
     made = TopicConfig(**{"retention_ms": -1, **config})  # type: ignore[arg-type]
-    return expired_count(segments, made, now_ms=NOW, log_start_offset=start, last_stable_offset=end)
+    return len(expired(segments, made, now_ms=NOW, log_start_offset=start, last_stable_offset=end))
 
 
 def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
-    """One of ten offsets each; appended when its newest record says."""
+    """Return segments of ten offsets each, appended at the time of their newest record."""
     return [
         SegmentFacts(i * 10, size, NOW - int(days * DAY), NOW - int(days * DAY))
         for i, days in enumerate(newest_days)
@@ -44,6 +44,14 @@ def test_segments_before_the_log_start_expire() -> None:
     assert count(segments(0, 0, 0), start=99) == 2
 
 
+def test_each_expired_segment_has_a_reason() -> None:
+    made = TopicConfig(retention_ms=7 * DAY, retention_bytes=250)
+    found = expired(
+        segments(9, 9, 9, 9, 0), made, now_ms=NOW, log_start_offset=10, last_stable_offset=99
+    )
+    assert found == ["log_start", "size", "time", "time"]
+
+
 def test_active_and_uncommitted_segments_never_expire() -> None:
     assert count(segments(99), retention_ms=0, retention_bytes=0) == 0
     assert count(segments(99, 99, 99), retention_ms=0, end=19) == 1
@@ -65,13 +73,13 @@ def one(max_timestamp: int, appended: int) -> list[SegmentFacts]:
         (-1, NOW - 6 * DAY, False),
     ],
     ids=[
-        "old records count as old though just written",
+        "old records are old although just appended",
         "the epoch too",
-        "a day ahead of the append is believed",
-        "far ahead: as old as its append, gone",
-        "far ahead: as old as its append, kept",
-        "no time: as old as its append, gone",
-        "no time: as old as its append, kept",
+        "a timestamp one day ahead of the append is used",
+        "timestamp far ahead: append time counts, expired",
+        "timestamp far ahead: append time counts, kept",
+        "no timestamp: append time counts, expired",
+        "no timestamp: append time counts, kept",
     ],
 )
 def test_age_of_segments_with_timestamps_far_from_now(

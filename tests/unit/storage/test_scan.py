@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stored import batch
+from support.stored import batch
 
 from broker_lite.record import format as fmt
 from broker_lite.record.walker import BadBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from stored import SMALL, Disk, append, batch
+from support.stored import SMALL, Disk, append, batch
 
 from broker_lite.errors import (
     InvalidProducerEpochError,
@@ -18,6 +18,7 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
 from broker_lite.record.control import Marker
 from broker_lite.storage import Log
+from broker_lite.storage.reader import LogReader
 
 TRANSACTIONAL = fmt.ATTRIBUTE_TRANSACTIONAL
 
@@ -37,12 +38,15 @@ def end(
 
 def aborted(log: Log, start: int = 0, stop: int = 1 << 40) -> list[tuple[int, int, int]]:
     return [
-        (one.producer_id, one.first_offset, one.last_offset) for one in log.aborted_in(start, stop)
+        (one.producer_id, one.first_offset, one.last_offset)
+        for one in log.reader.aborted_in(start, stop)
     ]
 
 
 def stable(log: Log, high_watermark: int | None = None) -> int:
-    return log.last_stable_offset(log.log_end_offset if high_watermark is None else high_watermark)
+    return log.reader.last_stable_offset(
+        log.log_end_offset if high_watermark is None else high_watermark
+    )
 
 
 # -- the last stable offset ------------------------------------------------------------------------
@@ -51,22 +55,22 @@ def stable(log: Log, high_watermark: int | None = None) -> int:
 def test_log_without_transactions_publishes_nothing() -> None:
     disk = Disk()
     disk.write(3)
-    assert disk.log.unstable is None and disk.log.transactions_from == -1
+    assert disk.log.reader.unstable is None and disk.log.reader.transactions_from == -1
     assert stable(disk.log, 2) == 2
 
 
-def test_open_transaction_holds_back_the_last_stable_offset() -> None:
+def test_open_transaction_bounds_the_last_stable_offset() -> None:
     log = Disk().log
     append(log)
     write(log)
     append(log)
     assert stable(log) == 1
     assert stable(log, 0) == 0
-    assert log.transactions_from == 1
+    assert log.reader.transactions_from == 1
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_uncommitted_marker_holds_back_the_last_stable_offset(commit: bool) -> None:
+def test_uncommitted_marker_bounds_the_last_stable_offset(commit: bool) -> None:
     log = Disk().log
     write(log)
     assert end(log, commit=commit) is None
@@ -74,7 +78,7 @@ def test_uncommitted_marker_holds_back_the_last_stable_offset(commit: bool) -> N
     assert [stable(log, high_watermark) for high_watermark in (0, 1, 2)] == [0, 0, 2]
 
 
-def test_oldest_of_several_open_transactions_counts() -> None:
+def test_oldest_open_transaction_bounds_the_last_stable_offset() -> None:
     log = Disk().log
     for producer in (1, 2, 3):
         write(log, producer)
@@ -91,24 +95,24 @@ def test_committed_markers_are_dropped_from_the_published_transactions() -> None
     for sequence in range(5):
         write(log, sequence=sequence)
         end(log)
-    assert log.unstable is not None and len(log.unstable.ended) == 5
+    assert log.reader.unstable is not None and len(log.reader.unstable.ended) == 5
     log.committed_end = log.log_end_offset
     write(log, sequence=5)
-    assert log.unstable.ended == ()
+    assert log.reader.unstable.ended == ()
 
 
-def test_end_is_published_after_what_holds_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_end_is_published_after_the_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that sees the new end must already see the transaction that begins there."""
     log = Disk().log
     seen: list[tuple[int, object]] = []
 
-    class Watched(Log):
+    class Watched(LogReader):
         def __setattr__(self, name: str, value: object) -> None:
-            if name == "_tail":
+            if name == "tail":
                 seen.append((value[0], self.unstable))  # type: ignore[index]
             super().__setattr__(name, value)
 
-    monkeypatch.setattr(log, "__class__", Watched)
+    monkeypatch.setattr(log.reader, "__class__", Watched)
     write(log)
     ((end_offset, unstable),) = seen
     assert end_offset == 1 and unstable is not None
@@ -143,13 +147,25 @@ def test_unknown_producer_of_version_2_begins_at_sequence_0_in_a_shortened_log()
     assert append(disk.log, data).base_offset == 3
 
 
-def test_marker_without_an_open_transaction_appends_nothing() -> None:
+def test_marker_without_a_transaction_fences_a_late_batch() -> None:
+    """Simulator seed 106090530: the leader that received the marker was deposed, and a batch was in
+    flight to the next leader.
+    """
     log = Disk().log
-    assert end(log) is None
+    marked = log.append_markers([Marker(7, 1, 1, False, True)], 1, 0)
+    assert marked == (0, 1, (None,))
+    with pytest.raises(InvalidProducerEpochError):
+        write(log)
+    assert write(log, epoch=1) == 1
+
+
+def test_repeated_marker_is_not_appended_again() -> None:
+    log = Disk().log
     write(log)
-    assert end(log) is None
-    assert end(log) is None
-    assert log.log_end_offset == 2
+    repeated = Marker(7, 1, 1, False, True)
+    for _ in range(2):
+        assert log.append_markers([repeated], 1, 0).errors == (None,)
+        assert log.log_end_offset == 2
 
 
 def test_marker_of_a_deposed_coordinator_is_refused() -> None:
@@ -198,7 +214,7 @@ def test_markers_of_one_request_are_one_append() -> None:
         Marker(9, 0, 1, True),  # an unknown producer
     ]
     info = log.append_markers(markers, 1, 0)
-    assert (info.base_offset, info.next_offset) == (3, 5)
+    assert (info.base_offset, info.next_offset) == (3, 6)
     refused = [type(error).__name__ for error in info.errors]
     assert refused == ["NoneType", "InvalidProducerEpochError", "NoneType", "NoneType", "NoneType"]
     assert stable(log) == 1
@@ -227,7 +243,7 @@ def test_transaction_aborted_in_a_later_segment_is_listed() -> None:
     disk = Disk()
     log = disk.log
     write(log)
-    while log.segment_count < 3:
+    while log.reader.segment_count < 3:
         append(log, batch(size=1500))
     end(log)
     write(log, sequence=1)
@@ -243,12 +259,12 @@ def test_restart_keeps_transactions_across_segments(is_clean: bool) -> None:
     fill_segments(disk.log)
     expected = aborted(disk.log)
     assert len(expected) > 5
-    before = stable(disk.log), disk.log.transactions_from
+    before = stable(disk.log), disk.log.reader.transactions_from
     disk.log.flush()
     disk.manager.checkpoint()
     disk.reopen(clean=is_clean)
     assert aborted(disk.log) == expected
-    assert (stable(disk.log), disk.log.transactions_from) == before
+    assert (stable(disk.log), disk.log.reader.transactions_from) == before
     assert isinstance(end(disk.log, 99, coordinator=0), TransactionCoordinatorFencedError)
     end(disk.log, 99, coordinator=2)
     assert stable(disk.log) == disk.log.log_end_offset
@@ -298,7 +314,7 @@ def test_lost_offset_index_keeps_the_aborted_transactions() -> None:
             disk.remove(name)
     disk.reopen()
     assert aborted(disk.log) == expected
-    assert disk.log.transactions_from == 0
+    assert disk.log.reader.transactions_from == 0
 
 
 def test_log_without_transactions_writes_no_new_file_format() -> None:
@@ -324,7 +340,7 @@ def test_snapshot_keeps_a_marker_that_is_not_committed() -> None:
 # -- truncation ------------------------------------------------------------------------------------
 
 
-def test_truncation_reopens_a_transaction_whose_marker_it_cuts() -> None:
+def test_truncation_reopens_a_transaction_whose_marker_it_removes() -> None:
     log = Disk().log
     write(log)
     append(log)
@@ -337,13 +353,13 @@ def test_truncation_reopens_a_transaction_whose_marker_it_cuts() -> None:
     assert aborted(log) == [] and stable(log) == 3
 
 
-def test_truncation_forgets_a_transaction_whose_first_batch_it_cuts() -> None:
+def test_truncation_drops_a_transaction_whose_first_batch_it_removes() -> None:
     log = Disk().log
     append(log)
     write(log)
     append(log)
     log.truncate_to(1)
-    assert stable(log) == 1 and log.unstable is None
+    assert stable(log) == 1 and log.reader.unstable is None
     append(log)
     assert stable(log) == 2
 
@@ -372,7 +388,7 @@ def test_truncation_to_a_snapshot_forgets_the_later_aborted_transactions() -> No
     disk.reopen(clean=True)
     write(disk.log)
     end(disk.log)
-    while disk.log.segment_count < 2:
+    while disk.log.reader.segment_count < 2:
         append(disk.log)
     disk.reopen()
     disk.log.truncate_to(1)
@@ -380,13 +396,13 @@ def test_truncation_to_a_snapshot_forgets_the_later_aborted_transactions() -> No
     assert stable(disk.log) == 0
 
 
-def test_log_begun_anew_has_no_transactions() -> None:
+def test_restarted_log_has_no_transactions() -> None:
     log = Disk().log
     write(log)
     end(log)
     write(log, sequence=1)
     log.start_at(50)
-    assert log.unstable is None and log.transactions_from == -1
+    assert log.reader.unstable is None and log.reader.transactions_from == -1
     assert aborted(log, 50) == []
     append(log)
     assert stable(log) == 51
@@ -403,10 +419,10 @@ def test_retention_keeps_the_segments_of_an_open_transaction() -> None:
     write(log)
     for _ in range(3):
         append(log, batch(size=3000))
-    assert log.apply_retention(0, stable(log)) == 1
+    assert len(log.apply_retention(0, stable(log))) == 1
     assert log.log_start_offset <= stable(log)
     end(log)
-    assert log.apply_retention(0, stable(log)) > 0
+    assert len(log.apply_retention(0, stable(log))) > 0
 
 
 def test_deleted_records_raise_the_start_of_an_open_transaction() -> None:
@@ -428,19 +444,31 @@ def test_deleted_records_raise_the_start_of_an_open_transaction() -> None:
 # -- followers -------------------------------------------------------------------------------------
 
 
-def test_follower_keeps_the_same_notes_as_its_leader() -> None:
+def test_follower_records_the_same_transactions_as_its_leader() -> None:
     leader, follower = Disk(), Disk()
     fill_segments(leader.log)
     offset = 0
     while offset < leader.log.log_end_offset:
-        piece = leader.log.read(offset, 3000, leader.log.log_end_offset)
+        piece = leader.log.reader.read(offset, 3000, leader.log.log_end_offset)
         follower.log.append_as_follower(memoryview(bytearray(piece.read())), 1, 0)
         offset = piece.next_offset
-        held = follower.log.last_stable_offset(offset)
-        assert held <= leader.log.last_stable_offset(leader.log.log_end_offset)
+        held = follower.log.reader.last_stable_offset(offset)
+        assert held <= leader.log.reader.last_stable_offset(leader.log.log_end_offset)
     assert aborted(follower.log) == aborted(leader.log)
     assert stable(follower.log) == stable(leader.log)
-    assert follower.log.transactions_from == leader.log.transactions_from
+    assert follower.log.reader.transactions_from == leader.log.reader.transactions_from
+
+
+def test_follower_that_starts_inside_a_batch_has_no_stable_end_before_its_start() -> None:
+    """Otherwise the end would move back when this follower leads, which Spark takes for a loss."""
+    leader, follower = Disk(), Disk()
+    rows = batch(10, producer=(7, 0, 0), attributes=TRANSACTIONAL)
+    append(leader.log, rows)
+    follower.log.start_at(5)
+    piece = leader.log.reader.read(5, 3000, 10)
+    follower.log.append_as_follower(memoryview(bytearray(piece.read())), 1, 0)
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == (5, 10)
+    assert stable(follower.log) == 5 and stable(follower.log, 3) == 3
 
 
 # -- lookups by time -------------------------------------------------------------------------------
@@ -450,7 +478,7 @@ def test_lookups_by_time_skip_markers() -> None:
     log = Disk().log
     write(log, timestamp=1000)
     log.append_markers([Marker(7, 0, 1, True)], 1, 9000)
-    newest = log.max_timestamp(log.log_end_offset)
+    newest = log.reader.max_timestamp(log.log_end_offset)
     assert newest is not None and newest.offset == 0
-    assert log.offset_for_timestamp(2000, log.log_end_offset) is None
-    assert log.first_at(1, log.log_end_offset) is None
+    assert log.reader.offset_for_timestamp(2000, log.log_end_offset) is None
+    assert log.reader.first_at(1, log.log_end_offset) is None

@@ -1,0 +1,104 @@
+"""Rebuilds the producer state of a log, and its transaction indexes, from a snapshot and a replay.
+
+A start and a truncation rebuild it. After a truncation the producer state must not contain the
+removed batches, because their retries are not duplicates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from broker_lite.record.control import EndOfTransaction, decode_marker
+from broker_lite.record.walker import LogBatch
+from broker_lite.storage import paths
+from broker_lite.storage.files import Files
+from broker_lite.storage.offset_index import CorruptIndex
+from broker_lite.storage.producer_snapshots import ProducerSnapshots
+from broker_lite.storage.producer_state import ProducerState
+from broker_lite.storage.reader import LogReader
+from broker_lite.storage.scan import read_batch
+from broker_lite.storage.segment import Segment
+from broker_lite.storage.transaction_index import AbortedEntry, TransactionIndex
+
+Indexes = dict[Segment, TransactionIndex]
+
+
+def rebuild_producers(
+    reader: LogReader, snapshots: ProducerSnapshots, files: Files, directory: str, now_ms: int
+) -> ProducerState:
+    """Load the newest valid snapshot at or below the log's end; replay the batches after it.
+
+    The replay reads only headers; below the recovery point their checksums were not verified at the
+    start. It therefore verifies the checksum of every batch that does not continue its producer's
+    sequence, because a flipped bit in a header could fence a producer. The replay starts early
+    enough to complete transaction indexes that miss transactions. Raises OSError.
+    """
+    end = reader.log_end_offset
+    bases, segments = reader.chain
+    indexes, indexed_end = _transaction_indexes(segments, end, files, directory)
+    state = snapshots.newest(bases[0], indexed_end)
+    if state is None:
+        state = ProducerState(bases[0])
+        state.forgot = bases[0] > 0
+    continues, began = state.continues, state.next_offset
+    for segment in segments:
+        start = max(state.next_offset, segment.base_offset)
+        aborted: list[AbortedEntry] = []
+        for batch in reader.headers(segment, start, end, needs_check=lambda h: not continues(h)):
+            header = batch.header
+            marker = _read_marker(segment, batch) if header.is_control else None
+            entry = state.update(header, header.base_offset, now_ms, marker)
+            if entry is not None:
+                aborted.append(entry)
+        if segment.has_transactions and segment.next_offset > began:
+            kept = indexes[segment].cut(began).entries
+            indexes[segment] = TransactionIndex([*kept, *aborted])
+    state.next_offset = end
+    state.raise_starts(reader.log_start_offset)
+    _take_indexes(indexes, segments[-1])
+    return state
+
+
+def _transaction_indexes(
+    segments: tuple[Segment, ...], end: int, files: Files, directory: str
+) -> tuple[Indexes, int]:
+    """Return the transaction indexes, and the offset up to which they are complete.
+
+    Delete a file that reaches beyond the log's end, and sync: later batches may take those offsets.
+    """
+    indexes: Indexes = {}
+    complete_end = end
+    for segment in segments:
+        index, covered_end = TransactionIndex(), segment.base_offset
+        if not segment.has_transactions:
+            covered_end = segment.next_offset
+        elif segment.has_transaction_index:
+            index, covered_end = segment.transactions, segment.next_offset
+        else:
+            with contextlib.suppress(CorruptIndex):
+                index, covered_end = segment.load_transactions()
+        if covered_end > segment.next_offset:
+            files.remove(segment.path(paths.TXN_INDEX))
+            files.sync_dir(directory)
+            # Cut here, because a replay that begins at the log's end changes no entry.
+            index = index.cut(segment.next_offset)
+        elif covered_end < segment.next_offset:
+            complete_end = min(complete_end, covered_end)
+        indexes[segment] = index
+    return indexes, complete_end
+
+
+def _take_indexes(indexes: Indexes, active: Segment) -> None:
+    """Give each segment its transaction index, and save the indexes whose files are incomplete."""
+    for segment, index in indexes.items():
+        segment.transactions = index
+        if segment.has_transactions and segment is not active:
+            with contextlib.suppress(OSError):
+                if not index.is_saved:
+                    segment.save_transactions()
+                segment.release()
+
+
+def _read_marker(segment: Segment, batch: LogBatch) -> EndOfTransaction | None:
+    whole = read_batch(segment.file, batch.position, segment.size_bytes)
+    return None if whole is None else decode_marker(whole[1], batch.header)
