@@ -14,7 +14,7 @@ from broker_lite.errors import (
 
 
 def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> LogbusError | None:
-    """Return why a join is refused; None if no check here refuses it."""
+    """Return the error of a refused join; None if every check of this module passes."""
     low, high = limits.session_timeout_min_ms, limits.session_timeout_max_ms
     if not low <= event.session_timeout_ms <= high:
         return InvalidSessionTimeoutError(
@@ -44,7 +44,7 @@ def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> Log
         )
     reason = unreadable(event.protocol_type, event.protocols)
     if reason is not None:
-        # Kafka's coordinator answers so when it reads subscriptions itself.
+        # Kafka's coordinator gives the same error when it reads subscriptions itself.
         return InconsistentGroupProtocolError(
             f"a consumer's subscription cannot be read {reason}; send "
             "ConsumerProtocolSubscription, or join with another protocol type"

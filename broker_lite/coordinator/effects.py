@@ -1,7 +1,7 @@
 """The outputs of ``group.Group.step``, in the order in which to carry them out.
 
-``WriteGeneration`` precedes every reply that names the generation. No client learns a generation
-that ZooKeeper does not hold, so no number is used twice.
+``WriteGeneration`` precedes every reply that names the generation. No client receives a generation
+that is not in ZooKeeper, so no generation number is used twice.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from broker_lite.errors import LogbusError
 class WriteGeneration(NamedTuple):
     """Write the generation to the group's coordinator znode, after all commits allowed before.
 
-    Answer with GenerationWritten. ``is_empty``: the group has no members from now on. ``members``
-    and ``session_timeout_ms`` (the longest of the members') are for a coordinator that takes the
-    group over.
+    Answer with GenerationWritten. ``is_empty``: the generation has no members. ``members`` and
+    ``session_timeout_ms`` (the longest of the members' session timeouts) serve a coordinator that
+    takes the group over.
     """
 
     generation: int
@@ -34,7 +34,7 @@ class MemberRow(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """The answer to JoinGroup; only the leader's has ``members``."""
+    """The answer to JoinGroup; only the leader's answer has ``members``."""
 
     error: LogbusError | None = None
     member_id: str = ""
@@ -68,7 +68,7 @@ class LeaveResult(NamedTuple):
 
 
 class CommitResult(NamedTuple):
-    """Whether a commit may be written; the shell writes it."""
+    """The result of a commit's check: whether it may be written. The shell writes it."""
 
     error: LogbusError | None = None
 

@@ -1,8 +1,8 @@
 """The inputs of ``group.Group.step``.
 
-The shell (``server/coordinators/group_coordinator.py``) makes events on one thread. A token names
-one request and is never reused. Each gets exactly one ``effects.Reply``, at once or later.
-``instance_id`` is a static member's ``group.instance.id``, None for all other members.
+The shell (``server/coordinators/group_coordinator.py``) creates the events on one thread. A token
+identifies one request and is never reused. Each request gets exactly one ``effects.Reply``, at once
+or later. ``instance_id`` is a static member's ``group.instance.id``, None for all other members.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class GroupLimits(NamedTuple):
     member_bytes_max: int = 256 << 10
     """Maximum bytes of one member's metadata."""
     group_bytes_max: int = 16 << 20
-    """Maximum bytes of the metadata of all members, which the leader gets in one answer, and of all
-    assignments. In Kafka each must fit into one record."""
+    """Maximum bytes of the metadata of all members, which the leader receives in one answer; also
+    the maximum bytes of all assignments. In Kafka, each of the two must fit into one record.
+    """
 
 
 class Protocol(NamedTuple):
@@ -36,9 +37,9 @@ class Protocol(NamedTuple):
 
 
 class Former(NamedTuple):
-    """Members of a generation that this coordinator took over; their ids are unknown to it.
+    """Members of a generation that this coordinator took over. It does not have their ids.
 
-    They consume until they learn of the new coordinator. Each live one has sent a request by
+    They consume until they contact the new coordinator. Each live member has sent a request by
     ``until_ms``.
     """
 
@@ -53,7 +54,7 @@ class Join(NamedTuple):
     """JoinGroup.
 
     ``new_member_id``: an id that the shell generated for a member without one. ``must_ask_twice``:
-    such a member only receives its id, and joins again with it (KIP-394).
+    a member without an id only receives its id, and joins again with it (KIP-394).
     """
 
     token: int
@@ -68,8 +69,9 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Whether the request has version 9: a returning static leader can then be told to skip
-    assignment."""
+    """Whether the request has version 9: the answer can then tell a returning static leader to skip
+    the assignment.
+    """
     partition_counts: Mapping[str, int] | None = None
     """Partitions of each of the group's topics, set if a static leader may return. The leader must
     assign partitions that were added while it was away."""
@@ -136,7 +138,7 @@ class GenerationWritten(NamedTuple):
 
 
 class GroupTick(NamedTuple):
-    """Time has passed; due when ``Group.deadline_ms`` is reached."""
+    """A timer event, due when ``Group.deadline_ms`` is reached."""
 
 
 class Resigned(NamedTuple):

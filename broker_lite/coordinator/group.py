@@ -1,13 +1,14 @@
-"""One Kafka group, as its coordinator sees it: ``step(now_ms, event) -> effects``. Pure.
+"""The state machine of one Kafka group: ``step(now_ms, event) -> effects``. Pure.
 
 A member is always in one of three states:
 - it waits in JoinGroup for the rebalance to complete;
 - it waits in SyncGroup for the leader's assignment;
 - it must send a request within its session timeout.
 
-A generation begins when ZooKeeper holds its number. Its members are those that wait in JoinGroup
-then. ``deadline_ms`` is the latest time of the next Tick; an earlier Tick does nothing. Called by
-``server/coordinators/group_coordinator.py`` on the event loop's thread, and by transcripts.
+A generation starts when its number is written to ZooKeeper. Its members are the members that wait
+in JoinGroup at that time. ``deadline_ms`` is the latest time of the next Tick; an earlier Tick does
+nothing. Called by ``server/coordinators/group_coordinator.py`` on the event loop's thread, and by
+transcripts.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ NEW_MEMBER_WAIT_MS = 300_000
 
 
 STATIC_WAIT_MIN_MS = 1000
-"""Minimum interval in ms between two checks for static members that are all away, whatever their
-rebalance timeouts are."""
+"""Minimum interval in ms between two checks while all static members are away, independent of their
+rebalance timeouts.
+"""
 
 
 class State(StrEnum):
@@ -69,10 +71,10 @@ class GroupView(NamedTuple):
 
 
 class Group:
-    """The state machine of one group. ``generation`` is the one in ZooKeeper.
+    """The state machine of one group. ``generation`` is the generation in ZooKeeper.
 
-    The ids of that generation's members, the ``former`` ones, are unknown to this coordinator. It
-    waits for them, because they consume until they learn of it.
+    The coordinator does not have the ids of that generation's members (``former``). It waits for
+    these members, because they consume until they contact it.
     """
 
     def __init__(
@@ -92,8 +94,8 @@ class Group:
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
         self._is_first = False
-        """Whether the group was empty before this rebalance, and so waits for members
-        yet unknown.
+        """Whether the group was empty before this rebalance; it then waits longer, for members that
+        have not joined yet.
         """
         self._initial_wait_left_ms = 0
         self._others_joined = False
@@ -128,7 +130,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Number of members, plus ids that were given out and not yet used."""
+        """Number of members, plus ids that were assigned and not yet used to join."""
         return self._roster.size
 
     @property
@@ -150,7 +152,7 @@ class Group:
 
     @property
     def assigned_bytes(self) -> int:
-        """Bytes of the present assignments, which the next ones replace."""
+        """Bytes of the present assignments, which the next assignments replace."""
         return self._roster.assigned_bytes
 
     def growth(self, join: ev.Join) -> int:
@@ -215,7 +217,7 @@ class Group:
             self._reply(event.token, fx.JoinResult(error, event.member_id))
 
     def refusal(self, event: ev.Join) -> LogbusError | None:
-        """Return why a join is refused; None if no check of admission refuses it."""
+        """Return the error of a refused join; None if ``admission`` accepts it."""
         return refusal(self.name, self._limits, self._roster, event)
 
     def _join_known(self, event: ev.Join) -> LogbusError | None:
@@ -230,7 +232,7 @@ class Group:
         same = member.protocols == event.protocols
         leads = self._roster.leader == event.member_id
         if same and (self.state is State.COMPLETING or (self.state is State.STABLE and not leads)):
-            # The member retries a join whose answer it lost, or joins again unchanged.
+            # The member retries a join whose answer was lost, or joins again unchanged.
             self._renew(member)
             self._reply(event.token, self._joined(member))
             return None
@@ -257,7 +259,7 @@ class Group:
     def _return_static(self, event: ev.Join) -> None:
         """Let a restarted static member replace its earlier process, which is then fenced.
 
-        The member keeps its place and assignment under a new member id.
+        The member keeps its position and assignment under a new member id.
         """
         assert event.instance_id is not None
         old = self._roster.static[event.instance_id]
@@ -358,7 +360,7 @@ class Group:
 
     def _begin_generation(self) -> None:
         if self._written_empty is not None:
-            # Wait for the write in flight. A deadline in the past would make every Tick due at
+            # Wait for the write in flight. With a deadline in the past, every Tick would be due at
             # once.
             self._join_deadline_ms = NEVER
             return
@@ -385,8 +387,8 @@ class Group:
         self._wait_until(self._now_ms + wait_ms)
 
     def _written(self, generation: int) -> None:
-        """Begin the generation with the members that wait now; members may have left or joined
-        meanwhile.
+        """Start the generation with the members that wait now; members may have joined or left
+        during the write.
         """
         was_empty, self._written_empty = self._written_empty, None
         assert was_empty is not None and generation == self.generation + 1

@@ -1,16 +1,16 @@
-"""Keys and values in one partition of an internal topic, as their leader keeps them. Pure.
+"""The keys and values of one partition of an internal topic, on its leader. Pure.
 
 The shell reports events: an upsert, the end of a loop turn, the outcome of a batch, a high
 watermark. ``KeyedState`` returns the batches to append and the upserts that are settled. An upsert
 is settled when the high watermark passes its batch, or when the log definitely refused the batch.
 Until then its key is pending.
 
-A full copy takes the place of compaction. It writes ``begin``, the values of all keys in slices,
-and ``end``; then the records before ``begin`` are superfluous. A slice omits pending keys: a slice
-behind an append under way would repeat a value that the append replaces, or that the log refuses.
+Instead of compaction, the leader writes a full copy of the state. The copy consists of ``begin``,
+the values of all keys in slices, and ``end``; the records before ``begin`` are then superfluous. A
+slice omits pending keys, because their values may change while the slice is written.
 
 A record of a key holds a byte of flags and the value; a deletion has no value. ``begin`` and
-``end`` have no key. The values stay bytes, and no clock decides.
+``end`` have no key. The values stay bytes, and no decision depends on a clock.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from broker_lite.record.batch import BatchHeader
 from broker_lite.record.records import Row, decode_entries, encode_rows
 
 BATCH_BYTES = 64 << 10
-"""Bytes of keys and values after which a batch of upserts or a slice of a copy ends. The loop
-encodes one in 2 ms."""
+"""Bytes of keys and values after which a batch of upserts or a slice of a copy ends. The event loop
+encodes such a batch in 2 ms.
+"""
 VALUE_BYTES_MAX = 32 << 20
 """Maximum bytes of a key and its value."""
 COPY_BYTES_MIN = 16 << 20
@@ -35,10 +36,13 @@ COPY_BYTES_MIN = 16 << 20
 COPY_RATIO = 4
 """A copy is due after this many times the bytes of all live keys and values."""
 COPY_BATCHES = 40_000
-"""A copy is due after this many batches too, or half as many as there are keys: a load reads about
-150,000 batches a second, however small."""
+"""A copy is also due after this many batches, or after half as many batches as keys if that is
+more. A load reads about 150,000 batches a second, independent of their size.
+"""
 _MARK = struct.Struct(">BQI")
-"""Kind, number of the copy, and count of copied keys (0 in ``begin``)."""
+"""Layout of ``begin`` and ``end``: kind, number of the copy, and count of copied keys (0 in
+``begin``).
+"""
 _BEGIN, _END = 1, 2
 
 
@@ -50,14 +54,14 @@ class AppendState(NamedTuple):
 
 
 class UpsertsSettled(NamedTuple):
-    """The upserts of ``tokens`` are committed, or refused with ``error``."""
+    """Report that the upserts of ``tokens`` are committed, or were refused with ``error``."""
 
     tokens: Sequence[int]
     error: LogbusError | None = None
 
 
 class DeleteBefore(NamedTuple):
-    """Delete the records before ``offset``: a committed copy follows them."""
+    """Delete the records before ``offset``, because a committed copy follows them."""
 
     offset: int
 
@@ -74,8 +78,9 @@ class _Upsert(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch under way. ``next_offset`` is known once the log has it; ``kind`` is set for the
-    batches of a copy."""
+    """An appended batch in flight. ``next_offset`` is set once the log has the batch; ``kind`` is
+    set for the batches of a copy.
+    """
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -87,22 +92,23 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy under way. ``left`` holds the keys that a slice must still write, from the commit of
-    ``begin`` on."""
+    """A copy in progress. ``left`` holds the keys that are still to be written; it is set when
+    ``begin`` is committed.
+    """
 
     number: int
     begin_offset: int = -1
     left: dict[bytes, None] | None = None
     count: int = 0
     is_writing: bool = False
-    """Whether a batch of the copy is under way; they follow one another."""
+    """Whether a batch of the copy is in flight; at most one is."""
 
 
 class KeyedState:
     """The state of one partition in one leader epoch.
 
-    ``values`` holds the committed value of every live key, and ``flags`` the flags of those that
-    have any. Callers only read both.
+    ``values`` holds the committed value of every live key, and ``flags`` the flags of keys that
+    have flags. Callers must not change either.
     """
 
     def __init__(
@@ -122,7 +128,7 @@ class KeyedState:
         self._dirty_batches = log_batches
         self._turn: list[_Upsert] = []
         self._pending: dict[bytes, int] = {}
-        """Number of upserts under way, by key."""
+        """Number of upserts in flight, by key."""
         self._batches: deque[_Batch] = deque()
         self._last_number = 0
         self._last_copy = last_copy
@@ -156,7 +162,9 @@ class KeyedState:
         self._pending[key] = self._pending.get(key, 0) + 1
 
     def turn(self, now_ms: int) -> list[AppendState]:
-        """Return the batches to append at the end of a loop turn: upserts, then one of the copy."""
+        """Return the batches to append at the end of a loop turn: the upserts, then at most one
+        batch of the copy.
+        """
         writes = []
         upserts, self._turn = self._turn, []
         for part in _split(upserts):
@@ -179,12 +187,12 @@ class KeyedState:
     # Outcomes.
 
     def appended(self, number: int, base_offset: int, next_offset: int) -> None:
-        """Note that the log has the batch; the high watermark decides the rest."""
+        """Record that the log has the batch. It is settled when the high watermark passes it."""
         batch = next(one for one in self._batches if one.number == number)
         batch.base_offset, batch.next_offset = base_offset, next_offset
 
     def refused(self, number: int, error: LogbusError) -> list[Effect]:
-        """Roll back a batch of which no part is in the log."""
+        """Roll back a refused batch, of which no part is in the log."""
         batch = next(one for one in self._batches if one.number == number)
         self._batches.remove(batch)
         for upsert in batch.upserts:
@@ -234,7 +242,8 @@ class KeyedState:
             self.flags.pop(key, None)
         self._settle(key)
         if self._copy is not None and self._copy.left is not None:
-            self._copy.left.pop(key, None)  # The log holds this value behind ``begin``.
+            # This value is in the log after ``begin``, so the copy need not write it.
+            self._copy.left.pop(key, None)
 
     def _settle(self, key: bytes) -> None:
         left = self._pending[key] - 1
@@ -246,7 +255,9 @@ class KeyedState:
     # The copy.
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
-        """Return the copy's next batch, unless none is due or all keys left are pending."""
+        """Return the copy's next batch, or None if no batch is due or all remaining keys are
+        pending.
+        """
         if not self.is_copy_due:
             return None
         copy = self._copy
@@ -281,12 +292,14 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Note a committed batch of the copy; after ``end`` the records before ``begin`` go."""
+        """Handle a committed batch of the copy. After ``end``, delete the records before
+        ``begin``.
+        """
         copy = self._copy
         assert copy is not None
         copy.is_writing = False
         if batch.kind == _BEGIN:
-            # All batches before ``begin`` are settled, so every key has its value of that time.
+            # All batches before ``begin`` are settled, so ``values`` is the state as of ``begin``.
             copy.begin_offset, copy.left = batch.base_offset, dict.fromkeys(self.values)
             self._dirty_bytes = self._dirty_batches = 0
         elif batch.kind == _END:
@@ -296,7 +309,9 @@ class KeyedState:
 
 
 class Replay:
-    """The values of a log, read from its start in order; ``state`` ends the load."""
+    """A load of the keys and values from a log, read in order from its start. ``state`` returns the
+    result.
+    """
 
     def __init__(self, log_start_offset: int) -> None:
         self._start = log_start_offset
@@ -304,11 +319,12 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """Number, offset and preceding row count of the last ``begin``."""
+        """Number, offset and number of preceding rows of the last ``begin``."""
         self._last_copy = 0
         self.delete_before: int | None = None
-        """Offset of the last complete copy, if records precede it: its leader died before it had
-        deleted them."""
+        """Offset of the last complete copy, if records precede it, because its leader died before
+        it deleted them.
+        """
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
         """Apply the next batch. Raise CorruptMessageError."""
@@ -326,7 +342,7 @@ class Replay:
 
     def _mark(self, offset: int, value: bytes) -> None:
         if len(value) != _MARK.size:
-            raise CorruptMessageError(f"offset {offset}: a mark of {len(value)} bytes is unknown")
+            raise CorruptMessageError(f"offset {offset}: unknown marker of {len(value)} bytes")
         kind, number, count = _MARK.unpack(value)
         self._last_copy = max(self._last_copy, number)
         if kind == _BEGIN:

@@ -28,8 +28,8 @@ CONSUMER = "consumer"
 class Member:
     """One member. ``join_token`` and ``sync_token`` are its requests that wait for an answer.
 
-    ``session_deadline_ms`` applies only while none waits. ``is_new`` until the first join is
-    answered, which may take as long as other members need, up to ``NEW_MEMBER_WAIT_MS``.
+    ``session_deadline_ms`` applies only while no request waits. ``is_new`` is True until the first
+    join is answered, which may take as long as other members need, up to ``NEW_MEMBER_WAIT_MS``.
     """
 
     member_id: str
@@ -56,12 +56,14 @@ class Member:
         return sum(len(row.metadata) + len(row.name) for row in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return the member's metadata for that protocol; empty if it does not support it."""
+        """Return the member's metadata for that protocol; empty if the member does not support the
+        protocol.
+        """
         return next((row.metadata for row in self.protocols if row.name == protocol), b"")
 
 
 class MemberView(NamedTuple):
-    """A member as DescribeGroups shows it."""
+    """The description of a member in the answer to DescribeGroups."""
 
     member_id: str
     instance_id: str | None
@@ -80,12 +82,14 @@ class Roster:
 
     def __init__(self, former: Former) -> None:
         self.former = former if former.members else None
-        """Members of the generation taken over; None after the next generation has begun."""
+        """Members of the generation that this coordinator took over; None once the next generation
+        has started.
+        """
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """Member id by instance id."""
         self.pending: dict[str, int] = {}
-        """Deadline in ms of each member id that was given out and not yet used."""
+        """Deadline in ms of each member id that was assigned and not yet used to join."""
         self.protocol_type = ""
         self.leader: str | None = None
         self.metadata_bytes = 0
@@ -96,30 +100,34 @@ class Roster:
 
     @property
     def size(self) -> int:
-        """Number of members, plus ids that were given out and not yet used."""
+        """Number of members, plus ids that were assigned and not yet used to join."""
         return len(self.members) + len(self.pending)
 
     @property
     def have_former_returned(self) -> bool:
         """Whether as many members have joined as the former generation had.
 
-        Then no member consumes by the former assignment any more.
+        Then no member consumes with the former assignment.
         """
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """Count an unknown member that leaves as one of the former generation."""
+        """If an unknown member leaves, count it as a member of the former generation that left."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
-        """Return the member that a join updates: by member id, or by instance id without one."""
+        """Return the member that a join updates, by member id; if the member id is empty, by
+        instance id.
+        """
         if not member_id and instance_id is not None:
             member_id = self.static.get(instance_id, "")
         return self.members.get(member_id)
 
     def why_not(self, member_id: str, instance_id: str | None) -> LogbusError | None:
-        """Return why this is not a current member; None if it is."""
+        """Return the error for a member id or instance id that is not a current member; None for a
+        current member.
+        """
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(
@@ -149,7 +157,7 @@ class Roster:
         return sorted(self._known)
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member. The first one leads and sets the group's protocol type."""
+        """Add a member. The first member becomes the leader and sets the group's protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
             self.leader = member.member_id
@@ -159,7 +167,7 @@ class Roster:
             self.static[member.instance_id] = member.member_id
 
     def remove(self, member: Member) -> None:
-        """Remove a member; if it led, the first of the others leads."""
+        """Remove a member. If it was the leader, the first remaining member becomes the leader."""
         del self.members[member.member_id]
         self._forget(member)
         if not self.members:
@@ -181,7 +189,7 @@ class Roster:
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
 
     def assign(self, assignments: Iterable[tuple[str, bytes]]) -> None:
-        """Set the assignments by member id; members without one get an empty assignment."""
+        """Set the assignments by member id; members without an assignment get an empty one."""
         assigned = dict(assignments)
         self.assigned_bytes = 0
         for row in self.members.values():
@@ -189,7 +197,7 @@ class Roster:
             self.assigned_bytes += len(row.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member another id, at its place in the order."""
+        """Give a static member another id; its position in the order stays."""
         assert member.instance_id is not None
         old = member.member_id
         self.members = {member_id if key == old else key: row for key, row in self.members.items()}
@@ -199,7 +207,7 @@ class Roster:
         member.member_id = member_id
 
     def first_waiting(self) -> str | None:
-        """Return the first member whose join waits for an answer."""
+        """Return the id of the first member whose join waits for an answer."""
         return next((key for key, row in self.members.items() if row.join_token is not None), None)
 
     def rebalance_timeout_ms(self) -> int:
@@ -219,8 +227,8 @@ class Roster:
         return frozenset(found)
 
     def leaves_unassigned(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
-        """Return whether a partition of the group's topics has no assignment; ``counts`` are
-        partitions.
+        """Return whether a partition of the group's topics has no assignment; ``counts`` holds the
+        partition count of each topic.
         """
         topics = self.subscribed(protocol) if self.protocol_type == CONSUMER else None
         if not topics:
@@ -247,7 +255,7 @@ class Roster:
     def _forget(self, member: Member) -> None:
         self.metadata_bytes -= member.metadata_bytes
         self._known.subtract({row.name for row in member.protocols})
-        self._known += Counter()  # drops protocols with count 0
+        self._known += Counter()  # Drop protocols with count 0.
 
 
 def common_protocols(members: Iterable[Member]) -> list[str]:
@@ -283,8 +291,8 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
     """Return why a consumer's metadata cannot be decoded; None if it can, or for other types.
 
-    A Java consumer that leads fails on such metadata. So does the next leader, until the group is
-    empty.
+    A Java consumer that leads the group fails on such metadata. The next leader fails too, until
+    the group is empty.
     """
     for row in protocols if protocol_type == CONSUMER else ():
         try:

@@ -1,4 +1,4 @@
-"""Cluster metadata in ZooKeeper, and the snapshot of it that brokers serve requests from.
+"""Cluster metadata in ZooKeeper, and the metadata snapshot from which brokers serve requests.
 
 In reading order:
 
@@ -6,8 +6,8 @@ In reading order:
   for kazoo
 - ``cache``: the snapshot; ``loader``: its reads; ``notices``: change notices to all brokers
 - ``registration``: a broker's registration; ``producer_ids``: blocks of producer ids
-- ``group_claims``: which broker writes a group's offsets; ``group_kind``, ``group_offsets``,
-  ``group_writer``, ``native_members``
+- ``group_claims``: a broker's exclusive right to write a group's offsets; ``group_kind``,
+  ``group_offsets``, ``group_writer``, ``native_members``
 
 Used by the server, by native groups and by the client's discovery of brokers.
 """

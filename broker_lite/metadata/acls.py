@@ -2,7 +2,7 @@
 
 A znode holds the entries of one pattern. Every broker keeps all of them in memory
 (``MetadataSnapshot.acls``). A change is one compare-and-set of the pattern's znode together with a
-notice in /changes, so every connected broker knows it within a second. Any broker writes.
+notice in /changes, so every connected broker applies it within a second. Any broker writes.
 """
 
 from __future__ import annotations
@@ -94,8 +94,9 @@ async def change_entries(
     change: Callable[[frozenset[Entry]], frozenset[Entry]],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> None:
-    """Replace the entries of a pattern by those that ``change`` returns for the present ones.
-    ``change`` may be called again after a conflict."""
+    """Replace the entries of a pattern by the result of ``change``, which receives the present
+    entries. ``change`` may be called again after a conflict.
+    """
     path = pattern_path(pattern)
 
     async def write() -> Operation | None:

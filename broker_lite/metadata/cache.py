@@ -18,10 +18,13 @@ from broker_lite.model import (
     TopicView,
 )
 from broker_lite.security.acls import Entry, Pattern
+from broker_lite.security.quotas import Entity, Values
 from broker_lite.security.scram import UserCredentials
 
 TRANSACTION_FEATURE = "transaction.version"
-"""Kafka's feature of transactions. Below TRANSACTION_LEVEL no broker writes anything for them."""
+"""Kafka's feature for transactions. Below TRANSACTION_LEVEL, brokers write no records for
+transactions.
+"""
 TRANSACTION_LEVEL = 2
 
 
@@ -38,10 +41,12 @@ class MetadataSnapshot:
     controller_epoch: int = 0
     features: Mapping[str, int] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """The settings of brokers that ZooKeeper holds, by broker id."""
+    """The settings of brokers that are stored in ZooKeeper, by broker id."""
     users: Mapping[str, UserCredentials] = field(default_factory=dict)
     """The credentials of all users, by name."""
     acls: Mapping[Pattern, frozenset[Entry]] = field(default_factory=dict)
+    quotas: Mapping[Entity, Values] = field(default_factory=dict)
+    """The quotas of clients, by entity."""
     version: int = 0
 
     @property

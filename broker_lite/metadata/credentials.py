@@ -1,8 +1,8 @@
 """Users and their SCRAM credentials in ZooKeeper: /credentials/users/<name>. Loop thread.
 
 Every broker keeps all users in memory (``MetadataSnapshot.users``). A change is one compare-and-set
-of the user's znode together with a notice in /changes, so every connected broker knows it within a
-second. Any broker writes.
+of the user's znode together with a notice in /changes, so every connected broker applies it within
+a second. Any broker writes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from broker_lite.security.scram import KeyPair, ScramCredential, UserCredentials
 CREDENTIALS = "/credentials"
 USERS = f"{CREDENTIALS}/users"
 SALT_KEY = f"{CREDENTIALS}/salt_key"
-"""Random bytes from which the salts of unknown users come. All brokers of a cluster share them, so
-that a login at another broker does not tell which users exist."""
+"""Path of the random key from which the salts of unknown users are derived. All brokers of a
+cluster share the key, so that logins at two brokers do not reveal which users exist.
+"""
 SALT_KEY_BYTES = 32
 USERS_MAX = 10_000
 NAME_LENGTH_MAX = 255
@@ -94,8 +95,10 @@ async def change_user(
     change: Callable[[UserCredentials], UserCredentials],
     wait_connected: Wait,
 ) -> None:
-    """Replace a user's credentials by those that ``change`` returns for the present ones; none
-    deletes the user. ``change`` may be called again after a conflict, and may raise."""
+    """Replace a user's credentials by the result of ``change``, which receives the present
+    credentials; an empty result deletes the user. ``change`` may be called again after a conflict,
+    and may raise.
+    """
     path = user_path(name)
 
     async def write() -> Operation | None:
@@ -116,11 +119,11 @@ async def change_user(
 
 
 async def load_salt_key(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bytes:
-    """Return the key of the salts of unknown users; create it in a new cluster."""
+    """Return the key for the salts of unknown users; create it in a new cluster."""
     await store.write([Create(CREDENTIALS)])
     await store.write([Create(SALT_KEY, random_bytes(SALT_KEY_BYTES))])
     znode = await store.get(SALT_KEY)
-    assert znode is not None, "nothing deletes the key"
+    assert znode is not None, "the salt key cannot be missing, because no code deletes it"
     return znode.data
 
 

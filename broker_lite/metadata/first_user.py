@@ -1,4 +1,6 @@
-"""The first user of a cluster, written to ZooKeeper itself: its brokers demand logins already."""
+"""Write the first user of a cluster directly to ZooKeeper, because its brokers already require
+logins.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from broker_lite.errors import CoordinationUnavailableError, NoClusterError
 from broker_lite.metadata.credentials import change_user
 from broker_lite.metadata.znodes import CHANGES
 from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
 from broker_lite.model import ScramMechanism
 from broker_lite.security.scram import (
     ITERATIONS,
@@ -26,14 +29,18 @@ async def write_first_user(
     name: str,
     password: str,
     mechanisms: Sequence[ScramMechanism],
+    *,
     auth_file: str = "",
+    tls: ZooKeeperTls | None = None,
 ) -> None:
     """Write the user's credentials below ``zookeeper``, ``host:port,…/chroot``, with the brokers'
-    credential in ``auth_file`` if ZooKeeper is closed.
+    credential in ``auth_file`` if ZooKeeper is closed, and with ``tls``.
 
     Raises NoClusterError if no broker has started there yet, and CoordinationUnavailableError.
     """
-    store = ZooKeeperStore(zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, auth_file=auth_file)
+    store = ZooKeeperStore(
+        zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, auth_file=auth_file, tls=tls
+    )
 
     def change(before: UserCredentials) -> UserCredentials:
         fresh = {}
@@ -51,7 +58,7 @@ async def write_first_user(
     try:
         if await store.get(CHANGES) is None:
             raise NoClusterError(
-                f"ZooKeeper at {zookeeper} knows no cluster; start its brokers first, or correct "
+                f"ZooKeeper at {zookeeper} has no cluster; start its brokers first, or correct "
                 "--zookeeper"
             )
         await change_user(store, name, change, wait_connected)

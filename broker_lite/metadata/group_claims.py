@@ -1,11 +1,11 @@
 """Claims of groups: a broker's exclusive right to write a group's offsets. Loop thread.
 
 A broker claims a group by a compare-and-set of the znode /consumers/<group>/coordinator. Each later
-write for the group checks the version that the claim, or its last generation, gave that znode. A
-newer claim therefore fences all writes of the former one, including those in flight.
+write for the group checks the version that the znode has since the claim, or since the claim's last
+generation. A newer claim therefore fences all writes of the former one, including those in flight.
 
-Versions start at 0 again if a group is deleted and recreated. So each claim also creates a child
-znode under a unique name, and each write checks that this znode exists.
+Versions start at 0 again if a group is deleted and recreated. Each claim therefore also creates a
+child znode under a unique name, and each write checks that this znode exists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ATTEMPTS_MAX = 20
 class GroupClaim:
     """A claim of one group by this broker.
 
-    ``version`` is the expected version of the coordinator znode. ``held`` becomes false once a
+    ``version`` is the expected version of the coordinator znode. ``held`` becomes False once a
     write finds another claim.
     """
 
@@ -96,7 +96,7 @@ async def make_claim(
         data = znodes.encode_coordinator(value)
         operations.append(Create(mine, data) if present is None else Set(mine, data, version))
         if former:
-            # Fails the write if the group was deleted since the reads above.
+            # This operation makes the write fail if the group was deleted since the reads above.
             operations.append(Delete(znodes.claim_path(group, former)))
         operations.append(Create(znodes.claim_path(group, name)))
         if znode is None:

@@ -5,8 +5,8 @@ creation, such as a commit without a member, makes it "kafka". A "kafka" group s
 first generation of Kafka members is written: until then a native member may convert it, with its
 offsets. The conversion is a compare-and-set of the coordinator znode and removes the claim. It thus
 fences writes of a broker that are in flight. A group with offsets of open transactions is not
-converted, and a native group gets none: native members read committed offsets alone. Called by
-``native/`` and the brokers.
+converted, and a native group never gets such offsets, because native members read only committed
+offsets. Called by ``native/`` and the brokers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNCLAIMED = znodes.CoordinatorZnode(NO_BROKER, NO_EPOCH, 0, 0, None)
 
 
 def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
-    """Return whether a group has had no members yet, so that members of either kind may join.
+    """Return whether a group has never had members, so that members of either kind may join.
 
     Raises UnsupportedVersionError for a coordinator znode of a later version.
     """
@@ -31,13 +31,14 @@ def made_native(
 ) -> list[Operation]:
     """Return the write that converts an open group to a native one. Offsets do not change.
 
-    ``znode`` and ``coordinator`` are the znodes by which ``is_open`` found the group open.
-    ``has_pending``: the parent of pending offsets exists. ZooKeeper refuses the write if any of
-    this has changed since, or if the group has pending offsets.
+    ``znode`` and ``coordinator`` are the znodes that were passed to ``is_open``. ``has_pending``:
+    the parent of pending offsets exists. ZooKeeper refuses the write if any of this has changed
+    since, or if the group has pending offsets.
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = _read(group, coordinator)
-    # None: brokers detect by polling when a native group becomes empty (GroupOffsets.note_members).
+    # Set None: brokers detect by polling when a native group becomes empty
+    # (GroupOffsets.note_members).
     value = before._replace(
         broker_id=NO_BROKER,
         broker_epoch=NO_EPOCH,

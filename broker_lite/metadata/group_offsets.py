@@ -59,10 +59,10 @@ COMMIT_WAIT_S = 5.0
 class GroupAge(NamedTuple):
     """How long a group has been unused.
 
-    ``empty_since_ms``: when the last member left; None if the group has members or it is unknown.
-    ``newest_commit_ms``: time of the newest commit; None if the group has no offsets. In a native
-    group, claims of partitions and registrations of members count as commits, because brokers only
-    poll for members and may miss short-lived ones.
+    ``empty_since_ms``: time at which the last member left; None if the group has members or the
+    time is unknown. ``newest_commit_ms``: time of the newest commit; None if the group has no
+    offsets. In a native group, claims of partitions and registrations of members count as commits,
+    because brokers only poll for members and may miss short-lived ones.
     """
 
     empty_since_ms: int | None
@@ -81,7 +81,9 @@ class _OffsetRow(NamedTuple):
 
 
 class PendingRow(NamedTuple):
-    """A part of an open transaction's offsets. ``created_zxid`` is that of its znode."""
+    """A part of an open transaction's offsets. ``created_zxid`` is the zxid at which its znode was
+    created.
+    """
 
     part: znodes.PendingPart
     created_zxid: int
@@ -89,7 +91,7 @@ class PendingRow(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """Committed offsets, and the partitions for which an open transaction has another offset."""
+    """Committed offsets, and the partitions with a pending offset of an open transaction."""
 
     offsets: dict[TopicPartition, CommittedOffset]
     unstable: frozenset[TopicPartition]
@@ -122,7 +124,7 @@ class GroupOffsets:
         self._claims_made = 0
 
     async def claim(self, group: str) -> GroupClaim:
-        """Return this broker's claim of the group; make the claim if it is not held.
+        """Return this broker's claim of the group; claim the group if this broker does not hold it.
 
         Raises as ``make_claim`` does, and CoordinationUnavailableError while the broker is not
         registered.
@@ -151,7 +153,7 @@ class GroupOffsets:
             group,
             broker_id=broker_id,
             broker_epoch=broker_epoch,
-            # Unique: a broker epoch belongs to one registration of one broker.
+            # The name is unique, because a broker epoch belongs to one registration of one broker.
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
@@ -161,7 +163,9 @@ class GroupOffsets:
         return claim
 
     def _used(self, claim: GroupClaim) -> None:
-        """Store the claim as most recently used; evict the least recently used beyond the limit."""
+        """Mark the claim as most recently used; beyond the limit, evict the least recently used
+        claim.
+        """
         self._claims.pop(claim.group, None)
         self._claims[claim.group] = claim
         if len(self._claims) > KNOWN_MAX:
@@ -191,7 +195,7 @@ class GroupOffsets:
         """Write a new generation. Return when ZooKeeper confirms it and all earlier commits; the
         wait has no timeout.
 
-        ``members`` (a count) and their longest session timeout are for the group's next
+        ``members`` (a count) and their longest session timeout are stored for the group's next
         coordinator. Raises NotCoordinatorError if the claim is lost.
         """
         value = claim.value._replace(
@@ -275,9 +279,9 @@ class GroupOffsets:
     ) -> dict[TopicPartition, LogbusError | None]:
         """Add offsets to a transaction; return an error or None for each partition.
 
-        Queues the write before the first suspension: the caller's checks hold until then. Raises
-        NotCoordinatorError if the claim is lost, TransactionAbortableError for too many parts,
-        CoordinationUnavailableError.
+        Queues the write before the first ``await``, so that the caller's checks are still valid.
+        Raises NotCoordinatorError if the claim is lost, TransactionAbortableError for too many
+        parts, CoordinationUnavailableError.
         """
         self._check_connected()
         accepted, results = self._accepted(value.offsets)
@@ -295,17 +299,22 @@ class GroupOffsets:
     ) -> None:
         """End a transaction's parts: apply their offsets if it commits, and delete them.
 
-        Repeating it has no effect. An offset that was written after a part stays, and so do the
+        Repeating it has no effect. An offset that was written after a part is kept, as are the
         offsets of a recreated topic. Raises as ``claim`` and ``commit`` do.
         """
         if await self.kind(group) is None:
-            # No broker has claimed the group, so no part of it can be under way.
-            return
+            # This broker's ZooKeeper server may lag behind the broker that created the group.
+            await self._store.sync(znodes.group_path(group))
+            if await self.kind(group) is None:
+                # No broker has claimed the group, so no write of a part can be in flight.
+                return
         for _ in range(ATTEMPTS_MAX):
             claim = await self.claim(group)
             if (unwritten := self.unwritten(claim)) is not None:
-                # A part that was queued before must be seen below.
-                await asyncio.wait([unwritten], timeout=COMMIT_WAIT_S)
+                # Wait, so that the read below includes parts that were queued before.
+                written, _ = await asyncio.wait([unwritten], timeout=COMMIT_WAIT_S)
+                if not written:
+                    raise _unconfirmed()
             ended = [
                 row for row in await self.pending(group) if row.part.transaction == transaction
             ]
@@ -350,7 +359,9 @@ class GroupOffsets:
             raise _unconfirmed() from None
 
     async def pending(self, group: str) -> list[PendingRow]:
-        """Return the parts of open transactions, each transaction's in the order of addition."""
+        """Return the parts of open transactions, in the order of addition within each
+        transaction.
+        """
         path = znodes.pending_path(group)
         await self._store.sync(path)
         names = await self._store.children(path) or ()
@@ -372,7 +383,8 @@ class GroupOffsets:
     ) -> FetchedOffsets:
         """Return committed offsets as ``fetch`` does, without those of unstable partitions."""
         # Read before the offsets: a transaction that commits in between leaves its partitions
-        # unstable in this answer. Otherwise an offset from before the commit would pass for stable.
+        # unstable in this answer. Otherwise this method could return an offset from before that
+        # commit as stable.
         pending = await self.pending(group)
         offsets = await self.fetch(group, partitions, with_former=with_former)
         rows = {key: row for part in pending for key, row in part.value.offsets.items()}
@@ -460,7 +472,7 @@ class GroupOffsets:
         return 0 if znode is None else znodes.decode_coordinator(path, znode.data).members
 
     async def is_open(self, group: str, kind: str) -> bool:
-        """Return whether the group has had no members yet, so that its kind may still change."""
+        """Return whether the group has never had members, so that its kind may still change."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return kind == znodes.KIND_KAFKA and not claim.value.generation
@@ -485,13 +497,13 @@ class GroupOffsets:
         """
         path = znodes.coordinator_path(claim.group)
         znode = await self._store.get(path, watch=True)
-        # Not by its version, which starts at 0 again if the group is deleted and recreated.
+        # Do not compare the version, which starts at 0 again if the group is deleted and recreated.
         if not claim.is_seen_in(znode):
             claim.held = False
         return claim.held
 
     async def age(self, group: str) -> GroupAge:
-        """Return the times by which offset retention decides."""
+        """Return the times that offset retention uses."""
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         empty_ms = None
@@ -561,7 +573,7 @@ class GroupOffsets:
         """Delete the group if ``is_over`` says so; return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
-        join during the deletion wins: it claims the group, which fences the deletion.
+        join during the deletion has priority: it claims the group, which fences the deletion.
         """
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
@@ -578,8 +590,8 @@ class GroupOffsets:
         """Delete offsets of deleted topics that were committed before ``before_ms``; return the
         count.
 
-        By these offsets, a member that joins after a topic was recreated recognises that its group
-        had read the former topic. Raises NotCoordinatorError, CoordinationUnavailableError.
+        From these offsets, a member that joins after a topic was recreated detects that its group
+        has read the former topic. Raises NotCoordinatorError, CoordinationUnavailableError.
         """
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
@@ -594,10 +606,12 @@ class GroupOffsets:
         if not expired:
             return 0
         claim = await self.claim(group)
-        deleted, step = 0, DELETES_PER_WRITE_MAX // 2  # the paths may be long
+        # Half the usual number, because the paths may be long.
+        deleted, step = 0, DELETES_PER_WRITE_MAX // 2
         for first in range(0, len(expired), step):
             part = expired[first : first + step]
-            # With the version: a commit in a recreated topic of the name survives.
+            # Delete with the version check, so that a commit in a recreated topic of the same name
+            # is kept.
             deletes = [Delete(row.path, row.version) for row in part]
             if await self._store.write([*claim.checks, *deletes]) is None:
                 deleted += len(part)
@@ -615,8 +629,9 @@ class GroupOffsets:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
 
     async def _delete_group(self, claim: GroupClaim) -> Refused | None:
-        """Delete all znodes of a group. Delete the claim's and the group's last, because every
-        write checks the claim."""
+        """Delete all znodes of a group. Delete the znodes of the claim and the group last, because
+        every write checks the claim.
+        """
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
         # From now on a join or commit makes a new claim, which fences this deletion. With this
         # claim a new generation could begin while the znodes are listed.

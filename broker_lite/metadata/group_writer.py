@@ -3,9 +3,9 @@
 Commits of all groups that arrive during a write, or within ``interval_ms`` after its start, are
 batched into the next write; a batch larger than WRITE_BYTES_MAX is split. The last commit of a
 partition wins. A new generation of a Kafka group does not wait for the interval and includes the
-commits before it. Nor do the pending offsets of transactions wait (``pending_offsets``). Each
-group's share of a write checks the group's claim. If claims are lost, only their groups' commits
-fail.
+commits before it. Pending offsets of transactions do not wait for the interval either
+(``pending_offsets``). Each group's share of a write checks the group's claim. If claims are lost,
+only their groups' commits fail.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
-        """Cache: path of a group's topic to the partitions that have an offset znode."""
+        """Cache: the partitions that have an offset znode, by the path of a group's topic."""
 
     def commit(
         self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]
@@ -150,7 +150,8 @@ class GroupWriter:
 
     def write_part(self, claim: GroupClaim, part: PartWrite) -> None:
         """Queue a write of a transaction's part without delay, in the order of the calls.
-        ``part.done`` completes as the future of ``commit`` does."""
+        ``part.done`` completes like the future of ``commit``.
+        """
         self._writing(claim).parts.append(part)
         self._urgent.set()
 
@@ -207,7 +208,7 @@ class GroupWriter:
             return
 
     async def _settle(self, shares: list[WriteShare]) -> None:
-        """Write the shares and complete their futures."""
+        """Write the callers' parts in one transaction and complete each caller's future."""
         error: LogbusError
         try:
             await self._write(shares)
@@ -218,7 +219,7 @@ class GroupWriter:
                 share.writing.fail(_stopping())
             raise
         except Exception as failure:
-            # A bug. Fail these commits; the queue continues with the next write.
+            # An unexpected error. Fail these commits; the queue continues with the next write.
             logger.exception("writing group offsets to ZooKeeper failed")
             error = UnknownServerError(f"writing the offsets to ZooKeeper failed: {failure}")
         else:
@@ -250,11 +251,12 @@ class GroupWriter:
                 return
             claim = owners[refused.position].writing.claim
             if refused.operation.path in (check.path for check in claim.checks):
-                # Not counted as an attempt: each round removes at least one group.
+                # This round does not count as an attempt, because it removes at least one group.
                 await self._lost(claim, shares)
                 continue
             attempts += 1
-            # Another writer created or deleted znodes, perhaps of many groups: read all again.
+            # Another writer created or deleted znodes, perhaps of many groups, so read all znodes
+            # again.
             for share in shares:
                 self.forget(share.writing.claim.group)
         raise WriteConflictError(
@@ -283,7 +285,7 @@ class GroupWriter:
         pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
         for path, _ in pairs:
             if path in self._known:
-                # Moves the entry to the end: the cache evicts the least recently used first.
+                # Move the entry to the end, because the cache evicts from the front.
                 self._known[path] = self._known.pop(path)
         await gather(
             [self._learn_children(group, path) for path, group in pairs if path not in self._known]

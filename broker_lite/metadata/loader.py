@@ -83,7 +83,7 @@ async def load_broker_configs(store: MetadataStore) -> dict[int, dict[str, str]]
 
 
 async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
-    """Return the change notices. Callers read them before the znodes that they announce."""
+    """Return the change notices. Callers must read them before the changed znodes."""
     znode = await store.get(znodes.CHANGES, watch=watch)
     if znode is None:
         return Notices(-1, ())

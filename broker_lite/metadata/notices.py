@@ -1,4 +1,5 @@
-"""Change notices in the znode /changes. Brokers watch this znode in place of one per topic. Pure.
+"""Change notices in the znode /changes. Brokers watch this znode instead of one znode per topic.
+Pure.
 
 Each write of a topic, a partition state or the cluster's features adds a notice in the same
 transaction. The write checks the version of /changes, which is the notice's sequence number; so the
@@ -18,7 +19,7 @@ from broker_lite.metadata.znodes import CHANGES, decode_value, encode_value
 from broker_lite.model import LeaderAndIsr, ReplicaId, StateChange
 
 KEPT_MAX = 64
-"""Maximum notices in /changes. A broker that missed more reads all metadata again."""
+"""Maximum notices in /changes. A broker that missed more notices reads all metadata again."""
 KEPT_BYTES_MAX = 64 << 10
 """Maximum bytes of /changes; the newest notice is always stored. Every write of the controller
 includes the znode, and ZooKeeper's limit of a write is 1 MB."""
@@ -30,9 +31,9 @@ so that /changes stays small."""
 class NoticeStates(NamedTuple):
     """The partition states that a notice includes.
 
-    ``replicas`` lists each replica once. ``rows`` has, by topic, one row for each partition that
-    the notice names: version, leader, leader epoch, leader's broker epoch, controller epoch, then
-    the ISR as indexes into ``replicas``.
+    ``replicas`` lists each replica once. ``rows`` has, for each topic, one row per partition of the
+    notice: version, leader, leader epoch, leader's broker epoch, controller epoch, then the ISR as
+    indexes into ``replicas``.
     """
 
     replicas: Sequence[Sequence[Any]]
@@ -50,8 +51,9 @@ class News(NamedTuple):
     topics: Mapping[str, Sequence[int] | None]
     states: NoticeStates | None = None
     security: Sequence[str] = ()
-    """Paths of changed users and access control lists. Older brokers take such a notice for a
-    change of the cluster, which is harmless."""
+    """Paths of changed users, access control lists and quotas. Older brokers treat such a notice as
+    a change of the cluster, which is harmless.
+    """
 
 
 class Notice(NamedTuple):
@@ -83,20 +85,22 @@ class Merged(NamedTuple):
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]
     cluster: bool
     security: frozenset[str] = frozenset()
-    """Paths of changed users and access control lists."""
+    """Paths of changed users, access control lists and quotas."""
 
 
 def topic_changed(name: str) -> News:
-    """Return a notice that a topic was created, deleted, or changed beyond partition states."""
+    """Return a notice that a topic was created, deleted, or changed beyond its partition states."""
     return News({name: None})
 
 
 CLUSTER_CHANGED = News({})
-"""The cluster's features changed, a broker's settings, or its registration (draining, full)."""
+"""The notice that the cluster's features, a broker's settings or a broker's registration (draining,
+full) changed.
+"""
 
 
 def security_changed(path: str) -> News:
-    """Return a notice that the user or the access control list at ``path`` changed."""
+    """Return a notice that the user, access control list or quotas at ``path`` changed."""
     return News({}, None, (path,))
 
 
@@ -122,7 +126,7 @@ def states_changed(states: Iterable[StateChange]) -> News:
 
 
 def announce(before: Notices, news: News) -> Announcement:
-    """Return the write that adds a notice, dropping the oldest ones beyond the limits."""
+    """Return the write that adds a notice, dropping the oldest notices beyond the limits."""
     notice = Notice(before.sequence + 1, news)
     kept = (*before.notices, notice)[-KEPT_MAX:]
     kept = (*map(_names_alone, kept[:-STATES_KEPT_MAX]), *kept[-STATES_KEPT_MAX:])

@@ -1,9 +1,10 @@
-"""The offsets of open transactions, beside their group in ZooKeeper. Loop thread.
+"""The pending offsets of open transactions in ZooKeeper, below their group. Runs on the event-loop
+thread.
 
 TxnOffsetCommit adds a part: a znode below /consumers/<group>/pending with some offsets of one
 transaction. When the transaction ends, one write deletes the part and, if it commits, sets its
-offsets. The deletion makes the end idempotent: a repeated end finds no part, so it cannot set
-offsets back after a later commit. ``group_writer`` carries out these writes.
+offsets. The deletion makes the end idempotent: a repeated end finds no part, so it cannot overwrite
+a later commit with older offsets. ``group_writer`` carries out these writes.
 """
 
 from __future__ import annotations
@@ -53,15 +54,16 @@ class AddPart(_PartWrite):
 
     @property
     def offsets(self) -> Offsets:
-        """No committed offset changes."""
+        """Empty: adding a part changes no committed offset."""
         return {}
 
 
 @dataclass(slots=True, eq=False)
 class EndPart(_PartWrite):
-    """A write that ends a part. ``offsets`` are those to commit; none if the transaction aborts.
+    """A write that ends a part. ``offsets`` are the offsets to commit; empty if the transaction
+    aborts.
 
-    ``created_zxid`` is the part's: an offset that was written after it stays.
+    ``created_zxid`` is the zxid of the part's creation: an offset that was written later is kept.
     """
 
     name: str
@@ -73,7 +75,7 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return the bytes of a write that a group's checks take, and the path of one row."""
+    """Return the bytes that a group's checks and the path of one row take in a write."""
     return 300 + 3 * len(group)
 
 
@@ -89,7 +91,9 @@ def part_cost(group: str, offsets: Offsets) -> int:
 
 
 def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
-    """Split a transaction's offsets into parts, each of which one write can end."""
+    """Split a transaction's offsets into parts that are small enough to be ended in one
+    write each.
+    """
     rows: dict[TopicPartition, CommittedOffset] = {}
     size = part_cost(group, rows)
     for key, offset in offsets.items():
@@ -107,7 +111,7 @@ class PartOperations:
 
     ``names`` are the known parts of the group. ``found`` has the znodes of the ended parts and of
     their offsets, by path. The write also has ordinary commits in the ``committed`` partitions;
-    these came after the parts and win.
+    these commits came after the parts and take precedence.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 50
 POLL_S = 0.1
-"""Seconds between two checks whether another broker with this broker's id has left."""
+"""Seconds between two checks whether another broker with this broker's id is still registered."""
 
 
 async def prepare(
@@ -41,9 +41,8 @@ async def prepare(
     """Create missing persistent znodes and return the cluster's id.
 
     ``cluster_id`` is the id stored in the data directory, or "" for a new directory. A new cluster
-    begins with ``features``: a client does not retry after the refusal of a feature that the
-    controller raises a moment later. Raises InconsistentClusterIdError if ZooKeeper has another id,
-    or none.
+    starts with ``features`` finalized, because a client that is refused for a missing feature does
+    not retry. Raises InconsistentClusterIdError if ZooKeeper has another id, or none.
     """
     for path in znodes.PERSISTENT_PATHS:
         if await store.get(path) is None:
@@ -58,7 +57,7 @@ async def prepare(
     while (znode := await store.get(znodes.CLUSTER_ID)) is None:
         if cluster_id:
             raise InconsistentClusterIdError(
-                f"the data directory belongs to cluster {cluster_id}, but this ZooKeeper knows no "
+                f"the data directory belongs to cluster {cluster_id}, but this ZooKeeper has no "
                 "cluster: correct zookeeper.connect, restore ZooKeeper's data, or give an empty "
                 "log.dir"
             )
@@ -78,7 +77,7 @@ async def write_cluster_change(
     wait_connected: Callable[[], Awaitable[None]],
     news: News = CLUSTER_CHANGED,
 ) -> None:
-    """Write the operation together with a change notice; do nothing if it returns None.
+    """Write the operation together with a change notice; do nothing if ``operation`` returns None.
 
     Calls ``operation`` again after each conflict. Raises WriteConflictError after ``ATTEMPTS_MAX``.
     """
@@ -192,7 +191,7 @@ class Registrar:
             await self._store.write([Set(self._path, data, znode.version)])
 
     async def drain(self) -> None:
-        """Publish that this broker is about to stop."""
+        """Publish that this broker is draining before a stop."""
         await self._announce(dataclasses.replace(self._registration, draining=True))
 
     async def set_full(self, is_full: bool) -> None:
@@ -245,7 +244,7 @@ class Registrar:
                 f"broker.id={ours.broker_id}: data directory {ours.directory_id} holds replicas "
                 f"of broker {disk.broker_id}: set broker.id={disk.broker_id}, or an empty log.dir"
             )
-        # After an attempt of this process, an equal counter is its own write.
+        # If this process has tried to register before, an equal counter may be its own write.
         if disk.start_counter > ours.start_counter or (
             disk.start_counter == ours.start_counter and not self._tried
         ):

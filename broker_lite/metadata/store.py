@@ -4,7 +4,7 @@ Implemented by ``metadata/zookeeper.py`` and by the simulator. Methods are calle
 delivered, on the loop thread. An event may arrive after a read that already returned the change.
 Paths are relative to the chroot. Without a connection, every call raises
 CoordinationUnavailableError at once. A write that raises it may have taken effect; ``write_surely``
-finds out by reading.
+determines the outcome with a read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Literal, NamedTuple, Protocol
 from broker_lite.errors import CoordinationUnavailableError, InvalidRequestError
 
 RETRY_S = 0.05
-"""Seconds between two attempts, so that a lasting failure does not become a busy loop."""
+"""Seconds between two attempts, so that a permanent failure does not cause a busy loop."""
 
 REQUEST_BYTES_MAX = 0xFFFFF
-"""Maximum bytes of a request: ZooKeeper's default of jute.maxbuffer. It closes the connection of a
-client that sends a larger request."""
+"""Maximum bytes of a request: ZooKeeper's default of jute.maxbuffer. ZooKeeper closes the
+connection of a client that sends a larger request.
+"""
 
 
 class Znode(NamedTuple):
@@ -34,7 +35,7 @@ class Znode(NamedTuple):
     modified_ms: int = 0
     """Time of the last write by ZooKeeper's wall clock, even if it did not change the value."""
     modified_zxid: int = 0
-    """The last write's position in ZooKeeper's order of all writes."""
+    """The zxid of the last write: its position in ZooKeeper's order of all writes."""
 
 
 class Check(NamedTuple):
@@ -74,7 +75,7 @@ class Refused(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The event of a new connection, after which watches of the former connection are void.
+    """The event of a new connection. Watches of the former connection are then invalid.
 
     ``new_session``: the former session's ephemeral znodes are deleted, or will be when it expires.
     """
@@ -107,7 +108,7 @@ StoreEvent = Connected | Suspended | SessionLost | DataChanged | ChildrenChanged
 
 
 class MetadataStore(Protocol):
-    """The coordination service as the broker's registry and controller use it."""
+    """The interface of the coordination service for the broker's registry and controller."""
 
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
         """Connect and create the chroot. Raises CoordinationUnavailableError after the timeout."""
@@ -163,7 +164,7 @@ async def write_surely(
     """Write. If the answer is lost, read on the next connection whether the write took effect, and
     repeat it if not.
 
-    ``wait_connected`` returns once the same session is connected, or raises the error that this
+    ``wait_connected`` returns once the same session is connected, or raises an error, which this
     function passes on.
     """
     while True:

@@ -15,7 +15,7 @@
     /consumers/<group>/owners/<t>/<p>           owner of a partition in a native group
 
 Each value is JSON with a "version", the lowest version that can represent it. A reader refuses
-higher versions than it knows. Writers use a version only once the feature "metadata" in
+versions that are higher than it supports. Writers use a version only once the feature "metadata" in
 ``/features`` has reached it.
 """
 
@@ -146,7 +146,7 @@ def offset_path(group: str, topic: str, partition: int) -> str:
 
 
 def pending_path(group: str) -> str:
-    """Return the path of the offsets that transactions have written but not ended."""
+    """Return the path of the pending offsets of open transactions."""
     return f"{group_path(group)}/pending"
 
 
@@ -161,8 +161,9 @@ def coordinator_path(group: str) -> str:
 
 
 def claim_path(group: str, claim: str) -> str:
-    """Return the path of a claim's own znode, which exists while the claim is held and has no
-    value."""
+    """Return the path of a claim's own znode, which exists while the claim is held. The znode has
+    no value.
+    """
     return f"{coordinator_path(group)}/{claim}"
 
 
@@ -205,7 +206,9 @@ class Registration:
     draining: bool = False
     is_full: bool = False
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
-    """The address of each listener, one of them ``endpoint``; empty: PLAINTEXT at ``endpoint``."""
+    """The address of each listener, including ``endpoint``; if empty, the only listener is
+    PLAINTEXT at ``endpoint``.
+    """
 
     def view(self, broker_epoch: int) -> BrokerView:
         return BrokerView(
@@ -229,7 +232,9 @@ class DiskZnode(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A reassignment in progress: brokers to add, and brokers to remove once those are in sync."""
+    """A reassignment in progress: brokers to add, and brokers to remove once the added brokers are
+    in sync.
+    """
 
     adding: tuple[int, ...]
     removing: tuple[int, ...]
@@ -271,8 +276,9 @@ class CoordinatorZnode(NamedTuple):
 
 
 class TransactionKey(NamedTuple):
-    """A transaction of a producer. ``epoch`` is the client's epoch while it is open. ``number``
-    counts the transactions of its transactional id, from 1."""
+    """A transaction of a producer. ``epoch`` is the client's epoch during the transaction.
+    ``number`` counts the transactions of its transactional id, from 1.
+    """
 
     producer_id: int
     epoch: int
@@ -427,8 +433,7 @@ def encode_state(value: LeaderAndIsr) -> bytes:
 
 
 def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
-    """Decode a partition state. ``version`` is the znode's version, which the JSON does not
-    hold."""
+    """Decode a partition state. ``version`` is the znode's version, which is not in the JSON."""
     value = decode_value(path, data)
     return LeaderAndIsr(
         value["leader"],
@@ -574,7 +579,9 @@ def decode_first_look(path: str, data: bytes) -> FirstLookZnode:
 
 
 def encode_offset(value: CommittedOffset, *, added_zxid: int | None = None) -> bytes:
-    """Encode an offset. ``added_zxid`` of a transaction's offset is the creation of its part."""
+    """Encode an offset. ``added_zxid``: for a transaction's offset, the zxid at which its part was
+    created.
+    """
     added = {} if added_zxid is None else {"added_zxid": added_zxid}
     return encode_value({**_offset_fields(value), **added})
 
@@ -584,8 +591,9 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
 
 
 def offset_zxid(path: str, znode: Znode) -> int:
-    """Return when the offset was written, in ZooKeeper's order. A transaction writes its offset
-    when it adds the part, not when it commits."""
+    """Return the zxid at which the offset was written. For a transaction's offset, it is the zxid
+    at which the part was added, not that of the commit.
+    """
     return int(decode_value(path, znode.data).get("added_zxid", znode.modified_zxid))
 
 
@@ -626,12 +634,12 @@ def decode_pending(path: str, data: bytes) -> PendingOffsets:
 
 
 def decode_part(name: str) -> PendingPart:
-    """Return the part of a znode's name below /consumers/<group>/pending."""
+    """Decode the name of a znode below /consumers/<group>/pending."""
     try:
         producer_id, epoch, number, sequence = map(int, name.split("-"))
     except ValueError:
         raise UnsupportedVersionError(
-            f"znode {name!r} below a group's pending offsets has a name that logbus did not give"
+            f"znode {name!r} below a group's pending offsets has a name that logbus does not use"
         ) from None
     return PendingPart(TransactionKey(producer_id, epoch, number), sequence)
 

@@ -3,11 +3,11 @@
 kazoo runs callbacks on its own threads. Each callback only passes a value to the event loop with
 ``call_soon_threadsafe``; all state belongs to the loop thread. When the connection is lost,
 requests in flight fail at once with CoordinationUnavailableError. kazoo may still send such a
-request on the next connection, but before any new request, so a read on that connection shows its
-effect.
+request on the next connection. It sends it before any new request, so a read on that connection
+shows its effect.
 
-Without a credential every znode is open to all. With one (``zookeeper.auth.file``) every new znode
-belongs to the credential alone, by ZooKeeper's digest scheme.
+Without a credential, every ZooKeeper client may read and write every znode. With a credential
+(``zookeeper.auth.file``), only the credential may use new znodes, by ZooKeeper's digest scheme.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import asyncio
 import contextlib
 import functools
 import logging
+import socket
+import ssl
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     UnimplementedError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import (
     EXCEPTIONS,
@@ -69,6 +71,7 @@ from broker_lite.metadata.store import (
     Znode,
     check_size,
 )
+from broker_lite.metadata.zookeeper_tls import TLS_ENABLE, ZooKeeperTls, handshake_failure
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
@@ -80,7 +83,7 @@ _RECONNECT_DELAY_MAX_S = 0.2
 """Maximum delay between attempts to reconnect. kazoo's default of a minute would delay the recovery
 of the cluster after an outage of ZooKeeper."""
 SECURING_S = 20.0
-"""Seconds to reach a ZooKeeper whose znodes are to be closed."""
+"""Seconds to connect to a ZooKeeper before its znodes are restricted to a credential."""
 _HANDSHAKE_S = 0.5
 """Seconds to wait for the answer to the first handshake. Each retry doubles the wait."""
 
@@ -93,7 +96,7 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 READS_AT_ONCE_MAX = 100
-"""Reads in one request to ZooKeeper."""
+"""Maximum reads in one request to ZooKeeper."""
 
 OPERATIONS = ("children", "create", "exists", "get", "sync", "write")
 """The names of requests that ``on_answer`` receives."""
@@ -137,25 +140,38 @@ def read_auth_file(path: str | Path) -> tuple[str, ...]:
 
 
 def close_znodes(
-    address: str, auth_file: Path, seeds: Mapping[str, bytes], *, closes_root: bool = False
+    address: str,
+    auth_file: Path,
+    seeds: Mapping[str, bytes],
+    *,
+    closes_root: bool = False,
+    tls: ZooKeeperTls | None = None,
 ) -> int:
-    """Close a cluster's znodes to all but the credential of ``auth_file``, store ``seeds`` (data
-    by path), and return the number of znodes. Blocking.
+    """Restrict a cluster's znodes to the credentials of ``auth_file``, store ``seeds`` (data by
+    path), and return the number of znodes. Blocking.
 
-    ``closes_root`` also closes ZooKeeper's root, so that no one else creates znodes. Raises
+    Znodes of a former credential change to the credentials of the file, if the file still contains
+    the former credential.
+
+    ``closes_root`` also closes ZooKeeper's root, so that other clients cannot create znodes. Raises
     InvalidConfigError if znodes belong to another credential, CoordinationUnavailableError.
     """
     auth = read_auth_file(auth_file)
-    with _reading(address, SECURING_S, auth) as (client, chroot):
+    with _reading(address, SECURING_S, auth, tls) as (client, chroot):
         client.ensure_path(chroot or "/", CREATOR_ALL_ACL)
         for path, data in seeds.items():
             client.ensure_path(chroot + path, CREATOR_ALL_ACL)
             client.set(chroot + path, data)
-        if closes_root:
+        top = chroot or "/"
+        client.set_acls(top, CREATOR_ALL_ACL)
+        # ZooKeeper hashes credentials, so read the hashed credentials from one znode and compare
+        # the others with them.
+        wanted = _owners(client, top)
+        if closes_root or _owns(client, "/", wanted):
             client.set_acls("/", CREATOR_ALL_ACL)
-        paths = _tree(client, chroot or "/")
+        paths = _tree(client, top)
         for path in paths:
-            if _is_open(client, path):
+            if _owners(client, path) not in (None, wanted):
                 client.set_acls(path, CREATOR_ALL_ACL)
         left = [path for path in paths if _is_open(client, path)]
         if left:
@@ -173,12 +189,28 @@ def _tree(client: KazooClient, path: str) -> list[str]:
     return found
 
 
-def _is_open(client: KazooClient, path: str) -> bool:
+def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None:
+    """Return the scheme and the id of each entry of a znode's ACL; None if the znode does not
+    exist.
+    """
     try:
         acls, _ = client.get_acls(path)
     except NoNodeError:
+        return None
+    return frozenset((acl.id.scheme, acl.id.id) for acl in acls)
+
+
+def _owns(client: KazooClient, path: str, credentials: frozenset[tuple[str, str]] | None) -> bool:
+    """Return whether only credentials of ``credentials`` may use a znode."""
+    try:
+        owners = _owners(client, path)
+    except NoAuthError:
         return False
-    return any(acl.id.scheme == "world" for acl in acls)
+    return bool(owners and credentials and owners <= credentials)
+
+
+def _is_open(client: KazooClient, path: str) -> bool:
+    return any(scheme == "world" for scheme, _ in _owners(client, path) or ())
 
 
 def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
@@ -220,7 +252,8 @@ class ZooKeeperStore:
     """The MetadataStore port over one kazoo client and its session.
 
     ``session_timeout_ms``: the requested time without contact after which ZooKeeper ends the
-    session. ``auth_file``: the file of the credential that owns the znodes; empty: none.
+    session. ``auth_file``: the file of the credential that owns the znodes; empty: none. ``tls``:
+    None for a connection in plain text.
     """
 
     def __init__(
@@ -230,6 +263,7 @@ class ZooKeeperStore:
         session_timeout_ms: int,
         connect_timeout_ms: int = 15_000,
         auth_file: str = "",
+        tls: ZooKeeperTls | None = None,
     ) -> None:
         self._address = address
         self._hosts, self._chroot = split_address(address)
@@ -237,7 +271,8 @@ class ZooKeeperStore:
         self._auth_file = auth_file
         auth = read_auth_file(auth_file)
         self._acl = CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE
-        self._client: KazooClient = _client(self._hosts, session_timeout_ms / 1000, auth)
+        self._is_encrypted = tls is not None
+        self._client: KazooClient = _client(self._hosts, session_timeout_ms / 1000, auth, tls)
         self._granted_timeout_ms = session_timeout_ms
         self._note_granted_timeout()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -247,10 +282,14 @@ class ZooKeeperStore:
         self._session_id = 0
         self._under_way: set[asyncio.Future[Any]] = set()
         self._reads: list[_Read] = []
+        self._sync: asyncio.Future[None] | None = None
+        """The sync that starts in the next loop turn."""
         self._has_multi_read = True
         """False for ZooKeeper before 3.6."""
         self.on_answer: Callable[[str, float], None] | None = None
         """Called with the name and the seconds of each request; for metrics."""
+        self.on_refused: Callable[[], None] | None = None
+        """Called for each write that ZooKeeper refuses; for metrics."""
 
     @property
     def connected(self) -> bool:
@@ -289,8 +328,10 @@ class ZooKeeperStore:
         timeout_s = self._connect_timeout_ms / 1000
         if not await loop.run_in_executor(None, live.wait, timeout_s):
             await self.close()
-            raise _unavailable(self._address, f"no answer in {timeout_s:g} s")
-        # The listener's call on the loop may still be pending.
+            hint = "" if self._is_encrypted else "; if its port has TLS, set " + TLS_ENABLE
+            cause = _tls_failure(self._client) or f"no answer in {timeout_s:g} s{hint}"
+            raise _unavailable(self._address, cause)
+        # Apply the state here, because the listener's call on the event loop may still be pending.
         self._take_state(KazooState.CONNECTED, self._kazoo_session_id())
         path = ""
         for part in self._chroot.split("/")[1:]:
@@ -392,6 +433,8 @@ class ZooKeeperStore:
             if isinstance(result, Exception):
                 for kind, reason in _REASONS:
                     if isinstance(result, kind):
+                        if self.on_refused is not None:
+                            self.on_refused()
                         return Refused(index, operations[index], reason)  # type: ignore[arg-type]
                 if isinstance(result, NoAuthError):
                     raise _closed(self._address, self._auth_file)
@@ -400,7 +443,13 @@ class ZooKeeperStore:
 
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this
-        call."""
+        call. Calls of one loop turn share a request, which covers the whole connection."""
+        if self._sync is None:
+            self._sync = asyncio.ensure_future(self._sync_next_turn(path))
+        await asyncio.shield(self._sync)
+
+    async def _sync_next_turn(self, path: str) -> None:
+        self._sync = None  # Later calls need a request that is sent after them.
         await self._ask("sync", self._client.sync_async, self._chroot + path)
 
     # Called on kazoo's threads.
@@ -459,16 +508,17 @@ class ZooKeeperStore:
         """Send a kazoo request and await the answer.
 
         Errors of the connection and the session become CoordinationUnavailableError. Without a
-        connection nothing is sent, because kazoo would queue the request and send it later.
+        connection it raises at once, because kazoo would queue the request and send it later.
         """
-        self._send_reads()  # Requests keep their order.
+        self._send_reads()  # Send the batched reads first, so that requests keep their order.
         return await self._answered(
             operation, lambda future: self._submit(future, request, *values, **options)
         )
 
     async def _read(self, operation: str, read: Any) -> Any:
-        """Send a read without a watch, in one request with the other reads of this turn of the
-        loop: a request costs kazoo and ZooKeeper ten times as much as a read in it."""
+        """Send a read without a watch, in one request with the other reads of this loop turn,
+        because a request costs kazoo and ZooKeeper ten times as much as a read inside a request.
+        """
 
         def start(future: asyncio.Future[Any]) -> None:
             assert self._loop is not None
@@ -497,7 +547,8 @@ class ZooKeeperStore:
 
     def _settle_reads(self, reads: list[_Read], answer: Any) -> None:
         if isinstance(answer.exception, UnimplementedError):
-            # The server also ends the connection, so this may fail; later reads go one by one.
+            # The server also closes the connection, so this retry may fail. Later reads are sent
+            # one by one.
             self._has_multi_read = False
             self._reads = reads + self._reads
             self._send_reads()
@@ -596,7 +647,9 @@ class _MultiRead:
         return results
 
 
-def _client(hosts: str, timeout_s: float, auth: Sequence[str] = ()) -> KazooClient:
+def _client(
+    hosts: str, timeout_s: float, auth: Sequence[str] = (), tls: ZooKeeperTls | None = None
+) -> KazooClient:
     retry = KazooRetry(
         max_tries=-1,
         delay=_RECONNECT_DELAY_S,
@@ -608,10 +661,52 @@ def _client(hosts: str, timeout_s: float, auth: Sequence[str] = ()) -> KazooClie
         timeout=timeout_s,
         connection_retry=retry,
         logger=_kazoo_log,
+        handler=_TlsHandler(tls) if tls is not None else None,
         auth_data=[("digest", credential) for credential in auth] or None,
     )
     client._connection = _Connection(client, retry.copy(), logger=_kazoo_log)
     return client
+
+
+class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Connects with TLS. Its select also returns for bytes that are already decrypted."""
+
+    def __init__(self, tls: ZooKeeperTls) -> None:
+        super().__init__()
+        self._tls = tls
+        self.failure = ""
+        """Why the last handshake failed."""
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str = "", timeout: float | None = None, **_: Any
+    ) -> ssl.SSLSocket:
+        sock = socket.create_connection(address, timeout)
+        try:
+            wrapped = self._tls.wrap(sock, hostname or address[0])
+        except InvalidConfigError as error:
+            sock.close()
+            self.failure = error.message
+            raise OSError(error.message) from None
+        except OSError as error:
+            sock.close()
+            self.failure = handshake_failure(error)
+            raise
+        self.failure = ""
+        wrapped.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return wrapped
+
+    def select(
+        self, reads: list[Any], writes: list[Any], others: list[Any], timeout: float | None = None
+    ) -> Any:
+        decrypted = [each for each in reads if isinstance(each, ssl.SSLSocket) and each.pending()]
+        if not decrypted:
+            return super().select(reads, writes, others, timeout)
+        ready, *rest = super().select(reads, writes, others, 0)
+        return [*decrypted, *(each for each in ready if each not in decrypted)], *rest
+
+
+def _tls_failure(client: KazooClient) -> str:
+    return getattr(client.handler, "failure", "")
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
@@ -634,18 +729,18 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 
 @contextlib.contextmanager
 def _reading(
-    address: str, timeout_s: float, auth: Sequence[str] = ()
+    address: str, timeout_s: float, auth: Sequence[str] = (), tls: ZooKeeperTls | None = None
 ) -> Iterator[tuple[KazooClient, str]]:
     """Open a connection for blocking calls; yield the kazoo client and the chroot."""
     hosts, chroot = split_address(address)
-    client = _client(hosts, timeout_s, auth)
+    client = _client(hosts, timeout_s, auth, tls)
     try:
         client.start(timeout=timeout_s)
         yield client, chroot
     except NoAuthError:
         raise _closed(address, "") from None
     except (KazooException, KazooTimeoutError) as error:
-        raise _unavailable(address, error) from None
+        raise _unavailable(address, _tls_failure(client) or error) from None
     finally:
         client.stop()
         client.close()
@@ -659,7 +754,7 @@ def _children(client: KazooClient, path: str) -> list[str]:
 
 
 def _closed(address: str, auth_file: str) -> InvalidConfigError:
-    """Return the error of znodes that belong to another credential, or to any."""
+    """Return the error for znodes that are restricted to another credential."""
     if auth_file:
         return InvalidConfigError(
             f"zookeeper.auth.file={auth_file}: the znodes of {address} belong to another "

@@ -1,8 +1,8 @@
 """The controller: places replicas and elects leaders, as ``step(now_ms, event) -> effects``.
 
 Pure. One broker at a time runs the controller. ``server/cluster/controller.py`` carries out the
-effects in order and fences each write with the controller epoch. The shell feeds no other event
-while a write is in flight, so this state equals that of ZooKeeper.
+effects in order and fences each write with the controller epoch. The shell passes no other event
+while a write is in flight, so this state equals the state in ZooKeeper.
 
 - A completed write returns as Written, and only then changes this state.
 - After a refused write the shell drops the rest of the step. The actual content arrives as
@@ -64,7 +64,9 @@ Keys = Iterable[TopicPartition]
 
 
 class _Decided(NamedTuple):
-    """The decisions for some partitions; ``reasons`` maps a warning's text to its partitions."""
+    """The decisions for some partitions. ``reasons`` maps the text of each warning to the
+    partitions concerned.
+    """
 
     states: dict[TopicPartition, LeaderAndIsr]
     moved: dict[str, dict[int, PartitionView]]
@@ -82,12 +84,13 @@ class Controller:
         self._held: Holding | None = None
         self._warned: dict[TopicPartition, str] = {}
         self._unpreferred: dict[TopicPartition, int] = {}
-        """Time in ms since which another replica leads although the preferred one could, by
-        partition."""
+        """By partition: the time in ms since which another replica leads although the preferred
+        replica could lead.
+        """
 
     @property
     def due_ms(self) -> int | None:
-        """The time at which the next Tick is due; None if none is."""
+        """The time at which the next Tick is due; None if no Tick is due."""
         if not self._unpreferred:
             return None
         return min(self._unpreferred.values()) + self._rebalance_ms
@@ -132,7 +135,7 @@ class Controller:
         self._unpreferred = {k: since for k, since in self._unpreferred.items() if k in present}
         return self._decide(now_ms, keys)
 
-    # Decisions from the set of live brokers.
+    # Decisions after the set of live brokers changed.
 
     def _decide(self, now_ms: int, keys: Keys) -> list[ControllerEffect]:
         held = self._held
@@ -272,7 +275,9 @@ def _is_held(held: Holding, key: TopicPartition) -> bool:
 def _features_of_all(
     raised: Mapping[str, int], brokers: Mapping[int, BrokerView]
 ) -> dict[str, int]:
-    """Return each feature's highest level that every live broker supports; levels never fall."""
+    """Return, for each feature, the highest level that every live broker supports. Levels never
+    decrease.
+    """
     features = dict(raised)
     levels = [broker.features for broker in brokers.values()]
     for name in levels[0] if levels else ():

@@ -73,7 +73,7 @@ class RemoveDisks(NamedTuple):
 class Answer(NamedTuple):
     """The result of a request: an error, the topic, or an outcome for each partition.
 
-    The topic is the one written, or with ``validate_only`` the one that would be.
+    ``topic`` is the topic as written; with ``validate_only``, as it would be written.
     """
 
     token: int

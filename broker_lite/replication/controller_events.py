@@ -13,10 +13,10 @@ from broker_lite.replication.controller_effects import Write
 
 
 class Loaded(NamedTuple):
-    """This broker became controller in ``controller_epoch``, or has read everything again.
+    """This broker became controller in ``controller_epoch``, or has read all metadata again.
 
     ``known``: every broker that ever registered and was not retired. ``suspects``: the broker epoch
-    of each process that seems to be dead, by broker id.
+    of each suspected process, by broker id.
     """
 
     controller_epoch: int
@@ -45,17 +45,17 @@ class SuspectsChanged(NamedTuple):
 class StatesRead(NamedTuple):
     """States that other brokers wrote, such as leaders.
 
-    States older than the known ones are ignored.
+    States older than the controller's are ignored.
     """
 
     states: Sequence[StateChange]
 
 
 class WriteRefused(NamedTuple):
-    """A write of states failed because ZooKeeper holds these newer ones.
+    """A write of partition states failed because ZooKeeper holds these newer states.
 
-    The shell feeds the failed request or Tick again. After any other event it feeds
-    SuspectsChanged, which makes every decision again.
+    The shell then passes the failed request or Tick again. If another event failed, it passes
+    SuspectsChanged, which repeats every decision.
     """
 
     states: Sequence[StateChange]
@@ -90,8 +90,8 @@ class TopicDeletionRequested(NamedTuple):
 
 
 class PartitionsRequested(NamedTuple):
-    """Add partitions. ``partition_count`` is the new total; ``assignment`` covers the added ones
-    only.
+    """Add partitions. ``partition_count`` is the new total; ``assignment`` covers only the added
+    partitions.
     """
 
     token: int
@@ -102,7 +102,7 @@ class PartitionsRequested(NamedTuple):
 
 
 class ConfigChangeRequested(NamedTuple):
-    """Set topic settings to a text value, or remove those with the value None."""
+    """Change topic settings: a text sets the value, None removes the setting."""
 
     token: int
     name: str

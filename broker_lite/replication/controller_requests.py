@@ -1,4 +1,6 @@
-"""The writes and the answer of each request to the controller, as functions of its state."""
+"""Compute the writes and the answer of each request to the controller from the
+controller's state.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ from broker_lite.replication.holding import Holding
 
 
 def request(held: Holding, event: Request) -> list[ControllerEffect]:
-    """Return the writes that a request needs, and its answer unless a write's
-    completion sends it.
+    """Return the writes that a request needs. If it needs none, return its answer; otherwise the
+    answer follows the write.
     """
     try:
         match event:
@@ -93,8 +95,8 @@ def _reassign(held: Holding, event: ReassignmentRequested) -> list[ControllerEff
             else:
                 if not event.may_change_factor and len(target) != len(view.target):
                     raise InvalidReplicationFactorError(
-                        f"partition {key} has {len(view.target)} replicas; {len(target)} were "
-                        "given, and the request does not allow to change that"
+                        f"partition {key} has {len(view.target)} replicas, not {len(target)}; "
+                        "the request does not allow a change of the replication factor"
                     )
                 _check_target(held, key, len(target))
                 new = reassignment.begin(str(key), view, target, held.live, held.controller_epoch)
@@ -158,7 +160,7 @@ def _elected(
             return state
         if not any(broker_id in held.live for broker_id in view.replicas):
             raise EligibleLeadersNotAvailableError(
-                f"{key}: none of brokers {list(view.replicas)} lives: start one"
+                f"{key}: none of brokers {list(view.replicas)} is live: start one"
             )
         raise EligibleLeadersNotAvailableError(
             f"{key}: a broker of {[replica.broker_id for replica in view.state.isr]}, which has "
@@ -179,7 +181,7 @@ def _retire(held: Holding, event: RetirementRequested) -> list[ControllerEffect]
     if broker_id in held.brokers:
         raise InvalidRequestError(f"broker {broker_id} is running: stop it first")
     if broker_id not in held.known:
-        raise BrokerIdNotRegisteredError(f"there was never a broker {broker_id}")
+        raise BrokerIdNotRegisteredError(f"broker {broker_id} was never registered")
     keys = [key for key in held.partition_keys() if broker_id in held.partition(key).replicas]
     if keys:
         raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""Conversion of the controller's decisions to writes and warnings."""
+"""Convert the controller's decisions to writes and warnings."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def assignment_write(
 
 
 def with_versions(write: WriteAssignment) -> TopicView:
-    """Return the topic as ZooKeeper holds it after the write: changed states have the
-    next version.
+    """Return the topic as stored in ZooKeeper after the write: the version of changed states is one
+    higher.
     """
     written = {change.partition: change.state for change in as_written(write.states)}
     partitions = tuple(
@@ -56,7 +56,7 @@ def unclean_warning(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
     had = sorted({replica.broker_id for replica in before.isr})
     return (
         f"UNCLEAN election: broker {state.leader} leads although it was not in sync; records that "
-        f"it lacks and that only brokers {had} had are LOST, acknowledged ones too"
+        f"it lacks and that only brokers {had} had are LOST, including acknowledged records"
     )
 
 
@@ -66,7 +66,7 @@ def warning(keys: Sequence[TopicPartition], reason: str) -> str:
 
 
 def names_of(keys: Sequence[TopicPartition]) -> str:
-    """Return the first partitions' names and the number of the others."""
+    """Return the names of the first partitions, and the number of further partitions."""
     names = ", ".join(str(key) for key in keys[:NAMES_PER_WARNING_MAX])
     more = f" and {len(keys) - NAMES_PER_WARNING_MAX} more" * (len(keys) > NAMES_PER_WARNING_MAX)
     return f"{names}{more}"

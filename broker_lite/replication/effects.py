@@ -2,8 +2,9 @@
 
 The effects of one step are listed in the order ``ORDER`` and carried out in it. Truncate, StartAt,
 StartEpoch, Append, AppendFetched and Sync of one partition go through one queue of a disk thread,
-and their answers return in that order. Each gets exactly one answer, unless StorageFailed precedes
-it; a write that finds the disk full is retried. Only Syncs may share an answer.
+and their answers return in that order. Each of these effects gets exactly one answer, unless
+StorageFailed comes first. A write that finds the disk full is retried. Only Syncs may share an
+answer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Truncate(NamedTuple):
 
 
 class StartAt(NamedTuple):
-    """Delete every batch and begin the log at ``offset``, synced; answer with Truncated."""
+    """Delete every batch and restart the log at ``offset``, synced; answer with Truncated."""
 
     offset: int
 
@@ -53,7 +54,7 @@ class Append(NamedTuple):
 class AppendFetched(NamedTuple):
     """Append the leader's batches unchanged; answer with FetchedAppended or FetchedAppendFailed.
 
-    Leave out batches of an epoch newer than ``leader_epoch``: a deposed leader sent them.
+    Leave out batches of an epoch newer than ``leader_epoch``, because their leader is deposed.
     """
 
     payload: Any
@@ -70,16 +71,16 @@ class Sync(NamedTuple):
 class ProposeIsr(NamedTuple):
     """Write ``state`` to the partition's znode if its version is still ``state.version``.
 
-    Answer with IsrWritten or IsrRefused, however late. A follower with a damaged log removes itself
-    from the ISR by this write. A leader with a damaged log proposes ``leader`` -1 in the next
-    epoch, and the controller elects another member of the ISR.
+    Answer with IsrWritten or IsrRefused, even if the answer is late. With this write, a follower
+    with a damaged log removes itself from the ISR. A leader with a damaged log proposes ``leader``
+    -1 in the next epoch, and the controller elects another member of the ISR.
     """
 
     state: LeaderAndIsr
 
 
 class HighWatermark(NamedTuple):
-    """Every record below ``offset`` is committed; wake the waiting fetches."""
+    """Report that every record below ``offset`` is committed, and wake the waiting fetches."""
 
     offset: int
 
@@ -94,7 +95,7 @@ class FetchFrom(NamedTuple):
     """Fetch from the leader; answer with Fetched, FetchDiverged or FetchOutOfRange.
 
     Replaces the previous FetchFrom. The shell retries errors with a backoff until StopFetching. The
-    backoff is short after UNKNOWN_LEADER_EPOCH, because the leader will soon learn of its epoch.
+    backoff is short after UNKNOWN_LEADER_EPOCH, because the leader will soon receive its epoch.
     """
 
     leader: int
@@ -115,7 +116,7 @@ class AnswerFollower(NamedTuple):
     """Answer a FollowerFetched with an error, or with the diverging end and no records.
 
     If both are None, answer with the records from the fetch offset to the log's end, flushed or
-    not, once some exist. Every answer carries the high watermark and the log's start.
+    not, once records exist. Every answer carries the high watermark and the log's start.
     """
 
     error: LogbusError | None = None

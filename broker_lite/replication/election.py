@@ -4,7 +4,7 @@
   is registered with the directory that the ISR names.
 - ``live`` holds the brokers that are registered and not suspected.
 - ``replicas`` holds the assigned brokers, preferred leader first.
-- A returned state is one to write; its ``version`` is the one that the write must find.
+- A returned state must be written; the write is conditional on its ``version``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int])
 
 
 def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
-    """Return whether the leader is live, with the registration that was elected and a disk of the
-    ISR.
+    """Return whether the leader is live, under the registration that was elected, and with a data
+    directory of the ISR.
     """
     broker = live.get(state.leader)
     return (
@@ -42,7 +42,7 @@ def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
 
 
 def is_election_due(state: LeaderAndIsr, live: Live) -> bool:
-    """Whether the controller is about to write another leader, given that these brokers live."""
+    """Return whether the controller will elect another leader, if ``live`` are the live brokers."""
     if has_live_leader(state, live):
         return False
     return state.leader != NO_BROKER or any(_lives(replica, live) for replica in state.isr)
@@ -59,19 +59,21 @@ def elect(
 ) -> LeaderAndIsr | None:
     """Return the state to write after the set of brokers changed; None if no change is needed.
 
-    - While the leader lives it stays, and dead members leave the ISR in the same leader epoch.
-    - Otherwise the first assigned broker that lives and is in sync leads, with the live ISR.
-    - If no member lives, the leader is -1 and the ISR keeps its last members.
-    - A draining or full broker is treated as dead, unless only such members are left. A full one of
-      those is preferred to a draining one.
+    - While the leader is live it stays leader, and dead members leave the ISR in the same leader
+      epoch.
+    - Otherwise the first assigned broker that is live and in sync becomes leader, with the live
+      members as ISR.
+    - If no member is live, the leader is -1 and the ISR keeps its last members.
+    - A draining or full broker is treated as dead, unless only such members are left. Among them, a
+      full broker is preferred to a draining broker.
     - A broker that is no longer assigned leaves the ISR.
 
     Every change of leader begins a new leader epoch.
 
-    ``suspected``: registered brokers that seem dead. They leave the ISR too, but not below
-    ``min_insync`` members. Below that size nothing is acknowledged, so a suspected member keeps all
-    records and may still lead if the suspicion is wrong. Full brokers stay in such an ISR for the
-    same reason.
+    ``suspected``: registered brokers that are probably dead. They leave the ISR too, unless it
+    would have fewer than ``min_insync`` members. In such an ISR no produce request is acknowledged,
+    so a suspected member has all acknowledged records and may lead if the suspicion is wrong. Full
+    brokers stay in such an ISR for the same reason.
     """
     members = tuple(r for r in state.isr if _lives(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)
@@ -102,7 +104,9 @@ def elect(
 def elect_preferred(
     state: LeaderAndIsr, preferred: int, live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with the preferred replica as leader; None if it leads already or cannot."""
+    """Return the state with the preferred replica as leader; None if it leads already or cannot
+    lead.
+    """
     broker = live.get(preferred)
     if broker is None or not broker.takes_records or not has_live_leader(state, live):
         return None
@@ -118,10 +122,11 @@ def elect_unclean(
     registered: Live,
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """Return the state led by a replica that is out of sync; records that it lacks are lost.
+    """Return the state with an out-of-sync replica as leader; records that this replica lacks are
+    lost.
 
     Return None if a member of the ISR is ``registered``, even if suspected: a wrong suspicion may
-    cost availability, but no records. Return None too if no assigned broker lives.
+    cost availability, but no records. Also return None if no assigned broker is live.
     """
     if any(_lives(replica, registered) for replica in state.isr):
         return None
@@ -151,7 +156,7 @@ def withdrawn(
 ) -> LeaderAndIsr | None:
     """Return the state without this replica, which lacks flushed records; None if it must stay.
 
-    It must stay if it is the only member of the ISR, or if it leads and no other member lives. A
+    It must stay if it is the only member of the ISR, or if it leads and no other member is live. A
     replica whose broker is not registered may leave without a live successor: the other members
     keep all records. Always begins a new leader epoch, because in the current one the leader may
     have counted the records that are missing.
@@ -179,7 +184,7 @@ def withdrawn(
 
 
 def can_be_left(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
-    """Return whether a draining broker is in an ISR with another live member that does
+    """Return whether the broker ``own``, which drains, can leave the ISR: another live member does
     not drain.
     """
     replica = ReplicaId(own.broker_id, own.directory_id)
@@ -190,8 +195,8 @@ def can_be_left(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
 
 
 def leaderless_reason(state: LeaderAndIsr, replicas: Sequence[int], live: Live) -> str | None:
-    """Return why the partition has no leader, for a log message; None if it has or will
-    have one.
+    """Return why the partition has no leader, for a log message; None if it has a leader or an
+    election is due.
     """
     if has_live_leader(state, live):
         return None

@@ -1,8 +1,8 @@
 """The inputs of ``partition.Partition.step``.
 
-The shell (``server/partitions/replica_manager.py`` or the simulator) makes events on one thread, in
-the order of their occurrence. Tokens are chosen by the shell and never reused. Answers of the disk
-arrive in the order of its queue.
+The shell (``server/partitions/replica_manager.py`` or the simulator) creates the events on one
+thread, in the order in which they occur. Tokens are chosen by the shell and never reused. Answers
+of the disk arrive in the order of its queue.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class LeaderAndIsrChanged(NamedTuple):
     """The metadata's state of the partition; repeated and older states have no effect.
 
     ``broker_epochs``: every registration that this process ever held (``Registry.broker_epochs``).
-    A leadership elected for an earlier process of this broker does not count. The controller renews
-    it in a higher leader epoch, so that no two processes lead in one epoch. ``replicas``: the
-    assigned brokers; a broker outside them and the ISR may not fetch as a follower.
+    An election of an earlier process of this broker does not count. The controller renews it in a
+    higher leader epoch, so that no two processes lead in one epoch. ``replicas``: the assigned
+    brokers; a broker outside them and the ISR may not fetch as a follower.
     """
 
     state: LeaderAndIsr
@@ -64,10 +64,11 @@ class EpochStarted(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Append is complete. ``errors``: of a batch of markers, each one's refusal, or None.
+    """Append is complete. ``errors``: for a batch of markers, the error of each marker, or None.
 
-    A duplicate carries the offsets of the first append; its base offset is
-    -1 if the log no longer knows it."""
+    A duplicate carries the offsets of the first append. Its base offset is -1 if the producer state
+    no longer has it.
+    """
 
     token: int
     base_offset: int
@@ -86,22 +87,22 @@ class AppendFailed(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """Everything below ``flushed_end`` is on disk; only a truncation lowers that offset."""
+    """All records below ``flushed_end`` are on disk. Only a truncation lowers this offset."""
 
     flushed_end: int
 
 
 class StorageFailed(NamedTuple):
-    """The log or its data directory failed for good: an fsync failed or the disk is missing."""
+    """The log or its data directory failed permanently: an fsync failed or the disk is missing."""
 
     error: LogbusError
 
 
 class FollowerFetched(NamedTuple):
-    """A follower's fetch: everything below ``fetch_offset`` is on the follower's disk.
+    """A follower's fetch. All records below ``fetch_offset`` are on the follower's disk.
 
     The shell has checked that the broker epoch is that of the current registration. It sends one
-    event for each request, and none when a waiting fetch wakes. The effects include exactly one
+    event for each request, and no event when a waiting fetch wakes. The effects include exactly one
     AnswerFollower.
     """
 
@@ -113,9 +114,9 @@ class FollowerFetched(NamedTuple):
     epoch_end: OffsetAndEpoch | None
     """The leader's own ``log.leader_epochs.end_offset_for(last_fetched_epoch, log end)``."""
     log_start_offset: int
-    """The start of the leader's log."""
+    """The leader's log start offset."""
     follower_start: int
-    """The start of the follower's log, from the request."""
+    """The follower's log start offset, from the request."""
     may_join: bool = True
     """False while the follower's broker drains, which keeps it out of the ISR."""
 
@@ -124,7 +125,7 @@ class Fetched(NamedTuple):
     """The leader's answer to FetchFrom; ``leader_epoch`` and ``fetch_offset`` repeat the request's.
 
     ``payload`` goes to AppendFetched unchanged, and is None without records. The other two fields
-    are the leader's. Error answers are not events: the shell retries them.
+    are the leader's offsets. Error answers are not events: the shell retries them.
     """
 
     leader_epoch: int
@@ -145,7 +146,9 @@ class FetchDiverged(NamedTuple):
     fetch_offset: int
     last_fetched_epoch: int
     leader_end: OffsetAndEpoch
-    """The leader's end of the follower's last epoch, or of its newest epoch before that one."""
+    """The end offset of the follower's last epoch in the leader's log, or of the leader's newest
+    earlier epoch.
+    """
     own_end: OffsetAndEpoch | None
     """The follower's own ``log.leader_epochs.end_offset_for(leader_end.leader_epoch, log end)``."""
 
@@ -186,7 +189,7 @@ class IsrWritten(NamedTuple):
 
 
 class IsrRefused(NamedTuple):
-    """ProposeIsr failed or its result is unknown; ``state`` is that of the effect."""
+    """ProposeIsr failed or its result is unknown; ``state`` is the proposed state."""
 
     state: LeaderAndIsr
 
@@ -208,7 +211,7 @@ class Closed(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed: check due flushes, lagging followers and retries.
+    """A periodic event: check due flushes, lagging followers and retries.
 
     Sent to every replica about once a second, and every 100 ms if ``flush_messages`` > 1.
     """

@@ -1,9 +1,9 @@
 """A follower: fetch, append, sync, and only then fetch again.
 
-Its fetch offset therefore equals its flushed end. When the logs diverge, the follower truncates by
-leader epoch, never to the high watermark. Within one leader epoch the leader may have counted every
-fetched record. A damaged log is therefore truncated only between two epochs, while out of the ISR.
-Used by ``partition``, on its thread.
+A follower's fetch offset therefore equals its flushed end. When the logs diverge, the follower
+truncates by leader epoch, never to the high watermark. Within one leader epoch the leader may have
+counted every fetched record. A damaged log is therefore truncated only between two epochs, while
+out of the ISR. Used by ``partition``, on its thread.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Follower:
-    """The role of a replica while another broker, or none, or an earlier process of this broker
-    leads.
+    """The role of a replica while it does not lead in this process: another broker, no broker, or
+    an earlier process of this broker leads.
     """
 
     state: LeaderAndIsr
     log: LocalLog
     may_have_fetched: bool
-    """Whether the leader of this epoch may have counted a fetch of this process or an
-    earlier one.
+    """Whether the leader of this epoch may have counted a fetch of this process or an earlier
+    process of this broker.
     """
     in_flight: FetchFrom | None = None
     """The FetchFrom in flight."""
@@ -54,12 +54,14 @@ class Follower:
     raised_start: int = 0
     """Highest offset of a RaiseStart effect so far."""
     proposal: LeaderAndIsr | None = None
-    """The state in flight that ends this epoch and removes this replica from the ISR."""
+    """The proposed state that ends this epoch and removes this replica from the ISR, while its
+    write is in flight.
+    """
     paused: bool = False
     """Whether an operation failed; the next Tick retries it."""
 
     def begin(self) -> list[Effect]:
-        """Take the role; first Sync if the disk operations of an earlier role are not complete."""
+        """Begin the role. First sync, if disk operations of an earlier role are incomplete."""
         return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
     def resume(self) -> list[Effect]:
@@ -100,8 +102,8 @@ class Follower:
     # Answers of the leader.
 
     def _is_stale(self, event: Fetched | FetchDiverged | FetchOutOfRange) -> bool:
-        """Return whether an answer belongs to no fetch in flight; otherwise that fetch
-        is complete.
+        """Return whether an answer is stale. If it belongs to the fetch in flight, mark that fetch
+        as complete.
         """
         in_flight = self.in_flight
         if (
@@ -131,8 +133,8 @@ class Follower:
     def diverged(self, event: FetchDiverged) -> list[Effect]:
         """Truncate to the end of the logs' common part (KIP-101, KIP-595).
 
-        If both logs hold the leader's epoch, that is the smaller of its two ends. Otherwise it is
-        this log's end of the newest epoch before.
+        If both logs have the epoch that the leader names, the common part ends at the smaller of
+        the epoch's two end offsets. Otherwise it ends where this log's newest earlier epoch ends.
         """
         if self._is_stale(event):
             return []
@@ -145,8 +147,8 @@ class Follower:
         return [self._truncate(offset)]
 
     def out_of_range(self, event: FetchOutOfRange) -> list[Effect]:
-        """Begin the log anew at the leader's start, if that is beyond this log's end;
-        else pause.
+        """Restart the log at the leader's log start offset if that is beyond this log's end; else
+        pause.
         """
         if self._is_stale(event):
             return []
@@ -161,7 +163,7 @@ class Follower:
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
         """Fetch again, or pause if no fetched batch was appended."""
-        # If no batch was appended, fetching again at once would loop for ever.
+        # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
         return self.resume()
@@ -176,8 +178,8 @@ class Follower:
         return in_order([*self._committed(), *self.resume()])
 
     def _committed(self) -> list[Effect]:
-        """Raise the high watermark and the log's start towards the leader's, up to the
-        flushed end.
+        """Raise the high watermark and the log start offset to the leader's values, but at most to
+        the flushed end.
         """
         log = self.log
         effects: list[Effect] = []

@@ -1,4 +1,4 @@
-"""The content of ZooKeeper as the controller knows it: as of its last completed write."""
+"""The controller's copy of the content of ZooKeeper, as of its last completed write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from broker_lite.model import (
 class Holding:
     """The controller's state.
 
-    ``live``: brokers registered and not suspected; ``suspected``: the others.
+    ``live``: brokers that are registered and not suspected; ``suspected``: the other registered
+    brokers.
     """
 
     controller_epoch: int
@@ -37,7 +38,7 @@ class Holding:
     """Number of partitions placed so far; selects the first broker of the next topic."""
 
     def take_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
-        """Set the registered brokers, and the suspected registrations among them."""
+        """Set the registered brokers and the suspected ones among them."""
         self.brokers = brokers
         self.suspects = suspects
         self.known |= frozenset(brokers)

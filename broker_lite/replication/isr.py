@@ -1,7 +1,8 @@
-"""In-sync replicas: committed and pending sets, and the high watermark that follows from them.
+"""In-sync replicas: the committed ISR, pending changes of it, and the high watermark computed from
+both.
 
-Arithmetic only. The *maximal* ISR is the committed one plus a replica whose joining is pending. A
-joining replica holds the high watermark back at once; a leaving one does so until its removal is
+Arithmetic only. The *maximal* ISR is the committed ISR plus a replica whose joining is pending. A
+joining replica limits the high watermark at once. A leaving replica limits it until its removal is
 written.
 """
 
@@ -26,7 +27,7 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpandIsr:
-    """A write in flight adds ``joining``, which already counts."""
+    """A write in flight adds ``joining``, which already counts for the high watermark."""
 
     replicas: tuple[ReplicaId, ...]
     joining: ReplicaId
@@ -38,7 +39,7 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrinkIsr:
-    """A write in flight removes ``leaving``, which still count."""
+    """A write in flight removes ``leaving``, which still count for the high watermark."""
 
     replicas: tuple[ReplicaId, ...]
     leaving: tuple[ReplicaId, ...]
@@ -65,7 +66,7 @@ def high_watermark(
     min_insync_replicas: int,
     current: int,
 ) -> int:
-    """Return the smallest flushed end over the maximal ISR, at least ``current``.
+    """Return the smallest flushed end offset of the maximal ISR, but at least ``current``.
 
     Return ``current`` if the ISR is smaller than ``min_insync_replicas``, or if a member has not
     fetched in this epoch.

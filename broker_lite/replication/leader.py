@@ -1,8 +1,8 @@
 """A leader: appends, followers' fetches, the high watermark and the ISR.
 
-At most one ISR change is in flight, and until its result is known the larger ISR counts. Followers
-count by their fetches in this leader epoch. The epoch begins once the epoch file holds it. Used by
-``partition``, on its thread.
+At most one ISR change is in flight; until its result is known, the larger ISR determines the high
+watermark. A follower counts once it has fetched in this leader epoch. The epoch starts once the
+epoch file contains it. Used by ``partition``, on its thread.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from broker_lite.replication.isr import (
 from broker_lite.replication.local_log import LocalLog
 
 ISR_RETRY_MS = 500
-"""Delay in ms between a refused ISR change and the next."""
+"""Delay in ms between a refused ISR change and its retry."""
 NEVER_MS = -(1 << 62)
 
 
 @dataclass(slots=True)
 class CaughtUp:
-    """The last time at which a follower held every record of the leader."""
+    """The last time at which a follower had every record of the leader."""
 
     at_ms: int
     fetched_ms: int
     leader_end: int
-    """The leader's end at ``fetched_ms``, the time of the follower's last fetch."""
+    """The leader's log end offset at ``fetched_ms``, the time of the follower's last fetch."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Leader:
     """Flushed ends of the other replicas, from their fetches in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The ISR change in flight."""
+    """The proposed ISR change in flight."""
     refused_ms: int | None = None
     """Time in ms of the last refused change."""
     is_refused: bool = False
@@ -94,13 +94,15 @@ class Leader:
     unflushed_since_ms: int = 0
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Take the role; each member of the ISR gets the whole lag time for its first fetch."""
+        """Begin the role. Each ISR member has replica.lag.time.max.ms for its first fetch."""
         for replica in self.state.isr:
             self.caught_up[replica] = CaughtUp(now_ms, now_ms, self.log.log_end_offset)
         return [StartEpoch(self.state.leader_epoch), Sync()]
 
     def epoch_started(self, event: EpochStarted) -> list[Effect]:
-        """Record the epoch's start; followers' fetches count from now on."""
+        """Record the first offset of the epoch. From now on, followers' fetches count for the high
+        watermark.
+        """
         if event.leader_epoch != self.state.leader_epoch:
             return []
         self.epoch_start_offset = event.log_end_offset
@@ -110,6 +112,22 @@ class Leader:
     def is_enough(self) -> bool:
         """Whether the ISR is large enough for acks=all."""
         return isr_arithmetic.is_enough(self.isr, self.limits.min_insync_replicas)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other replica is in the committed ISR."""
+        return self.isr.replicas == (self.log.replica,)
+
+    def _damage(self) -> str:
+        """Return the reason why followers cannot join the ISR, if this leader is the only member
+        and its log is damaged; else "".
+        """
+        if self.log.damaged_from is None or not self.is_alone:
+            return ""
+        return (
+            f"; the leader's log is damaged at offset {self.log.damaged_from}, which followers "
+            "cannot pass: see the leader's broker.log"
+        )
 
     # Appends.
 
@@ -121,7 +139,7 @@ class Leader:
         if event.acks == ACKS_ALL and not self.is_enough:
             error = NotEnoughReplicasError(
                 f"{len(self.isr.replicas)} replicas are in sync; min.insync.replicas="
-                f"{self.limits.min_insync_replicas} are needed"
+                f"{self.limits.min_insync_replicas} are needed{self._damage()}"
             )
             return [Reply(event.token, error=error)]
         self.appending[event.token] = event.acks
@@ -202,7 +220,7 @@ class Leader:
         if (error := self._fetch_error(event)) is not None:
             return [AnswerFollower(error)]
         if (diverging := self._diverging(event)) is not None:
-            # A diverging follower's offset does not count for the high watermark.
+            # The fetch offset of a diverging follower must not count for the high watermark.
             return [AnswerFollower(diverging=diverging)]
         self.follower_ends[event.replica] = event.fetch_offset
         self._note_caught_up(now_ms, event)
@@ -211,12 +229,14 @@ class Leader:
     def _fetch_error(self, event: FollowerFetched) -> LogbusError | None:
         if self.epoch_start_offset is None:
             return UnknownLeaderEpochError(
-                f"{self.log.key}: leader epoch {event.leader_epoch} has not begun here; retry"
+                f"{self.log.key}: leader epoch {event.leader_epoch} has not started on this "
+                f"broker; retry"
             )
         replica = event.replica
         if replica.broker_id not in self.replicas and replica not in self.isr.maximal:
             return UnknownLeaderEpochError(
-                f"{self.log.key} is not assigned to broker {replica.broker_id} as far as is known"
+                f"{self.log.key} is not assigned to broker {replica.broker_id} in this broker's "
+                f"metadata"
             )
         if event.fetch_offset < event.log_start_offset:
             return OffsetOutOfRangeError(
@@ -239,7 +259,7 @@ class Leader:
     def _note_caught_up(self, now_ms: int, event: FollowerFetched) -> None:
         """Update the time at which the follower was caught up.
 
-        The leader's end is taken before the read, so later appends count at the next fetch.
+        The leader's end is taken at the fetch's arrival; later appends count at the next fetch.
         """
         end = self.log.log_end_offset
         known = self.caught_up.get(event.replica)
@@ -261,13 +281,14 @@ class Leader:
             or self._was_refused(now_ms)
             or not event.may_join
             or replica.broker_id not in self.replicas
-            # Its records from before this log's start cannot be checked.
+            # The records of a follower below this log's start cannot be checked.
             or event.follower_start < event.log_start_offset
             or any(member.broker_id == replica.broker_id for member in members)
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
         ):
             return []
-        # Give it the whole lag time to reach the end, as the members had at the epoch's start.
+        # Give the new member replica.lag.time.max.ms to reach the log end, as the members had at
+        # the epoch's start.
         self.caught_up[replica].at_ms = now_ms
         self.isr = PendingExpandIsr(self.state.isr, replica)
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
@@ -302,7 +323,8 @@ class Leader:
         return self._propose(dataclasses.replace(self.state, isr=isr))
 
     def _keeps_up(self, now_ms: int, replica: ReplicaId) -> bool:
-        # A member at the log's end may be silent; the controller detects whether it lives.
+        # A member at the log's end may stop fetching; the controller detects whether its broker is
+        # live.
         is_at_end = self.follower_ends.get(replica) == self.log.log_end_offset
         return is_at_end or self._was_caught_up(now_ms, replica)
 
@@ -311,7 +333,9 @@ class Leader:
         return known is not None and now_ms - known.at_ms <= self.limits.replica_lag_ms
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return the longest time since an in-sync follower was caught up; 0 if all are."""
+        """Return the longest time since an in-sync follower was caught up; 0 if all are
+        caught up.
+        """
         return max(
             (
                 now_ms - self.caught_up[replica].at_ms
@@ -323,7 +347,9 @@ class Leader:
         )
 
     def hand_over(self, now_ms: int) -> list[Effect]:
-        """End this epoch if the log is damaged and another member of the ISR keeps up."""
+        """Propose to end this leader epoch if the log is damaged and another ISR member is caught
+        up.
+        """
         log, isr = self.log, self.state.isr
         if log.damaged_from is None or self.proposal is not None:
             return []
@@ -348,9 +374,9 @@ class Leader:
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
         """Handle a refused proposal, whose write may still have reached ZooKeeper.
 
-        A leaving member counts in either case. A joining replica counts until another write
-        replaces the proposal: the leader writes the previous ISR. New metadata settles the question
-        too.
+        Until the outcome is known, a leaving member still counts for the high watermark. A joining
+        replica counts until another write succeeds: the leader writes the previous ISR. New
+        metadata also shows the outcome.
         """
         if event.state != self.proposal:
             return []
@@ -364,7 +390,9 @@ class Leader:
         return []
 
     def take(self, state: LeaderAndIsr) -> list[Effect]:
-        """Adopt the state znode's content in this leader epoch; this settles the proposal."""
+        """Adopt the state znode's content in this leader epoch, which also shows the outcome of the
+        proposal.
+        """
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)
             self.proposal, self.is_refused = None, False

@@ -1,7 +1,7 @@
 """A replica's view of its own log, updated by the disk's answers in order.
 
-The roles share it, so that an operation begun in one role is accounted for in the next. The shell
-owns the log itself.
+The roles share it, so that an operation that started in one role is completed in the next role. The
+shell owns the log itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_lite.replication.events import Truncated
 class LocalLog:
     """Offsets of the local log: ``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``.
 
-    All are exclusive.
+    All three are exclusive ends.
     """
 
     key: PartitionKey
@@ -54,14 +54,14 @@ class LocalLog:
         return True
 
     def truncated(self, event: Truncated) -> None:
-        """Record that the log was truncated, or begun anew at another offset."""
+        """Record that the log was truncated, or restarted at another offset."""
         self.writes_in_flight -= 1
         self.log_end_offset = event.log_end_offset
         self.flushed_end = event.flushed_end
         self.last_epoch = event.last_epoch
         if event.flushed_end < self.high_watermark or event.log_end_offset == self.starting_at:
-            # Deleted records were committed, so a log begun anew at the leader's start has that
-            # high watermark.
+            # Deleted records were committed, so a log that restarts at the leader's log start
+            # offset has that offset as its high watermark.
             self.high_watermark = event.flushed_end
         self.starting_at = None
         if self.damaged_from is not None and event.log_end_offset <= self.damaged_from:

@@ -53,13 +53,13 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Offline:
-    """The role that serves nothing: before the first metadata, after a storage failure,
-    or closed.
+    """The role of a replica that serves no requests: before the first metadata, after a storage
+    failure, or after closing.
     """
 
     error: LogbusError
     final: bool
-    """Whether the replica stays offline in this process."""
+    """Whether the replica stays offline until the process ends."""
 
 
 Role = Leader | Follower | Offline
@@ -69,7 +69,7 @@ class Partition:
     """The state machine of a replica.
 
     ``log_end_offset``, ``flushed_end`` and ``last_epoch`` describe the local log at the start.
-    ``high_watermark`` is the checkpointed one, or the log start offset.
+    ``high_watermark`` is the checkpointed high watermark, or the log start offset.
     """
 
     __slots__ = ("_limits", "_replicas", "log", "role")
@@ -165,14 +165,14 @@ class Partition:
         return len(role.appending) + len(role.waiting) if isinstance(role, Leader) else 0
 
     def check_leader(self, leader_epoch: int = NO_EPOCH) -> None:
-        """Raise the error with which a fetch or a listing of offsets must be answered, if any.
+        """Raise the error for a fetch or ListOffsets request, unless this replica can answer it.
 
         ``leader_epoch`` is the client's; -1 skips its check. Raises NotLeaderError,
         FencedLeaderEpochError, UnknownLeaderEpochError, StorageError.
         """
         role = self.role
         if isinstance(role, Offline):
-            # An exception that is raised again accumulates frames.
+            # Clear the traceback: each raise of the same exception adds frames to it.
             raise role.error.with_traceback(None)
         known = role.state.leader_epoch
         if leader_epoch != NO_EPOCH and leader_epoch != known:
@@ -187,8 +187,8 @@ class Partition:
             raise NotLeaderError()
 
     def latest_offset(self) -> int:
-        """Return the high watermark; raise OffsetNotAvailableError if it is below the epoch's
-        start.
+        """Return the high watermark. Raise OffsetNotAvailableError while it is below the first
+        offset of the leader epoch.
 
         For a new partition return 0 at once, even before its epoch is in the file, as Kafka does.
         No client has seen a higher offset, and some clients give up after a retriable error
@@ -263,7 +263,7 @@ class Partition:
     def _fetch_answered(self, event: Event) -> list[Effect]:
         """Handle an answer of the leader, or of the disk to fetched batches.
 
-        After a change of role only the log's own state is updated.
+        After a change of role, it updates only ``log``.
         """
         role = self.role if isinstance(self.role, Follower) else None
         match event:
@@ -297,7 +297,7 @@ class Partition:
         if isinstance(role, Offline) or state.leader_epoch < role.state.leader_epoch:
             return []
         if state.leader_epoch > role.state.leader_epoch:
-            # A replica only ever begins epochs that it does not lead itself.
+            # A replica proposes a new leader epoch only if it will not lead in it, so follow.
             return self._follow(state)
         return role.take(state)
 
@@ -353,7 +353,8 @@ class Partition:
         follower = self.role = Follower(
             state,
             self.log,
-            # An earlier process of this broker may have fetched in this epoch.
+            # Without a role of this epoch, assume that an earlier process of this broker fetched in
+            # it.
             isinstance(role, Offline) or role.state.leader_epoch == state.leader_epoch,
         )
         return in_order([*follower.begin(), *before])

@@ -1,8 +1,8 @@
 """Placement of the replicas of new partitions on brokers. Pure and deterministic.
 
-Leaders are assigned round robin over the brokers. Followers are shifted against the leader, by one
-more in each round, which spreads the load of a dead broker over all others. If every broker names
-its rack, the replicas of a partition use as many racks as possible.
+Leaders are assigned round robin over the brokers. The shift between the leader and its followers
+grows by one in each round, which spreads the load of a dead broker over all others. If every broker
+names its rack, the replicas of a partition use as many racks as possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker_lite.errors import (
 from broker_lite.model import BrokerView
 
 REPLICATION_FACTOR_MAX = 3
-"""Highest default replication factor, used if at least so many brokers are known."""
+"""Highest default replication factor, used if at least this many brokers are known."""
 
 
 def default_factor(known_count: int) -> int:
@@ -38,11 +38,12 @@ def place(
         raise BrokerNotAvailableError("no broker is registered; try again")
     if factor > len(brokers):
         ids = ", ".join(str(broker.broker_id) for broker in sorted_brokers(brokers))
-        count_text = f"1 broker lives (its id: {ids})"
+        count_text = f"1 broker is live (id {ids})"
         if len(brokers) > 1:
-            count_text = f"{len(brokers)} brokers live (their ids: {ids})"
+            count_text = f"{len(brokers)} brokers are live (ids {ids})"
         raise InvalidReplicationFactorError(
-            f"replication_factor={factor}: only {count_text}; start more, or give fewer replicas"
+            f"replication_factor={factor}: only {count_text}; start more brokers, or give a "
+            f"smaller replication factor"
         )
     not_full = [broker for broker in brokers if not broker.is_full]
     ring = _ring(not_full if factor <= len(not_full) else brokers)
@@ -55,7 +56,9 @@ def sorted_brokers(brokers: Sequence[BrokerView]) -> list[BrokerView]:
 
 
 def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
-    """Return (broker, rack) pairs with racks in turn; without racks each broker is its own rack."""
+    """Return (broker, rack) pairs that alternate between racks. Without racks, each broker counts
+    as a rack.
+    """
     ordered = sorted_brokers(brokers)
     if any(broker.rack is None for broker in ordered):
         return [(broker.broker_id, str(broker.broker_id)) for broker in ordered]
@@ -88,7 +91,7 @@ def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ..
 
 
 def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) -> None:
-    """Raise InvalidReplicaAssignmentError for an assignment that cannot be carried out."""
+    """Raise InvalidReplicaAssignmentError for an invalid assignment."""
     for partition, row in enumerate(rows):
         if not row or len(set(row)) != len(row) or len(row) != len(rows[0]):
             raise InvalidReplicaAssignmentError(
@@ -99,7 +102,7 @@ def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) ->
 
 
 def check_live(what: str, brokers: Sequence[int], live: Mapping[int, BrokerView]) -> None:
-    """Raise InvalidReplicaAssignmentError if one of the brokers does not live."""
+    """Raise InvalidReplicaAssignmentError if one of the brokers is not live."""
     for broker_id in brokers:
         if broker_id not in live:
             raise InvalidReplicaAssignmentError(

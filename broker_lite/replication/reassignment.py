@@ -1,10 +1,10 @@
 """Reassignment of partitions to other brokers, as functions over partitions.
 
 - ``begin`` puts the target's replicas before the present ones in the assignment.
-- ``finish`` applies once all of the target are in sync. One write removes the other replicas from
-  the ISR and the assignment, and elects a leader of the target if needed.
+- ``finish`` is used once all target replicas are in sync. One write removes the other replicas from
+  the ISR and the assignment, and elects a leader among the target replicas if needed.
 
-Until then the reassignment can be cancelled or turned to another target. Replicas that are in sync
+Until ``finish``, the reassignment can be cancelled or replaced by another target. In-sync replicas
 stay in the ISR.
 """
 
@@ -24,7 +24,7 @@ def begin(
 ) -> PartitionView:
     """Return the partition in reassignment to ``target``; ``name`` is for messages.
 
-    Brokers that join must live; those that stay need not. Raises InvalidReplicaAssignmentError.
+    Added brokers must be live; present brokers need not. Raises InvalidReplicaAssignmentError.
     """
     target = tuple(target)
     if not target or len(set(target)) != len(target):
@@ -54,7 +54,9 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
 
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
-    """Return the partition with its target alone; None unless all of it are in sync and live."""
+    """Return the partition with only its target replicas; None unless all of them are in sync and
+    live.
+    """
     if not view.adding and not view.removing:
         return None
     target = view.target
@@ -72,8 +74,8 @@ def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> P
     state = _among(view.state, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
-            f"partition {name}: none of brokers {list(view.replicas)} is in sync, and all that are "
-            "would go; wait until one is"
+            f"partition {name}: none of brokers {list(view.replicas)} is in sync, and all "
+            "in-sync replicas would be removed; wait until one of these brokers is in sync"
         )
     return dataclasses.replace(view, state=state)
 
@@ -81,7 +83,9 @@ def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> P
 def _among(
     state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with an ISR of these brokers only, led by one of them; None if empty."""
+    """Return the state with an ISR of these brokers only, led by one of them; None if the ISR would
+    be empty.
+    """
     isr = tuple(replica for replica in state.isr if replica.broker_id in replicas)
     if not isr:
         return None

@@ -1,7 +1,7 @@
 """The throttle of replication to replicas outside the ISR, as Kafka's throttled rates. Pure.
 
-A topic's setting lists the throttled replicas. A broker's setting has the rate in bytes per second,
-one for records that it sends as leader and one for records that it fetches as follower.
+A topic's setting lists the throttled replicas. A broker has two settings, rates in bytes per
+second: one for records that it sends as leader, one for records that it fetches as follower.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ UNLIMITED = (1 << 63) - 1
 
 
 def lists(replicas: str, partition: int, broker_id: int) -> bool:
-    """Return whether a setting of throttled replicas names the partition's replica."""
+    """Return whether ``replicas``, a setting of throttled replicas, includes the partition's
+    replica on the broker.
+    """
     if not replicas or replicas == ALL_REPLICAS:
         return bool(replicas)
     return f"{partition}:{broker_id}" in replicas.replace(" ", "").split(",")
 
 
 class Throttle:
-    """A token bucket of one broker and direction, in bytes. It holds at most one second's bytes.
+    """A token bucket in bytes, for one direction of one broker's replication. It holds at most the
+    bytes of one second.
 
-    A batch is sent whole, so the bucket may fall below zero; nothing is sent until it has refilled.
+    A batch is always sent whole, so the bucket may fall below zero. No bytes are then sent until it
+    has refilled.
     """
 
     __slots__ = ("_at_s", "_left", "_rate", "_setting")

@@ -1,6 +1,6 @@
 """Requests about topics: their validation, and the resulting topics, partitions and settings.
 
-Each function returns the topic as it would be; ``controller`` emits the write.
+Each function returns the topic after the request; ``controller`` emits the write.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from broker_lite.replication.placement import check_rows, default_factor, place
 
 WRITE_BYTES_MAX = 985_000
 """Maximum bytes of the one ZooKeeper write that creates, reassigns or deletes a topic. ZooKeeper
-accepts 1 MB, notices included. Creation is the largest, so it bounds the partitions of a topic."""
+accepts 1 MB, including the change notices. Creation needs the largest write, so it bounds the
+number of partitions of a topic.
+"""
 REPLICATION_LEVEL = 2
 """Level of the feature "metadata" at which a broker supports replication."""
 
@@ -46,7 +48,9 @@ _MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())
 
 _KEPT_BY_STATE = ("retention.ms", "retention.bytes", "unclean.leader.election.enable")
-"""Constant settings of an internal topic: a change could delete the state of transactions."""
+"""Settings of an internal topic that cannot be changed, because a change could delete the state of
+transactions.
+"""
 
 
 def create(held: Holding, event: TopicCreationRequested) -> TopicView:
@@ -81,12 +85,13 @@ def to_delete(held: Holding, event: TopicDeletionRequested) -> TopicView:
 
 
 def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
-    """Return the topic with added partitions; raise the error of an invalid request."""
+    """Return the topic after partitions are added; raise the error of an invalid request."""
     topic = held.topic_named(event.name)
     if topic.is_internal:
         raise InvalidTopicError(
-            f"topic {topic.name!r} keeps its number of partitions: with another one, transactional "
-            "ids would belong to other partitions than their state"
+            f"topic {topic.name!r} has a fixed number of partitions: with another number, "
+            f"transactional "
+            "ids would map to partitions without their state"
         )
     present = len(topic.partitions)
     factor = len(topic.partitions[0].target)
@@ -94,7 +99,7 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
     if not present < event.partition_count <= most:
         raise InvalidPartitionsError(
             f"topic {event.name!r} has {present} partitions; {event.partition_count} were "
-            f"asked for: give more, and at most {most}"
+            f"requested: give more than {present}, and at most {most}"
         )
     added = event.partition_count - present
     if event.assignment is not None and len(event.assignment) != added:
@@ -151,7 +156,7 @@ def checked_config(
     if parsed.min_insync_replicas > replication_factor:
         raise InvalidConfigError(
             f"topic {topic!r}: min.insync.replicas={parsed.min_insync_replicas} is more than its "
-            f"replication factor {replication_factor}; nothing could be acknowledged"
+            f"replication factor {replication_factor}; no acks=all request could succeed"
         )
     spelled = text(parsed)
     return {key: spelled[key] for key in config}
@@ -193,7 +198,7 @@ def _rows(
         if factor or not away:
             raise
         raise InvalidReplicationFactorError(
-            f"{error.message}; the default follows from the brokers that are known: start {away}, "
+            f"{error.message}; the default counts all known brokers: start brokers {away}, "
             "or retire them (logbus broker retire)"
         ) from None
 
@@ -201,8 +206,8 @@ def _rows(
 def partitions_max(name: str, factor: int) -> int:
     """Return the maximum number of partitions of a topic with this name and replication factor.
 
-    One write creates them all, with two znodes a partition. Both paths contain the name, and one
-    znode names every replica.
+    One write creates all partitions, with two znodes per partition. The paths of both znodes
+    contain the topic's name, and one of them lists every replica.
     """
     return WRITE_BYTES_MAX // (2 * len(name) + 310 + 58 * factor)
 
@@ -210,7 +215,7 @@ def partitions_max(name: str, factor: int) -> int:
 def _replica_count(held: Holding, event: TopicCreationRequested) -> int:
     """Return the replicas per partition of a request, clamped to a valid number.
 
-    A later check refuses invalid numbers.
+    Clamped so that the computation is safe; a later check refuses an invalid number.
     """
     if event.assignment:
         wanted = len(event.assignment[0])

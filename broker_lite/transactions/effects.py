@@ -19,10 +19,11 @@ class Persist(NamedTuple):
 
 
 class SendMarkers(NamedTuple):
-    """Write these markers, however long it takes. Report each participant with ParticipantDone.
+    """Write these markers, and retry without a time limit. Report each participant with
+    ParticipantDone.
 
-    ``transaction`` is the transaction's number, ``open_epoch`` the epoch of its records.
-    ``version`` 2 says that ``epoch`` is a bumped one.
+    ``transaction`` is the transaction's number, ``open_epoch`` the epoch of its records. With
+    ``version`` 2, ``epoch`` is the raised epoch.
     """
 
     transaction: int
@@ -40,7 +41,7 @@ class FetchProducerId(NamedTuple):
 
 
 class InitResult(NamedTuple):
-    """The answer to Init: the pair that the producer uses from now on."""
+    """The answer to Init: the producer id and epoch that the producer uses from now on."""
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER
@@ -50,8 +51,8 @@ class InitResult(NamedTuple):
 class AddResult(NamedTuple):
     """The answer to Add.
 
-    ``transaction`` is the transaction's number. ``missing`` holds the partitions that ``error``
-    is about, if the others are verified.
+    ``transaction`` is the transaction's number. If only some partitions failed, ``missing`` holds
+    them, and the others are verified.
     """
 
     error: LogbusError | None = None
@@ -60,7 +61,7 @@ class AddResult(NamedTuple):
 
 
 class EndResult(NamedTuple):
-    """The answer to End: the pair that the next transaction uses."""
+    """The answer to End: the producer id and epoch of the next transaction."""
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER

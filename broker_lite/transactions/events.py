@@ -1,8 +1,8 @@
 """The inputs of ``transaction.Transaction.step``.
 
-The shell (``server/coordinators/transaction_coordinator.py``) makes events on one thread. A token
-names one request and is never reused. Each gets exactly one ``effects.TransactionReply``, at once
-or later, unless ``Abandon`` withdraws it.
+The shell (``server/coordinators/transaction_coordinator.py``) creates the events on one thread. A
+token identifies one request and is never reused. Each request gets exactly one
+``effects.TransactionReply``, at once or later, unless ``Abandon`` withdraws it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ Participating = PartitionKey | str
 
 
 class Resumed(NamedTuple):
-    """The coordinator has loaded the id's record; timeouts begin anew."""
+    """The coordinator has loaded the id's record; timeouts restart."""
 
 
 class Init(NamedTuple):
-    """InitProducerId. ``expected`` is the pair of a producer that wants to continue (KIP-360), None
-    for a producer that begins."""
+    """InitProducerId. ``expected`` is the producer id and epoch of a producer that recovers from an
+    error (KIP-360), None for a new producer.
+    """
 
     token: int
     timeout_ms: int
@@ -32,9 +33,9 @@ class Init(NamedTuple):
 class Add(NamedTuple):
     """AddPartitionsToTxn or AddOffsetsToTxn.
 
-    ``version`` is the version of the transaction's protocol. ``verify_only``: answer whether the
-    participants belong to the transaction, and change nothing. ``connection`` is the number of the
-    client's connection, None for a request of a broker, which is never parked.
+    ``version`` is the transaction version. ``verify_only``: answer whether the participants belong
+    to the transaction, and change nothing. ``connection`` is the number of the client's connection,
+    None for a request of a broker, which is never parked.
     """
 
     token: int
@@ -59,13 +60,15 @@ class End(NamedTuple):
 
 
 class Persisted(NamedTuple):
-    """The record of ``effects.Persist`` with this number is committed."""
+    """The record of the ``effects.Persist`` with this number is committed."""
 
     number: int
 
 
 class RecordRefused(NamedTuple):
-    """The record of this number is certainly not in the log."""
+    """The log refused the record of the ``effects.Persist`` with this number; it is certainly not
+    in the log.
+    """
 
     number: int
     error: LogbusError
@@ -91,17 +94,21 @@ class ParticipantDone(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """The shell has answered this request itself; a parked one must not be carried out later."""
+    """The shell has answered this request itself; if it is parked, it must not be carried out
+    later.
+    """
 
     token: int
 
 
 class TransactionTick(NamedTuple):
-    """Time has passed; due when ``Transaction.deadline_ms`` is reached."""
+    """A timer event, due when ``Transaction.deadline_ms`` is reached."""
 
 
 class Expire(NamedTuple):
-    """Delete the id if its last change was before this wall time and no transaction is open."""
+    """Delete the transactional id if its last change was before this wall time and no transaction
+    is open.
+    """
 
     before_ms: int
 

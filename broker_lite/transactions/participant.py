@@ -1,10 +1,11 @@
-"""The producers whose transactions may write here: to one led replica, or to one claimed group.
+"""The producers whose transactions may write to one led replica or to one claimed group.
 
 The participant asks the transaction coordinator about a producer before its first write in a
-transaction (KIP-890). A *token* guards the answer: a marker, a higher epoch or lost leadership
-voids it, so that a late answer never admits a write to the next transaction (ABA). The shell makes
-one ``Participant`` for each leader epoch of a replica, or claim of a group. It tests a write, and
-ends a producer, when the append or the marker enters the same queue. Pure; loop thread.
+transaction (KIP-890). Each question has a *token*. A marker, a higher epoch or lost leadership
+makes the token invalid, so that a late answer never admits a write to the next transaction (the ABA
+problem). The shell creates one ``Participant`` for each leader epoch of a replica, or for each
+claim of a group. Writes and markers enter one queue. The shell checks a write, or ends a producer's
+transaction, when it enters that queue. Pure; runs on the event-loop thread.
 
 | state of a producer and epoch | event | next state |
 |---|---|---|
@@ -22,11 +23,11 @@ from typing import NamedTuple
 from broker_lite.errors import InvalidProducerEpochError
 
 NO_NUMBER = -1
-"""The transaction number of a sender that does not know one."""
+"""The transaction number of a sender that sends none."""
 
 
 class Verification(NamedTuple):
-    """A question to the coordinator. ``is_new`` is false if an earlier write already asked."""
+    """A question to the coordinator. ``is_new`` is False if an earlier write already sent it."""
 
     producer_id: int
     epoch: int
@@ -39,7 +40,7 @@ class _Producer:
     epoch: int
     token: int
     number: int | None = None
-    """Number of the verified transaction; None while the coordinator is asked."""
+    """Number of the verified transaction; None while the verification is in flight."""
 
 
 class Participant:
@@ -56,9 +57,9 @@ class Participant:
     def admit(self, producer_id: int, epoch: int) -> Verification | None:
         """Return None if the producer is verified, so that its write continues.
 
-        Otherwise the write waits for the verification that is returned; send it to the coordinator
-        if it is new. Raise InvalidProducerEpochError if the producer has written with a higher
-        epoch.
+        Otherwise return the verification for which the write must wait. If it is new, the caller
+        sends it to the coordinator. Raise InvalidProducerEpochError if the producer has written
+        with a higher epoch.
         """
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
@@ -75,21 +76,22 @@ class Participant:
         return Verification(producer_id, epoch, known.token, is_new=False)
 
     def verify(self, asked: Verification, number: int = NO_NUMBER) -> bool:
-        """Apply the coordinator's yes. Return whether the token still holds, so that the write may
-        continue. ``number`` is the transaction's."""
+        """Apply the coordinator's confirmation. Return whether the token is still valid, so that
+        the write may continue. ``number`` is the number of the transaction.
+        """
         known = self._holder(asked)
         if known is not None:
             known.number = number
         return known is not None
 
     def refuse(self, asked: Verification) -> None:
-        """Apply any other answer, or none in time. The next write asks again."""
+        """Apply a refusal, or a missing answer. The next write starts a new verification."""
         known = self._holder(asked)
         if known is not None and known.number is None:
             del self._producers[asked.producer_id]
 
     def holds(self, asked: Verification) -> bool:
-        """Return whether a write that waited for this verification may enter the queue now."""
+        """Return whether a write that waited for this verification may now enter the queue."""
         known = self._holder(asked)
         return known is not None and known.number is not None
 
@@ -99,10 +101,11 @@ class Participant:
         return NO_NUMBER if known is None or known.number is None else known.number
 
     def end(self, producer_id: int, epoch: int, number: int = NO_NUMBER) -> bool:
-        """Apply a marker, or the end of a group's part, that enters the queue.
+        """End a producer's transaction, when its marker, or the end of its offsets in a group,
+        enters the queue.
 
-        Return False if it belongs to an earlier transaction than the verified one: answer it with
-        success, and write nothing.
+        Return False if the marker belongs to an earlier transaction than the verified one. The
+        caller then answers with success and writes nothing.
         """
         known = self._producers.get(producer_id)
         if known is None or epoch < known.epoch:
@@ -113,7 +116,9 @@ class Participant:
         return True
 
     def clear(self) -> None:
-        """Void all tokens: this broker no longer leads the replica, or lost the claim."""
+        """Make all tokens invalid, because this broker no longer leads the replica or lost the
+        claim.
+        """
         self._producers.clear()
 
     def _holder(self, asked: Verification) -> _Producer | None:

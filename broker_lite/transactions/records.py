@@ -1,8 +1,8 @@
 """Records of the topic ``__transaction_state``: keys and values as bytes.
 
-A key begins with one byte that names its kind, so that sinks can keep records in the same
-partition. A value begins with its version and with the wall time of its last change, which a reader
-may take without decoding the rest. Tagged fields at the end leave room for later versions.
+A key begins with one byte that names its kind, so that transactional ids and sinks can have records
+in the same partition. A value begins with its version and the wall time of its last change, which a
+reader can decode without the rest. Tagged fields at the end leave room for later versions.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from broker_lite.wire.primitives import Reader, Writer
 
 NO_PRODUCER_EPOCH = -1
 FLAG_OPEN = 1
-"""Flag of a record whose transaction has not ended; a new coordinator decodes it at once."""
+"""Flag of a record whose transaction has not ended; a new coordinator decodes such records when it
+loads the partition.
+"""
 
 _TRANSACTION = 0
-"""Kind of a key; a sink's head and slots will be 1 and 2."""
+"""Kind of a transactional id's key. The kinds of a sink's head and slots are 1 and 2."""
 _VERSION = 0
 _HEAD = struct.Struct(">hq")
 _FIELDS = struct.Struct(">qhhqqqibbq")
-"""Producer id, epoch, last epoch, previous id, next id, number, timeout, state, transaction
-version, start."""
+"""Layout of a record: producer id, epoch, last epoch, previous id, next id, number, timeout, state,
+transaction version, start.
+"""
 
 
 class TransactionState(IntEnum):
@@ -52,10 +55,11 @@ class TransactionState(IntEnum):
 class TransactionRecord:
     """The state of one transactional id.
 
-    ``previous_id`` and ``last_epoch`` are the pair before the last bump, -1 after a producer took
-    the id over; ``previous_id`` is set only if the id changed. ``next_id`` follows ``producer_id``
-    when the transaction completes, because the epochs are exhausted. ``number`` counts the
-    transactions of the id. ``start_ms`` and ``changed_ms`` are wall times.
+    ``previous_id`` and ``last_epoch`` are the producer id and epoch before the epoch was last
+    raised, -1 after a new producer took the transactional id over; ``previous_id`` is set only if
+    the producer id changed. ``next_id`` is the producer id after the transaction, if the epochs of
+    ``producer_id`` are exhausted. ``number`` counts the transactions of the id. ``start_ms`` and
+    ``changed_ms`` are wall times.
     """
 
     producer_id: int
@@ -67,7 +71,7 @@ class TransactionRecord:
     next_id: int = NO_PRODUCER
     number: int = 0
     version: int = 2
-    """Version of the transaction's protocol: 2 bumps the epoch at its end (KIP-890)."""
+    """Transaction version: with 2, the end of a transaction raises the epoch (KIP-890)."""
     partitions: frozenset[PartitionKey] = frozenset()
     groups: frozenset[str] = frozenset()
     start_ms: int = NO_TIMESTAMP
@@ -75,7 +79,7 @@ class TransactionRecord:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has begun and its markers are not all written."""
+        """Whether the transaction has begun and at least one of its markers is not written."""
         return self.state in OPEN_STATES
 
 
@@ -127,7 +131,7 @@ def encode_transaction(record: TransactionRecord) -> bytes:
 
 
 def decode_transaction(value: bytes) -> TransactionRecord:
-    """Return the record of a value. Raises ProtocolError for bytes that no version wrote."""
+    """Return the record of a value. Raises ProtocolError for bytes that are not a record."""
     reader = Reader(value)
     version, changed_ms = reader.unpack(_HEAD)
     if version != _VERSION:
@@ -181,6 +185,6 @@ def put_partitions(writer: Writer, partitions: frozenset[PartitionKey]) -> None:
 
 
 def take_partitions(reader: Reader) -> frozenset[PartitionKey]:
-    """Read what ``put_partitions`` wrote."""
+    """Read partitions written by ``put_partitions``."""
     topics = reader.array(lambda it: (it.uuid(), it.array(Reader.i32)))
     return frozenset(PartitionKey(topic_id, row) for topic_id, rows in topics for row in rows)

@@ -1,7 +1,7 @@
 """The inputs and outputs of ``sinks.SinkPartition.step``.
 
-A token names one request and is never reused. Each gets exactly one ``SinkReply``, at once or
-later, unless ``AbandonSinkRequest`` withdraws it.
+A token identifies one request and is never reused. Each request gets exactly one ``SinkReply``, at
+once or later, unless ``AbandonSinkRequest`` withdraws it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from broker_lite.transactions.sink_records import ProducerPair, SinkHead, SinkSl
 
 
 class JoinBatch(NamedTuple):
-    """A task attempt begins to write. ``task`` and ``attempt`` are Spark's numbers; ``partitions``
-    are those that it may write to, if few."""
+    """A task attempt starts to write. ``task`` and ``attempt`` are Spark's numbers. ``partitions``
+    are the partitions to which it may write, if they are few.
+    """
 
     token: int
     sink: str
@@ -45,8 +46,9 @@ class KeepBatch(NamedTuple):
 
 
 class EndBatch(NamedTuple):
-    """The driver ends a batch. ``winners`` are the attempts to commit; ``rows`` is their number of
-    rows. An abort with ``winners`` ends only these attempts: a failed task sends it."""
+    """The driver ends a batch. ``winners`` are the attempts to commit; ``rows`` is their total
+    number of rows. An abort with ``winners`` ends only these attempts; a failed task sends it.
+    """
 
     token: int
     sink: str
@@ -58,7 +60,7 @@ class EndBatch(NamedTuple):
 
 
 class AddToSlot(NamedTuple):
-    """A broker asks whether an attempt may write to these partitions, and adds them."""
+    """A partition leader verifies that an attempt may write to these partitions, and adds them."""
 
     token: int
     sink: str
@@ -76,21 +78,24 @@ class SlotMarked(NamedTuple):
 
 
 class AbandonSinkRequest(NamedTuple):
-    """The shell has answered this request itself; a parked one must not be carried out later."""
+    """The shell has answered this request itself; if it is parked, it must not be carried out
+    later.
+    """
 
     token: int
 
 
 class ExpireSinks(NamedTuple):
     """Delete heads that were last used before this day (days since 1970 by the wall clock), and
-    those of single writes that were last used before this monotonic time."""
+    heads of one-time writes that were last used before this monotonic time.
+    """
 
     before_day: int
     before_ms: int
 
 
 class SinksLoaded(NamedTuple):
-    """The coordinator has loaded the records; timeouts begin anew."""
+    """The coordinator has loaded the records; timeouts restart."""
 
 
 SinkRequest = JoinBatch | KeepBatch | EndBatch | AddToSlot
@@ -126,7 +131,7 @@ class PersistSlot(NamedTuple):
 
 
 class SlotMarkers(NamedTuple):
-    """The markers of one attempt; ``epoch`` is the bumped one."""
+    """The markers of one attempt; ``epoch`` is the raised epoch."""
 
     producer_id: int
     epoch: int
@@ -135,7 +140,7 @@ class SlotMarkers(NamedTuple):
 
 
 class SendSinkMarkers(NamedTuple):
-    """Write these markers, however long it takes. Report each row with SlotMarked."""
+    """Write these markers, and retry without a time limit. Report each row with SlotMarked."""
 
     sink: str
     rows: tuple[SlotMarkers, ...]
@@ -146,8 +151,9 @@ class FetchSlotId(NamedTuple):
 
 
 class SinkResult(NamedTuple):
-    """The answer to a request. To a JoinBatch: the pair to write with, or NO_PRODUCER if the batch
-    is committed already."""
+    """The answer to a request. The answer to a JoinBatch has the producer id and epoch to write
+    with, or NO_PRODUCER if the batch is committed already.
+    """
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER

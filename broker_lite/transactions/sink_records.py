@@ -1,8 +1,9 @@
 """Records of Spark sinks in ``__transaction_state``: heads and slots, as keys and values.
 
-A sink's *head* holds its run and its last committed batch; the head that commits a batch is the
-decision. A *slot* is a producer id of the partition's pool, under which one task attempt writes.
-``records`` holds the records of transactional ids, and the rules of all keys and values.
+A sink's *head* holds its run and its last committed batch. Appending a head with a new committed
+batch is the commit decision. A *slot* is a producer id from the partition's pool, with which one
+task attempt writes. ``records`` has the records of transactional ids, and the format rules of all
+keys and values.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ _HEAD_KEY, _SLOT_KEY = 1, 2
 _VERSION = 0
 _VERSION_FIELD = struct.Struct(">h")
 _HEAD = struct.Struct(">qqbqi")
-"""Last committed batch, its rows, state, last batch that ends, day of the last use."""
+"""Layout of a head: last committed batch, its rows, state, last batch that is ending, day of the
+last use.
+"""
 _PAIR = struct.Struct(">qh")
 _SLOT = struct.Struct(">hqqqq")
-"""Epoch, batch, task, attempt, timeout in ms."""
+"""Layout of a slot: epoch, batch, task, attempt, timeout in ms."""
 _SLOT_ID = struct.Struct(">q")
 
 
 class SinkState(IntEnum):
-    """Whether a sink's attempts wait for their markers."""
+    """The state of a sink: OPEN, or its attempts wait for their markers."""
 
     OPEN = 0
     PREPARE_COMMIT = 1
@@ -49,9 +52,9 @@ class ProducerPair(NamedTuple):
 class SinkHead:
     """The state of one sink.
 
-    While ``state`` is not OPEN, attempts of former runs and of batches up to ``ends_batch`` get
-    their markers: commit markers for ``winners``, abort markers for the others. ``day`` is the last
-    use, in days since 1970.
+    While ``state`` is not OPEN, the coordinator writes the markers for attempts of former runs and
+    of batches up to ``ends_batch``: commit markers for ``winners``, abort markers for the others.
+    ``day`` is the last use, in days since 1970.
     """
 
     run: str
@@ -82,7 +85,7 @@ class SinkSlot:
         return self.batch == NO_BATCH
 
     def freed(self) -> SinkSlot:
-        """Return the slot for its next attempt, which writes with the markers' epoch."""
+        """Return the free slot. Its next attempt writes with the epoch of the markers."""
         return SinkSlot(self.epoch + 1)
 
 
@@ -119,7 +122,7 @@ def encode_head(head: SinkHead) -> bytes:
 
 
 def decode_head(value: bytes) -> SinkHead:
-    """Return the head of a value. Raises ProtocolError for bytes that no version wrote."""
+    """Return the head of a value. Raises ProtocolError for bytes that are not a head."""
     reader = _reader(value)
     batch, rows, state, ends_batch, day = reader.unpack(_HEAD)
     run = reader.string()
@@ -144,7 +147,7 @@ def encode_slot(slot: SinkSlot) -> bytes:
 
 
 def decode_slot(value: bytes) -> SinkSlot:
-    """Return the slot of a value. Raises ProtocolError for bytes that no version wrote."""
+    """Return the slot of a value. Raises ProtocolError for bytes that are not a slot."""
     reader = _reader(value)
     epoch, batch, task, attempt, timeout_ms = reader.unpack(_SLOT)
     sink, run = reader.string(), reader.string()

@@ -1,13 +1,15 @@
 """The Spark sinks of one partition of ``__transaction_state``, as a state machine. Pure.
 
-A micro-batch is one group transaction. Each task attempt writes under a slot of the partition's
-pool. The committed head record with the winners is the decision: winners get commit markers, all
-other attempts of the batch abort markers. A repeated batch is recognised by its number, so the
-decision is idempotent. Nothing is answered and no marker is sent before its record is committed.
+The attempts of one micro-batch are committed together. Each task attempt writes with a slot (a
+producer id) of the partition's pool. The committed head record that lists the winners is the
+decision: winners get commit markers, all other attempts of the batch get abort markers. A repeated
+batch is recognised by its number, so the decision is idempotent. Answers and markers are sent only
+after their record is committed.
 
-No request waits for the records that free slots and open a head again. If they are lost, the next
-coordinator sends the markers again. If the log refuses one, it is written again. A slot serves the
-next attempt once its record is committed. ``deadline_ms`` is the time of the next TransactionTick.
+No request waits for the records that free slots or reopen a head. If such a record is lost, the
+next coordinator sends the markers again. If the log refuses it, it is written again. A slot is used
+by the next attempt once its record is committed. ``deadline_ms`` is the time of the next
+TransactionTick.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
 ANSWER_MS = 1_000
 """Maximum ms for which the answer to a decision waits for the markers."""
 RETRY_MS = 1_000
-"""Interval in ms after which a refused record is written again that no request waits for."""
+"""Milliseconds after which a refused record is written again, if no request waits for it."""
 ATTEMPTS_MAX = 10_000
 """Maximum open attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
@@ -56,7 +58,9 @@ _DAY_MS = 86_400_000
 
 @dataclass(slots=True)
 class _Sink:
-    """One sink. ``head`` is committed; ``writing`` is the number of a head record under way."""
+    """One sink. ``head`` is the committed head; ``writing`` is the number of the head record in
+    flight.
+    """
 
     head: SinkHead | None = None
     writing: int | None = None
@@ -66,15 +70,19 @@ class _Sink:
     unmarked: set[int] = field(default_factory=set)
     """Slots whose markers are being sent."""
     freeing: set[int] = field(default_factory=set)
-    """Slots whose markers are done, and that the log does not hold as free. The head opens in the
-    log after they are: until then another coordinator must end these attempts as decided."""
+    """Slots whose markers are written, but whose free state is not in the log yet. The reopened
+    head is written after them, because until then another coordinator must end these attempts as
+    decided.
+    """
     refused: set[int] = field(default_factory=set)
-    """Those of ``freeing`` whose record the log refused."""
+    """The slots of ``freeing`` whose record the log refused."""
     is_open_refused: bool = False
-    """Whether the log refused the head that opens the sink again."""
+    """Whether the log refused the head that reopens the sink."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Tokens of ends that wait for the markers, with the time of their answer."""
+    """Tokens of EndBatch requests that wait for the markers, with the latest time of their
+    answer.
+    """
     timeout_ms: int = 0
     active_ms: int = 0
 
@@ -92,16 +100,16 @@ class SinkPartition:
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head) for name, head in heads.items()}
         self._slots = dict(slots)
-        """As appended; ``_opening`` names those whose first record is under way."""
+        """Slots as last appended. ``_opening`` has the slots whose first record is in flight."""
         self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
         self._added = {number: slot.partitions for number, slot in slots.items()}
-        """Partitions of each slot in its committed record: only those may be written to."""
+        """The partitions in each slot's committed record; the attempt may write only to these."""
         self._opened: dict[int, Now] = {}
-        """When the attempt of each open slot joined, or was loaded."""
+        """The time at which the attempt of each open slot joined, or was loaded."""
         self._opening: dict[int, list[int]] = {}
         """Tokens of the joins that wait for a slot's record, by producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
-        """What follows the outcome of a record, by its number."""
+        """The continuation of each record in flight, called with its outcome, by number."""
         self._without_slot: list[ev.JoinBatch] = []
         self._ids_fetched = 0
         self._numbers = 0
@@ -152,7 +160,9 @@ class SinkPartition:
 
     @property
     def deadline_ms(self) -> int:
-        """Monotonic time of the next time-out or late answer."""
+        """Monotonic time of the next timeout, or of the next answer that stops waiting for
+        markers.
+        """
         times = [NEVER]
         for sink in self._sinks.values():
             times += [at for _, at in sink.waiting]
@@ -161,6 +171,10 @@ class SinkPartition:
             if sink.attempts and not sink.is_busy:
                 times.append(sink.active_ms + sink.timeout_ms)
         return min(times)
+
+    def __contains__(self, sink: str) -> bool:
+        """Return whether a sink exists, or its first head is in flight."""
+        return sink in self._sinks
 
     def head(self, sink: str) -> SinkHead | None:
         """Return a sink's committed head; None for an unknown sink."""
@@ -172,15 +186,17 @@ class SinkPartition:
         return {name: sink.head for name, sink in self._sinks.items() if sink.head is not None}
 
     def open_slots(self) -> dict[int, SinkSlot]:
-        """Return the slots of all attempts that have no outcome yet."""
+        """Return the slots of all attempts that are not committed or aborted yet."""
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}
 
     def opened(self) -> dict[int, Now]:
-        """Return when the attempt of each open slot joined, or was loaded, by producer id."""
+        """Return, by producer id, the time at which the attempt of each open slot joined or was
+        loaded.
+        """
         return dict(self._opened)
 
     def attempts(self, sink: str) -> dict[int, SinkSlot]:
-        """Return the slots of a sink's attempts that have no outcome yet."""
+        """Return the slots of a sink's attempts that are not committed or aborted yet."""
         found = self._sinks.get(sink)
         return {row: self._slots[row] for row in found.attempts} if found is not None else {}
 
@@ -247,7 +263,7 @@ class SinkPartition:
         self._open_slot(sink, event)
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
-        """Give a free slot to the attempt; without one, reserve a producer id first."""
+        """Assign a free slot to the attempt; if none is free, reserve a producer id first."""
         if not self._free:
             self._without_slot.append(event)
             if self._ids_fetched < len(self._without_slot):
@@ -273,7 +289,7 @@ class SinkPartition:
         def settled(error: LogbusError | None) -> None:
             is_unused = self._slots.get(producer_id) is slot and producer_id not in sink.unmarked
             if error is not None and is_unused:
-                # The record is not in the log, so no attempt writes under the slot.
+                # The record is not in the log, so no attempt writes with the slot.
                 sink.attempts.discard(producer_id)
                 self._opened.pop(producer_id, None)
                 self._slots[producer_id] = free
@@ -336,7 +352,7 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
-        """End the attempts up to a batch, or some attempts. A decision is never undone."""
+        """Abort all attempts up to a batch, or some attempts. A commit decision is never undone."""
         if event.winners:
             self._abort_attempts(sink, event)
             return
@@ -351,8 +367,9 @@ class SinkPartition:
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
         """Abort attempts that have failed, before their batch ends.
 
-        No record precedes the markers: a failed attempt has no message for Spark's driver, so no
-        decision names it. A next coordinator aborts the attempt with its batch.
+        No record is written before the markers: a failed attempt sends no commit message to Spark's
+        driver, so no decision includes it. If the coordinator changes, the next coordinator aborts
+        the attempt with its batch.
         """
         if sink.is_busy:
             self._park(sink, event)
@@ -369,7 +386,7 @@ class SinkPartition:
             self._reply(event, ev.SinkResult())
 
     def _is_attempt(self, event: ev.EndBatch, pair: ProducerPair) -> bool:
-        """Return whether a pair is an open attempt of the event's batch."""
+        """Return whether a producer id and epoch belong to an open attempt of the event's batch."""
         slot = self._slots.get(pair.producer_id)
         return (
             slot is not None
@@ -380,7 +397,9 @@ class SinkPartition:
         )
 
     def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
-        """Return the task of an open attempt of the batch."""
+        """Return the task of an attempt to commit. Raise an error unless the attempt is open and of
+        this batch.
+        """
         if not self._is_attempt(event, winner):
             raise ProducerFencedError(
                 f"batch {event.batch} of sink {event.sink!r}: the attempt with producer id "
@@ -407,7 +426,7 @@ class SinkPartition:
                 f"sink {event.sink!r}; the batch was decided or another attempt took over"
             )
         if sink.writing is not None:
-            # A decision is under way; its outcome tells whether the attempt is still open.
+            # A decision is in flight; its outcome determines whether the attempt is still open.
             raise ConcurrentTransactionsError(f"sink {event.sink!r} is ending a batch; retry")
         missing = event.partitions - self._added[event.producer_id]
         if missing and event.verify_only:
@@ -427,7 +446,9 @@ class SinkPartition:
         self._write_slot(event.producer_id, grown, settled)
 
     def _current(self, event: ev.KeepBatch | ev.EndBatch) -> tuple[_Sink, SinkHead]:
-        """Return the sink if the request is of its current run."""
+        """Return the sink and its head. Raise an error unless the request is from the sink's
+        current run.
+        """
         sink = self._sinks.get(event.sink)
         if sink is None or sink.head is None or sink.head.run != event.run:
             raise _fenced(event)
@@ -453,7 +474,8 @@ class SinkPartition:
     ) -> None:
         """Append a head that awaits its outcome. The request continues after it."""
         sink = self._sinks[name]
-        # An attempt that is not free in the log would be ended by this head once more.
+        # The log refused the record that frees a slot, so its attempt still appears open there.
+        # Write that record first; otherwise this head would end the attempt again.
         self._write_refused(name, sink)
         number = self._next_number()
         sink.writing = number
@@ -502,7 +524,7 @@ class SinkPartition:
     # Markers.
 
     def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
-        """Send the markers of a committed decision; attempts that wrote nothing need none."""
+        """Send the markers of a committed decision; attempts that wrote nothing need no markers."""
         rows = []
         for producer_id in sorted(sink.attempts):
             slot = self._slots[producer_id]
@@ -515,7 +537,7 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send these markers; the sink is complete after the last one."""
+        """Send these markers. The sink is reopened after the last marker."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
         if sent:
@@ -549,7 +571,7 @@ class SinkPartition:
         self._write_free_slot(name, sink, producer_id)
 
     def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
-        """Append a free slot, or its deletion after the last epoch."""
+        """Append the record of a free slot, or delete the slot if its epochs are exhausted."""
         slot: SinkSlot | None = self._slots[producer_id]
         if slot is not None and slot.epoch > EPOCH_LAST:
             slot = None
@@ -571,7 +593,7 @@ class SinkPartition:
         self._effects.append(ev.PersistSlot(number, producer_id, slot))
 
     def _write_refused(self, name: str, sink: _Sink) -> None:
-        """Append again what the log refused and no request waits for."""
+        """Append the refused records again for which no request waits."""
         refused, sink.refused = sink.refused, set()
         for producer_id in sorted(refused):
             self._write_free_slot(name, sink, producer_id)
@@ -580,7 +602,7 @@ class SinkPartition:
             self._write_open_head(name, sink)
 
     def _complete(self, name: str, sink: _Sink) -> None:
-        """Open the head again after the last marker, without waiting for the record."""
+        """Reopen the head after the last marker, without waiting for the record."""
         head = sink.head
         assert head is not None
         sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())
@@ -612,7 +634,7 @@ class SinkPartition:
         else:
             sink.waiting.append((event.token, self._now.monotonic_ms + ANSWER_MS))
 
-    # Load, time, loss.
+    # Loading, time and loss of the partition.
 
     def _load(self) -> None:
         self._opened = dict.fromkeys(self.open_slots(), self._now)

@@ -1,12 +1,13 @@
-"""One transactional id, as its coordinator sees it: ``step(now, event) -> effects``. Pure.
+"""The state machine of one transactional id in its coordinator: ``step(now, event) -> effects``.
+Pure.
 
-No reply and no marker leaves before the record that justifies it is committed. The record that
-completes a transaction is the exception: the machine continues without its outcome. A later record
-implies it, and if it is lost, the next coordinator sends the markers again.
+A reply or marker is sent only after the record of its decision is committed. The record that
+completes a transaction is an exception: the machine continues without waiting for it. A later
+record implies this record, and if it is lost, the next coordinator sends the markers again.
 
-Checks of a request, in this order: its producer id must be the id's; a record under way parks the
-request; its epoch must be one that the table of states accepts. ``deadline_ms`` is the time
-of the next TransactionTick; an earlier tick does nothing.
+A request is checked in this order. Its producer id must be that of the transactional id. If a
+record is in flight, the request is parked. Its epoch must be accepted in the present state.
+``deadline_ms`` is the time of the next TransactionTick; an earlier tick does nothing.
 """
 
 from __future__ import annotations
@@ -35,14 +36,19 @@ from broker_lite.transactions.records import (
 
 NEVER = 1 << 62
 EPOCH_LAST = 32_766
-"""Highest epoch that a producer receives. Markers that fence it carry 32,767; then a new producer
-id begins at epoch 0."""
+"""Highest epoch that a producer receives. Markers that fence this epoch carry 32,767; the next
+producer gets a new producer id with epoch 0.
+"""
 RETRY_MS = 1_000
-"""Interval in ms after which a time-out is tried again whose record was refused."""
+"""Milliseconds after which a timed-out transaction is aborted again, if the log refused the record
+of the abort.
+"""
 PARKED_MAX = 100
 """Maximum number of parked requests of one id."""
 PARTICIPANT_BYTES_MAX = 512 << 10
-"""Maximum bytes of a transaction's participants, so that its record fits into one batch."""
+"""Maximum bytes of a transaction's participants (partitions and groups), so that its record fits
+into one batch.
+"""
 _PARTITION_BYTES = 20
 
 _PREPARED = {
@@ -54,7 +60,7 @@ Request = ev.Init | ev.Add | ev.End
 
 
 class Now(NamedTuple):
-    """The monotonic time, which decides, and the wall time, which records show."""
+    """The monotonic time, used for decisions, and the wall time, stored in records."""
 
     monotonic_ms: int
     wall_ms: int
@@ -62,8 +68,9 @@ class Now(NamedTuple):
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A record under way, and the request that it answers. ``is_fence``: an Init aborts the
-    transaction of another producer with it."""
+    """A record in flight, and the request that waits for it. ``is_fence``: the record is the abort
+    of another producer's transaction, caused by an Init.
+    """
 
     number: int
     record: TransactionRecord | None
@@ -72,8 +79,9 @@ class _UnderWay:
 
 
 class Transaction:
-    """The state machine of one transactional id. ``record`` is the last committed one, None for an
-    unknown id."""
+    """The state machine of one transactional id. ``record`` is the last committed record, None for
+    an unknown id.
+    """
 
     def __init__(
         self, name: str, record: TransactionRecord | None = None, *, timeout_max_ms: int = 900_000
@@ -87,13 +95,14 @@ class Transaction:
         self._numbers = 0
         self._parked: list[Request] = []
         self._remaining: set[ev.Participating] = set()
-        """Participants without their marker."""
+        """Participants whose marker is not written yet."""
         self._begun_ms = 0
-        """Monotonic time at which the transaction began, or was loaded."""
+        """Monotonic time in ms at which the transaction began, or was loaded."""
         self._retry_ms = 0
         self._end_number = 0
-        """Number of the Persist whose record ends the last transaction; 0 once the log holds that
-        record, or a later one."""
+        """Number of the Persist effect whose record completes the last transaction; 0 once the log
+        has this record or a later one.
+        """
         self._is_end_refused = False
         self._connection: int | None = None
         """Connection on which the transaction began; None if it began before the load."""
@@ -145,7 +154,9 @@ class Transaction:
 
     @property
     def deadline_ms(self) -> int:
-        """Monotonic time at which the open transaction times out, or its end is written again."""
+        """Monotonic time at which the open transaction times out, or the write of its end is
+        retried.
+        """
         record = self.record
         if self._is_end_refused and not self._is_busy:
             return self._retry_ms
@@ -162,7 +173,7 @@ class Transaction:
 
     @property
     def unfinished(self) -> frozenset[ev.Participating]:
-        """The participants that have not reported their marker."""
+        """The participants whose marker is not written yet."""
         return frozenset(self._remaining)
 
     @property
@@ -172,7 +183,9 @@ class Transaction:
     # Requests.
 
     def _handle(self, event: Request) -> None:
-        """Check the producer id, park the request behind a record under way, or carry it out."""
+        """Check the producer id. If a record is in flight, park the request; otherwise carry it
+        out.
+        """
         try:
             if isinstance(event, ev.Init):
                 self._check_timeout(event.timeout_ms)
@@ -190,8 +203,9 @@ class Transaction:
             self._fail(event, error)
 
     def _is_settled(self, event: Request) -> bool:
-        """Return whether an Add names only participants that the open transaction has, while a
-        record adds others to it: that record changes nothing about them."""
+        """Return whether an Add can be answered while a record is in flight: the open transaction
+        already has all its participants, and the record only adds others.
+        """
         record, pending = self.record, self._pending
         return (
             isinstance(event, ev.Add)
@@ -216,7 +230,7 @@ class Transaction:
         record = self.record
         if record is None:
             raise InvalidProducerIdMappingError(
-                f"transactional id {self.name!r} is unknown here: it expired, or no producer began "
+                f"transactional id {self.name!r} is unknown: it expired, or no producer began "
                 "it; create a new producer"
             )
         known = record.producer_id, record.next_id, record.previous_id
@@ -227,7 +241,9 @@ class Transaction:
             )
 
     def _pairs(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the producer's current pair of id and epoch, and the one before the last bump."""
+        """Return the producer's current id and epoch, and the id and epoch before the last
+        raise.
+        """
         record = self.record
         assert record is not None
         if record.next_id != NO_PRODUCER:
@@ -257,7 +273,8 @@ class Transaction:
     def _init(self, event: ev.Init) -> None:
         record = self.record
         if record is None:
-            # A producer whose id expired continues with a new pair, as in Kafka.
+            # A producer whose transactional id expired gets a new producer id and epoch, as in
+            # Kafka.
             producer_id = self._take_id(event)
             if producer_id is not None:
                 fresh = TransactionRecord(producer_id, 0, event.timeout_ms)
@@ -355,19 +372,20 @@ class Transaction:
             raise self._fenced(*pair)
 
     def _end_bumping_epoch(self, event: ev.End) -> None:
-        """End the transaction, and bump the epoch with the same record (transaction version 2)."""
+        """End the transaction, and raise the epoch in the same record (transaction version 2)."""
         record = self.record
         assert record is not None
         if record.state in _PREPARED:
             self._park(event)
         elif record.state is TransactionState.ONGOING or not event.is_commit:
-            # Without a transaction too: an aborting producer may not know whether it began one.
+            # Abort even if no transaction is open, because an aborting producer may not know
+            # whether it began one.
             self._prepare(_kind(event.is_commit), event)
         else:
             raise self._invalid("commit")
 
     def _repeat_end(self, event: ev.End) -> None:
-        """Answer an End whose epoch is the one before the last bump."""
+        """Answer a repeated End, whose epoch is the epoch before the last raise."""
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)
@@ -388,8 +406,9 @@ class Transaction:
     def _end_keeping_epoch(self, event: ev.End) -> None:
         """End the transaction of a client that keeps its epoch (transaction version 1).
 
-        A request and its repetition look alike. A delayed End must not reach the next transaction,
-        so one from an older connection than the transaction's first Add is refused.
+        A request and its repetition cannot be distinguished. A delayed End must not end the next
+        transaction, so an End from an older connection than that of the transaction's first Add is
+        refused.
         """
         record = self.record
         assert record is not None
@@ -414,11 +433,11 @@ class Transaction:
         bump: bool = True,
         continues: bool = True,
     ) -> bool:
-        """Persist the decision; return False if that must wait for a producer id.
+        """Persist the decision. Return False if it must wait for a producer id.
 
-        ``continues``: the producer of the present epoch may go on. Time-outs and Inits bump the
-        epoch in both versions of the protocol, so that the aborted record has version 2. An Init
-        is not answered with the decision: it waits until the transaction is complete.
+        ``continues``: the producer of the present epoch may continue. Timeouts and Inits raise the
+        epoch in both transaction versions, so the record of their abort has version 2. An Init is
+        not answered after the decision; it waits until the transaction is complete.
         """
         record = self.record
         assert record is not None
@@ -442,7 +461,9 @@ class Transaction:
         return True
 
     def _take_id(self, cause: Request | None) -> int | None:
-        """Return a reserved producer id; without one, request it and park the cause."""
+        """Return a reserved producer id. If none is reserved, request one, park the cause and
+        return None.
+        """
         taken, self._spare_id = self._spare_id, None
         if taken is None:
             self._is_fetching_id = True
@@ -454,9 +475,10 @@ class Transaction:
     # Parking.
 
     def _park(self, event: Request) -> None:
-        """Hold a client's request until the record under way, or the transaction, is complete.
+        """Park a client's request until the record in flight, or the transaction, is complete.
 
-        The requests of a broker are answered instead: they share one connection in order.
+        A broker's request is refused instead, because a parked request would delay the later
+        requests on its connection.
         """
         is_broker = isinstance(event, ev.Add) and event.connection is None
         if is_broker or len(self._parked) >= PARKED_MAX:
@@ -579,13 +601,14 @@ class Transaction:
         self._persist_end()
 
     def _persist_end(self) -> None:
-        """Write the record that ends the transaction. A request need not wait for it: the record
-        of the next change follows it in the log, or takes its place."""
+        """Write the record that ends the transaction. No request needs to wait for it: the record
+        of the next change follows it in the log, or replaces it.
+        """
         self._numbers += 1
         self._end_number, self._is_end_refused = self._numbers, False
         self._effects.append(fx.Persist(self._numbers, self.record))
 
-    # Load, time, loss.
+    # Loading, time and loss of the partition.
 
     def _load(self) -> None:
         self._begun_ms = self._now.monotonic_ms

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from stored import RWF_DONTCACHE
+from support.stored import RWF_DONTCACHE
 
 from broker_lite.storage import Files, MemFiles, OsFiles, PowerCut
 from broker_lite.storage.files import OsFile
@@ -198,7 +198,7 @@ def test_os_append_without_keep_asks_the_kernel_to_drop_the_pages(
 
     def writing(fd: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:
         asked.append(flags)
-        return write(fd, buffers, offset, 0)  # Kernels before 6.14 refuse the flag.
+        return write(fd, buffers, offset, 0)  # Kernels before 6.14 refuse RWF_DONTCACHE.
 
     monkeypatch.setattr(os, "pwritev", writing)
     file = OsFiles().create(str(tmp_path / "a"))

@@ -24,7 +24,7 @@ from broker_lite.metadata.store import (
     Suspended,
     write_surely,
 )
-from broker_lite.metadata.zookeeper import _MultiRead
+from broker_lite.metadata.zookeeper import ZooKeeperStore, _MultiRead
 
 
 @asynccontextmanager
@@ -74,10 +74,27 @@ async def read_at_once(store: MetadataStore) -> None:
     assert (found[154].data, found[154].version) == (b"2", 1)
 
 
-def test_reads_of_one_turn_of_the_loop_each_have_their_answer(world: World) -> None:
+def test_each_read_of_one_loop_turn_gets_its_answer(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, _):
             await read_at_once(store)
+
+    world.run(body())
+
+
+def test_syncs_of_one_loop_turn_share_a_request(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (writer, _), started(world) as (reader, _):
+            sent: list[str] = []
+            if isinstance(reader, ZooKeeperStore):
+                reader.on_answer = lambda name, _: sent.append(name)
+            for value in (b"1", b"2"):
+                await writer.write([Create("/a", value) if value == b"1" else Set("/a", value)])
+                await asyncio.gather(*(reader.sync("/a") for _ in range(20)))
+                found = await reader.get("/a")
+                assert found is not None and found.data == value
+            if isinstance(reader, ZooKeeperStore):
+                assert sent.count("sync") == 2
 
     world.run(body())
 
@@ -102,7 +119,7 @@ def test_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
 
 
 def test_write_beyond_the_size_limit_is_refused_without_sending_it(world: World) -> None:
-    """ZooKeeper would close the connection, and again after each retry."""
+    """ZooKeeper would close the connection after each attempt."""
 
     async def body() -> None:
         async with started(world) as (store, events):

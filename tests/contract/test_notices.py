@@ -46,7 +46,8 @@ def test_brokers_apply_states_from_notices_without_reading_them(world: World) ->
         suspect(cluster, dead)
         for partition in range(PARTITIONS):
             await left(others, dead, partition)
-        # A leader's write is announced too, and the announced version is valid for the next write.
+        # The notice of a leader's write has its version too, and the next write may use this
+        # version.
         leader = broker_of(cluster, view_of(others[0]).state.leader)
         state = await write(leader, tuple(isr_of(leader)))
         assert state is not None
@@ -147,7 +148,7 @@ def test_reconnected_broker_reads_only_the_notices_that_it_missed(world: World) 
         await until(lambda: away.registry.connected)
         await create(chief, "u")
         await until(lambda: "u" in away.registry.snapshot.topics)
-        # One read, for the partition of the new topic.
+        # The only read is that of the new topic's partition.
         assert (reads["state"], reads["t"]) == (1, 0)
         assert dict(away.registry.snapshot.topics) == await loader.load_topics(away.store)
 

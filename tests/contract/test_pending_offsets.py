@@ -15,7 +15,7 @@ from broker_lite.errors import (
     NotCoordinatorError,
     TransactionAbortableError,
 )
-from broker_lite.metadata import pending_offsets, znodes
+from broker_lite.metadata import group_offsets, pending_offsets, znodes
 from broker_lite.metadata.pending_offsets import WRITE_BYTES_MAX
 from broker_lite.metadata.store import Delete
 from broker_lite.metadata.znodes import PendingOffsets, TransactionKey
@@ -106,7 +106,7 @@ def test_end_of_one_transaction_leaves_the_parts_of_another(world: World) -> Non
 
 
 def test_repeated_end_does_not_set_offsets_back(world: World) -> None:
-    """The next owner commits between the two ends."""
+    """The next owner of the partition commits between the two ends."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -132,7 +132,7 @@ def test_simultaneous_ends_apply_a_part_once(world: World) -> None:
     run(world, body)
 
 
-def test_offset_written_after_the_part_stays(world: World) -> None:
+def test_offset_written_after_the_pending_part_is_kept(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -145,7 +145,7 @@ def test_offset_written_after_the_part_stays(world: World) -> None:
     run(world, body)
 
 
-def test_commit_in_the_same_write_as_the_end_stays(world: World) -> None:
+def test_commit_in_the_same_write_as_the_end_is_kept(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -153,27 +153,40 @@ def test_commit_in_the_same_write_as_the_end_stays(world: World) -> None:
         writes: list[list[type]] = []
         write = broker.store.write
 
+        held, released = asyncio.Event(), asyncio.Event()
+
         async def seen(operations: Any) -> Any:
+            held.set()
+            await released.wait()
             kinds = [type(row) for row in operations]
             if Delete in kinds:
                 writes.append(kinds)
             return await write(operations)
 
-        broker.store.write = seen  # type: ignore[method-assign]
-        rows = await broker.registry.groups.pending("g")
-        claim = await broker.registry.groups.claim("g")
         groups = broker.registry.groups
-        await asyncio.gather(
-            groups._end_parts(claim, rows, is_commit=True),
-            broker.registry.groups.commit("g", {T0: CommittedOffset(3)}, claim),
-        )
+        rows = await groups.pending("g")
+        claim, other = await groups.claim("g"), await groups.claim("other")
+        broker.store.write = seen  # type: ignore[method-assign]
+        # While this write is held, the end and the commit queue up behind it.
+        before = asyncio.create_task(groups.commit("other", {T0: CommittedOffset(1)}, other))
+        await held.wait()
+        end = asyncio.create_task(groups._end_parts(claim, rows, is_commit=True))
+        commit = asyncio.create_task(groups.commit("g", {T0: CommittedOffset(3)}, claim))
+
+        def both_wait() -> bool:
+            waiting = groups._writer._waiting.get(claim)
+            return waiting is not None and bool(waiting.parts and waiting.offsets)
+
+        await until(both_wait)
+        released.set()
+        await asyncio.gather(before, end, commit)
         assert len(writes) == 1 and len(writes[0]) == 5, "the end and the commit took two writes"
         assert await committed(broker) == {T0: 3, T1: 5}
 
     run(world, body)
 
 
-def test_of_two_transactions_the_later_part_wins_in_either_order_of_ends(world: World) -> None:
+def test_later_transaction_wins_whichever_ends_first(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -188,7 +201,7 @@ def test_of_two_transactions_the_later_part_wins_in_either_order_of_ends(world: 
     run(world, body)
 
 
-def test_parts_of_a_former_coordinator_are_ended_by_the_next(world: World) -> None:
+def test_next_coordinator_ends_the_pending_offsets_of_the_former_one(world: World) -> None:
     """A coordinator is killed between TxnOffsetCommit and EndGroupOffsets."""
 
     async def body(cluster: Cluster) -> None:
@@ -234,8 +247,31 @@ def test_former_coordinator_adds_no_part(world: World) -> None:
     run(world, body)
 
 
+def test_end_reads_the_group_again_after_a_sync(world: World) -> None:
+    """The ZooKeeper server of the next coordinator lags behind the group's creation."""
+
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await topic(cluster)
+        await add(one, {T0: 5})
+        get, sync, is_behind = two.store.get, two.store.sync, [True]
+
+        async def lagging(path: str, *, watch: bool = False) -> Any:
+            return None if is_behind and path.startswith("/consumers/g") else await get(path)
+
+        async def caught_up(path: str) -> None:
+            await sync(path)
+            is_behind.clear()
+
+        two.store.get, two.store.sync = lagging, caught_up  # type: ignore[method-assign]
+        await end(two)
+        assert await parts(one) == [] and await committed(one) == {T0: 5}
+
+    run(world, body)
+
+
 def test_part_added_just_before_the_end_is_ended(world: World) -> None:
-    """The client gave up waiting for TxnOffsetCommit, and its transaction is aborted."""
+    """The client stops waiting for TxnOffsetCommit, and its transaction is aborted."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -247,6 +283,35 @@ def test_part_added_just_before_the_end_is_ended(world: World) -> None:
         await end(broker, is_commit=False)
         await adding
         assert await parts(broker) == [] and await committed(broker) == {T0: 1}
+
+    run(world, body)
+
+
+def test_end_waits_for_a_part_that_zookeeper_has_not_confirmed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the part would stay pending after its transaction, and its partitions unstable."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await topic(cluster)
+        await broker.registry.groups.commit("g", {T0: CommittedOffset(1)})
+        write, goes_on = broker.store.write, asyncio.Event()
+
+        async def held(operations: Any) -> Any:
+            if any("/pending/" in row.path for row in operations):
+                await goes_on.wait()
+            return await write(operations)
+
+        broker.store.write = held  # type: ignore[method-assign]
+        monkeypatch.setattr(group_offsets, "COMMIT_WAIT_S", 0.01)
+        for call in (add(broker, {T0: 5}), end(broker)):
+            with pytest.raises(CoordinationUnavailableError):
+                await call
+        monkeypatch.undo()
+        goes_on.set()
+        await end(broker)
+        assert await parts(broker) == [] and await committed(broker) == {T0: 5}
 
     run(world, body)
 
@@ -281,7 +346,7 @@ def test_lost_answers_leave_one_outcome(world: World) -> None:
     run(world, body)
 
 
-def test_offsets_of_a_recreated_topic_stay(world: World) -> None:
+def test_offsets_of_a_recreated_topic_are_kept(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -316,7 +381,7 @@ def test_group_with_pending_offsets_is_neither_deleted_nor_expired(world: World)
     run(world, body)
 
 
-def test_part_added_during_the_deletion_of_its_group_stays(world: World) -> None:
+def test_pending_offsets_added_while_their_group_is_deleted_are_kept(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await topic(cluster)

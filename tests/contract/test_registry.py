@@ -110,7 +110,7 @@ def test_refused_topic_requests_explain_the_correction(world: World) -> None:
             (NewTopic("n", 2663, 1), InvalidPartitionsError, "1 to 2662 with replication factor 1"),
             (NewTopic("n", 2**31 - 1), InvalidPartitionsError, "with replication factor 2: one"),
             (NewTopic("n", 1, 0), InvalidReplicationFactorError, "at least 1"),
-            (NewTopic("n", 1, 3), InvalidReplicationFactorError, "only 2 brokers live"),
+            (NewTopic("n", 1, 3), InvalidReplicationFactorError, "only 2 brokers are live"),
             (NewTopic("n", 1, 1, [[9]]), InvalidReplicaAssignmentError, "live brokers: [1, 2]"),
             (NewTopic("n", 1, 1, [[1, 1]]), InvalidReplicaAssignmentError, "different brokers"),
             (NewTopic("n", 1, 1, [[]]), InvalidReplicaAssignmentError, "at least one"),
@@ -207,7 +207,7 @@ def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world:
         await cluster.kill(old)
         await until(lambda: any(broker.registry.is_controller for broker in cluster.running))
         new = cluster.controller()
-        # Its partition has no leader, keeps its ISR and reports the reason.
+        # The dead broker's partition has no leader, keeps its ISR and reports the reason.
         await until(
             lambda: new.registry.snapshot.partition("t", dead.partition).state.leader == NO_BROKER  # type: ignore[union-attr]
         )
@@ -219,7 +219,7 @@ def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world:
         await until(lambda: down in str(new.registry.leaderless_reason("t", dead.partition)))
         await until(lambda: new.registry.snapshot.controller_epoch >= 2)
         await create(new, "u", 2)
-        # Restarted with the same directory, it leads again in a higher leader epoch.
+        # Restarted with the same directory, the broker leads again in a higher leader epoch.
         back = await cluster.start(old_id)
         assert await cluster.led("t", dead.partition) == old_id
         again = back.registry.snapshot.partition("t", dead.partition)
@@ -317,11 +317,11 @@ def test_broker_with_another_directory_does_not_lead_its_old_partitions(
         reason = controller.registry.leaderless_reason("t", 1)
         assert reason is not None
         assert "another" in reason and "directory-2" in reason
-        # It may lead new partitions at once.
+        # The broker may lead new partitions at once.
         await create(controller, "u", 2)
         await cluster.led("u", 0)
         await cluster.led("u", 1)
-        # Restart with the former directory.
+        # Restart the broker with its former directory.
         await empty.registry.close()
         cluster.running.remove(empty)
         await cluster.start(2)
@@ -354,7 +354,7 @@ def test_rolled_back_or_copied_directory_is_refused(world: World) -> None:
 
 
 def test_directory_of_another_broker_id_is_refused(world: World) -> None:
-    """The broker would treat the directory's replicas as stray logs."""
+    """Otherwise the broker would treat the other broker's replicas as stray logs."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -369,7 +369,7 @@ def test_directory_of_another_broker_id_is_refused(world: World) -> None:
 
 def test_directory_of_another_cluster_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
-        with pytest.raises(InconsistentClusterIdError, match="knows no cluster"):
+        with pytest.raises(InconsistentClusterIdError, match="has no cluster"):
             await cluster.start(1, cluster_id="A" * 22)
         broker = await cluster.start(2)
         cluster_id = broker.registry.snapshot.cluster_id

@@ -95,23 +95,23 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         registry, store = broker.registry, broker.store
-        wheres = {name: TopicPartition(name, 0) for name in ("stays", "gone", "again")}
-        for name, where in wheres.items():
+        tps = {name: TopicPartition(name, 0) for name in ("stays", "gone", "again")}
+        for name, tp in tps.items():
             await create(broker, name)
-            await registry.groups.commit("g", {where: CommittedOffset(5, commit_ms=1000)})
+            await registry.groups.commit("g", {tp: CommittedOffset(5, commit_ms=1000)})
         assert await registry.groups.expire_former("g", 2000) == 0
         await registry.administration.delete_topics(["gone", "again"])
         await create(broker, "again")
         assert await registry.groups.expire_former("g", 1000) == 0, "a recent offset expired"
         assert await registry.groups.expire_former("g", 2000) == 2
         assert await store.children(znodes.offsets_path("g")) == ["again", "stays"]
-        assert list(await registry.groups.fetch("g")) == [wheres["stays"]]
+        assert list(await registry.groups.fetch("g")) == [tps["stays"]]
         # The cache of existing znodes no longer has the deleted ones.
         await create(broker, "gone")
         for name in ("gone", "again"):
-            result = await registry.groups.commit("g", {wheres[name]: CommittedOffset(1)})
-            assert result == {wheres[name]: None}
-        assert set(await registry.groups.fetch("g")) == set(wheres.values())
+            result = await registry.groups.commit("g", {tps[name]: CommittedOffset(1)})
+            assert result == {tps[name]: None}
+        assert set(await registry.groups.fetch("g")) == set(tps.values())
 
     run(world, body)
 
@@ -119,25 +119,25 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
 def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit happens between the search for old offsets and their deletion."""
+    """The commit happens after the old offsets were found and before they are deleted."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
-        registry, where = broker.registry, TopicPartition("t", 0)
+        registry, tp = broker.registry, TopicPartition("t", 0)
         await create(broker, "t")
-        await registry.groups.commit("g", {where: CommittedOffset(5)})
+        await registry.groups.commit("g", {tp: CommittedOffset(5)})
         await registry.administration.delete_topics(["t"])
         claim = GroupOffsets.claim
 
         async def slow(offsets: GroupOffsets, group: str) -> Any:
             monkeypatch.undo()
             await create(broker, "t")
-            await registry.groups.commit("g", {where: CommittedOffset(1)})
+            await registry.groups.commit("g", {tp: CommittedOffset(1)})
             return await claim(offsets, group)
 
         monkeypatch.setattr(GroupOffsets, "claim", slow)
         assert await registry.groups.expire_former("g", 1 << 60) == 0
-        assert (await registry.groups.fetch("g"))[where].offset == 1
+        assert (await registry.groups.fetch("g"))[tp].offset == 1
 
     run(world, body)
 
@@ -311,8 +311,8 @@ def test_native_group_with_members_does_not_expire_despite_old_commits(
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         topic_id = await create(broker, "t", 3)
-        store, wheres = broker.store, [TopicPartition("t", n) for n in range(3)]
-        rows = dict.fromkeys(wheres, CommittedOffset(1, topic_id=topic_id, commit_ms=1))
+        store, tps = broker.store, [TopicPartition("t", n) for n in range(3)]
+        rows = dict.fromkeys(tps, CommittedOffset(1, topic_id=topic_id, commit_ms=1))
         native, first = znodes.encode_group(znodes.KIND_NATIVE), znodes.consumer_path("g", "a")
         second = znodes.consumer_path("g", "b")
         place = Create(znodes.consumers_path("g"))
@@ -327,7 +327,7 @@ def test_native_group_with_members_does_not_expire_despite_old_commits(
 
         assert not await broker.registry.groups.expire("g", judge)
         assert ages == [], "the age of a group with native members was read"
-        assert set(await broker.registry.groups.fetch("g")) == set(wheres)
+        assert set(await broker.registry.groups.fetch("g")) == set(tps)
         await store.write([Delete(first)])
 
         joining: list[asyncio.Task[Any]] = []
@@ -341,7 +341,7 @@ def test_native_group_with_members_does_not_expire_despite_old_commits(
 
         assert not await broker.registry.groups.expire("g", joins_as_it_is_over)
         assert await joining[0] is None
-        assert set(await broker.registry.groups.fetch("g")) == set(wheres)
+        assert set(await broker.registry.groups.fetch("g")) == set(tps)
         await store.write([Delete(second)])
         assert await broker.registry.groups.expire("g", lambda age: True)
         assert await broker.registry.groups.kind("g") is None
@@ -518,7 +518,7 @@ def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
         await one.registry.groups.delete("deletes", [t0])
         assert not claims[2].held, "the former claim is still held"
         assert (await claiming).value.epoch == 2, (
-            "the new group was not claimed exactly once before"
+            "the new group did not have exactly one earlier claim"
         )
         assert await two.registry.groups.fetch("commits") == {}
         assert await two.registry.groups.is_held(made["commits"])

@@ -54,7 +54,7 @@ def test_suspected_broker_loses_leadership_before_its_session_expires(world: Wor
             assert view_of(others[0], partition).state.leader not in (dead, NO_BROKER)
         # No session has expired: the suspicion caused the election.
         assert len(others[0].registry.snapshot.brokers) == 3
-        # Once it is reachable, a leader may add it to the ISR.
+        # Once the broker is reachable, a leader may add it to the ISR.
         leader = broker_of(cluster, view_of(others[0]).state.leader)
         assert await write(leader, (1, 2, 3)) is None
         for broker in cluster.running:
@@ -137,7 +137,7 @@ def test_draining_broker_gives_up_leadership_and_leaves_the_isrs(world: World) -
             # A partition with a single replica keeps its leader.
             singles = broker.registry.snapshot.topics["single"].partitions
             assert [v.state.leader for v in singles if v.replicas == (number,)] == [number]
-            # A leader cannot add it to the ISR again.
+            # A leader cannot add the draining broker to the ISR again.
             leader = broker_of(cluster, view_of(broker).state.leader)
             await drains(leader, number)
             assert await write(leader, (1, 2, 3)) is None
@@ -157,7 +157,7 @@ def test_broker_with_a_full_disk_gives_up_leadership_until_it_has_space(world: W
         for partition in range(3):
             await left(brokers, 1, partition)
             assert all(view_of(broker, partition).state.leader in (2, 3) for broker in brokers)
-        # Its leader may add it to the ISR once the disk has space.
+        # A leader may add the broker to the ISR once its disk has space.
         leader = broker_of(cluster, view_of(brokers[1]).state.leader)
         assert await write(leader, (1, 2, 3)) is None
         await brokers[0].registry.set_full(False)
@@ -262,8 +262,10 @@ def test_dead_or_unassigned_brokers_cannot_join_the_isr(world: World) -> None:
 
 
 def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> None:
-    """Its log is deleted, and a reassignment back would count it as in sync. Found by
-    simulation."""
+    """The broker deletes the replica's log, so a leader must not add the replica to the ISR.
+
+    After a reassignment back it would count as in sync without any record. Found by simulation.
+    """
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -285,7 +287,7 @@ def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> 
 
 
 def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world: World) -> None:
-    """The new topic's states have the same small versions, and its notice may arrive late."""
+    """The recreated topic's states have the same small versions, and its notice may arrive late."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -420,7 +422,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
         dead = broker_of(cluster, leader)
         single = dead.registry.snapshot.topics["single"].partitions[0]
         await cluster.kill(dead)
-        # Before other brokers detect its failure.
+        # This happens before other brokers detect the broker's failure.
         damaged = frozenset((PartitionKey(topic_id, 0), PartitionKey(single_id, 0)))
         back = await cluster.start(leader, damaged=damaged)
         assert leader not in isr_of(back)
@@ -432,7 +434,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
 
 
 def test_replication_waits_until_the_last_older_broker_is_upgraded(world: World) -> None:
-    """Brokers write nothing that the older broker cannot read. Replication works after its
+    """No broker writes a format that the older broker cannot read; replication starts after its
     upgrade."""
 
     async def body(cluster: Cluster) -> None:

@@ -1,4 +1,6 @@
-"""Three brokers for tests of replicated metadata, with helpers to wait for and write states."""
+"""Three brokers for tests of replicated metadata. Helpers write the state of partition t-0 and wait
+until brokers see a state.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def three(cluster: Cluster, *, rebalance_ms: int = -1) -> list[Broker]:
-    """Start brokers 1, 2 and 3 and wait until each knows the others."""
+    """Start brokers 1, 2 and 3, and wait until each snapshot has all of them."""
     brokers = [await cluster.start(number, rebalance_ms=rebalance_ms) for number in (1, 2, 3)]
     await until(lambda: all(len(b.registry.snapshot.brokers) == 3 for b in brokers))
     return brokers

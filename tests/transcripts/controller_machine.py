@@ -104,7 +104,7 @@ class ControllerMachine:
         return ev.StatesRead([self._by_leader(words["state"])])
 
     def _late_notice(self, words: Words) -> ev.ControllerEvent:
-        """A state of an old version, read late."""
+        """Add a notice with a state of an old version, which is read late."""
         change = self._by_leader(words["state"])
         version = int(words["version"])
         return ev.StatesRead(
@@ -191,17 +191,15 @@ class ControllerMachine:
         self._set_suspects(words)
 
     def _set_suspects(self, words: Words) -> None:
-        """Set the suspects: ``suspected=2@11`` is the process that registered as 2 in broker epoch
-        11.
-        """
+        """Set the suspected processes: ``suspected=2@11`` is broker 2 of broker epoch 11."""
         rows = (word.partition("@") for word in words.get("suspected", "").split(",") if word)
         self.suspects = {int(broker): int(epoch) for broker, _, epoch in rows}
 
     def _by_leader(self, word: str) -> StateChange:
-        """Return a leader's write: ``t-0:1:A+2:B`` is the held state with this ISR and the next
-        version.
+        """Parse a leader's write of a state.
 
-        ``t-0!:2:B``: the leader resigned because its log is damaged.
+        ``t-0:1:A+2:B`` is the stored state of t-0 with this ISR and the next version. ``t-0!:2:B``
+        is the write of a leader that resigned because its log is damaged.
         """
         name, _, isr = word.partition(":")
         key = _key(name.rstrip("!"))

@@ -92,7 +92,7 @@ class GroupMachine:
             (
                 *((member, work.encode()) for member, _, work in rows),
                 *(
-                    (member, encode_assignment(_wheres(share)))
+                    (member, encode_assignment(_tps(share)))
                     for member, _, share in (
                         row.partition(":") for row in words.get("share", "").split(",") if row
                     )
@@ -195,25 +195,25 @@ def _work(assignment: bytes) -> str:
 
 def _counts(text: str) -> dict[str, int]:
     """Parse partition counts: ``t-3`` means three partitions."""
-    return dict(_wheres(text))
+    return dict(_tps(text))
 
 
-def _wheres(text: str) -> list[TopicPartition]:
+def _tps(text: str) -> list[TopicPartition]:
     rows = (row.rpartition("-") for row in text.split("+") if row)
     return [TopicPartition(topic, int(partition)) for topic, _, partition in rows]
 
 
 def _subscription(topics: str, owned: str = "") -> bytes:
-    """Return a consumer's subscription, of version 0 if it owns no partition.
+    """Return a consumer's encoded subscription, of version 0 if it owns no partition.
 
-    An exclamation mark gives undecodable bytes, ``-`` none.
+    ``!`` gives undecodable bytes, ``-`` gives no bytes.
     """
     if topics == "!":
         return b"\0\0?"
     if topics == "-":
         return b""
     if owned:
-        return encode_member(Subscription(tuple(topics.split("+")), b"", tuple(_wheres(owned))), 1)
+        return encode_member(Subscription(tuple(topics.split("+")), b"", tuple(_tps(owned))), 1)
     names = [name.encode() for name in topics.split("+") if name]
     rows = b"".join(struct.pack(f">h{len(name)}s", len(name), name) for name in names)
     return struct.pack(">hi", 0, len(names)) + rows + struct.pack(">i", 0)

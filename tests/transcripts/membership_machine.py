@@ -85,7 +85,7 @@ class MembershipMachine:
             if row:
                 name, topics, *owned = row.split(":")
                 data = assignors.metadata(
-                    protocol, topics.split("+"), _wheres(owned[0] if owned else ""), 1
+                    protocol, topics.split("+"), _tps(owned[0] if owned else ""), 1
                 )
                 if topics == "!":
                     data = b"no subscription"
@@ -105,7 +105,7 @@ class MembershipMachine:
         self._answer("join", answer)
 
     def _synced(self, words: Words) -> None:
-        share = encode_assignment(_wheres(words.get("share", "")))
+        share = encode_assignment(_tps(words.get("share", "")))
         code = int(words.get("error", "0"))
         self._answer("sync", members.SyncGroupResponse(0, code, None, None, share))
 
@@ -140,7 +140,7 @@ class MembershipMachine:
                 return
             self.now_ms = max(self.now_ms, wake_ms)
             self._step(ev.MemberTick("stuck" not in words))
-        raise AssertionError("it turns without end")
+        raise AssertionError("the machine does not settle")
 
     # Effects.
 
@@ -178,10 +178,10 @@ class MembershipMachine:
                 return self._asks(call)
             case ev.Give(grants):
                 return f"give {_listed(grants)}"
-            case ev.Take(number, wheres):
-                return f"take {_listed(wheres)} (number {number})"
-            case ev.Lose(wheres):
-                return f"lose {_listed(wheres)}"
+            case ev.Take(number, tps):
+                return f"take {_listed(tps)} (number {number})"
+            case ev.Lose(tps):
+                return f"lose {_listed(tps)}"
             case ev.Unread(member_id, error):
                 return f"cannot read {member_id}: {error}"
             case ev.Refuse(error):
@@ -219,7 +219,7 @@ class MembershipMachine:
         return f"= {machine.phase}, {machine.doing}: {who}{owned}{lease}"
 
 
-def _wheres(text: str) -> list[TopicPartition]:
+def _tps(text: str) -> list[TopicPartition]:
     found = []
     for row in text.split("+"):
         if row:
@@ -228,5 +228,5 @@ def _wheres(text: str) -> list[TopicPartition]:
     return found
 
 
-def _listed(wheres: Any) -> str:
-    return " ".join(f"{where.topic}-{where.partition}" for where in sorted(wheres)) or "nothing"
+def _listed(tps: Any) -> str:
+    return " ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)) or "nothing"

@@ -95,20 +95,18 @@ class NativeVerb:
     def _settle(self, words: Words) -> None:
         offset = words.get("offset")
         final = None if offset is None else CommittedOffset(int(offset))
-        grant = self.machine.holdings.held.get(_where(words["of"]))
+        grant = self.machine.holdings.held.get(_tp(words["of"]))
         number = 0 if grant is None else grant.grant
-        self._step(ev.Settled(_where(words["of"]), final, int(words.get("grant", number))))
+        self._step(ev.Settled(_tp(words["of"]), final, int(words.get("grant", number))))
 
     def _commit(self, words: Words) -> None:
         rows = {
-            _where(name): CommittedOffset(int(offset))
+            _tp(name): CommittedOffset(int(offset))
             for name, offset in words.items()
             if name not in ("number", "now", "unanswered", "grant")
         }
         held = self.machine.holdings.held
-        grants = {
-            where: int(words.get("grant", held[where].grant)) for where in rows if where in held
-        }
+        grants = {tp: int(words.get("grant", held[tp].grant)) for tp in rows if tp in held}
         self.is_deaf = "unanswered" in words
         self._step(ev.StreamCommit(int(words["number"]), rows, grants))
         self._drain()
@@ -138,10 +136,10 @@ class NativeVerb:
 
     def _committed(self, words: Words) -> None:
         """Create an offset that no member committed."""
-        where = _where(words["of"])
-        path = znodes.offset_path(GROUP, *where)
+        tp = _tp(words["of"])
+        path = znodes.offset_path(GROUP, *tp)
         self._admin(Create(znodes.offsets_path(GROUP)))
-        self._admin(Create(znodes.topic_offsets_path(GROUP, where.topic)))
+        self._admin(Create(znodes.topic_offsets_path(GROUP, tp.topic)))
         self._admin(Create(path, _offset(int(words["offset"]))))
 
     def _pending(self, words: Words) -> None:
@@ -167,9 +165,8 @@ class NativeVerb:
             self._admin(Create(place(GROUP)))
 
     def _claimed(self, words: Words) -> None:
-        """Let another broker take the group over, with this ``generation``, before the consumer
-        does.
-        """
+        """Make another broker claim the group in this ``generation`` just before the consumer
+        converts it."""
         self.next_generation = int(words["generation"])
 
     def _claim(self) -> None:
@@ -203,10 +200,10 @@ class NativeVerb:
         self.service.write(session, [Create(path, data, ephemeral=True)])
 
     def _other_claims(self, words: Words) -> None:
-        where = _where(words["of"])
-        path = znodes.owner_path(GROUP, *where)
+        tp = _tp(words["of"])
+        path = znodes.owner_path(GROUP, *tp)
         data = znodes.encode_owner(OwnerZnode(words["name"], 0))
-        offset_path = znodes.offset_path(GROUP, *where)
+        offset_path = znodes.offset_path(GROUP, *tp)
         znode = self.service.peek(offset_path)
         offset = Create(offset_path, _offset(-1)) if znode is None else Set(offset_path, znode.data)
         session = self.others[words["name"]]
@@ -215,14 +212,14 @@ class NativeVerb:
             self.lines.append(f"{words['name']} is refused: {refused.reason}")
 
     def _other_releases(self, words: Words) -> None:
-        path = znodes.owner_path(GROUP, *_where(words["of"]))
+        path = znodes.owner_path(GROUP, *_tp(words["of"]))
         self.service.write(self.others[words["name"]], [Delete(path)])
 
     def _other_ends(self, words: Words) -> None:
         self.service.end_session(self.others.pop(words["name"]))
 
     def _reset(self, words: Words) -> None:
-        path = znodes.offset_path(GROUP, *_where(words["of"]))
+        path = znodes.offset_path(GROUP, *_tp(words["of"]))
         self._admin(Set(path, _offset(int(words["offset"]))))
 
     def _unregister(self, words: Words) -> None:
@@ -277,16 +274,16 @@ class NativeVerb:
                 answer = None if self.is_deaf_to_writes else ev.WriteDone(tag, refused)
             case ev.Beat(tag):
                 answer = ev.Beaten(tag)
-            case ev.StreamGive(stream, where, start):
+            case ev.StreamGive(stream, tp, start):
                 at = "nowhere" if start.committed is None else start.committed.offset
                 added = ", added later" if start.is_added else ""
-                self.lines.append(f"{self.now_ms}: give {_text(where)} to {stream}, at {at}{added}")
-            case ev.StreamTake(stream, where):
-                self.lines.append(f"{self.now_ms}: take {_text(where)} from {stream}")
-            case ev.StreamLose(stream, where):
-                self.lines.append(f"{self.now_ms}: lose {_text(where)}, of {stream}")
+                self.lines.append(f"{self.now_ms}: give {_text(tp)} to {stream}, at {at}{added}")
+            case ev.StreamTake(stream, tp):
+                self.lines.append(f"{self.now_ms}: take {_text(tp)} from {stream}")
+            case ev.StreamLose(stream, tp):
+                self.lines.append(f"{self.now_ms}: lose {_text(tp)}, of {stream}")
             case ev.CommitAnswer(number, errors):
-                rows = [f"{_text(where)} {error.name}" for where, error in errors.items()]
+                rows = [f"{_text(tp)} {error.name}" for tp, error in errors.items()]
                 self.lines.append(f"{self.now_ms}: commit {number}: {', '.join(rows) or 'done'}")
             case ev.RefuseJoin(error):
                 self.lines.append(f"{self.now_ms}: refuse: {error.name}")
@@ -298,10 +295,10 @@ class NativeVerb:
     def _state(self) -> str:
         machine = self.machine
         held = [
-            _text(where) + ("" if row.state == "owned" else f"({row.state})")
-            for where, row in sorted(machine.holdings.held.items())
+            _text(tp) + ("" if row.state == "owned" else f"({row.state})")
+            for tp, row in sorted(machine.holdings.held.items())
         ]
-        claims = [_text(where) for where in sorted(machine.holdings.claims)]
+        claims = [_text(tp) for tp in sorted(machine.holdings.claims)]
         return (
             f"= {machine.phase}: owns {' '.join(held) or 'nothing'}"
             + (f", wants {' '.join(claims)}" if claims else "")
@@ -321,13 +318,13 @@ def _subscription(words: Words) -> NativeSubscription:
     return NativeSubscription(topics, words.get("pattern"), int(words.get("streams", "1")))
 
 
-def _where(text: str) -> TopicPartition:
+def _tp(text: str) -> TopicPartition:
     topic, _, partition = text.rpartition("-")
     return TopicPartition(topic, int(partition))
 
 
-def _text(where: TopicPartition) -> str:
-    return f"{where.topic}-{where.partition}" if where.topic else "all"
+def _text(tp: TopicPartition) -> str:
+    return f"{tp.topic}-{tp.partition}" if tp.topic else "all"
 
 
 def _offset(offset: int) -> bytes:

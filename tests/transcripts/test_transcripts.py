@@ -20,7 +20,7 @@ FILES = sorted(FOLDER.glob("*/*.txt"))
 
 
 def replay(text: str) -> str:
-    """The transcript with its outputs as they are now. ``#`` lines and blank lines stay."""
+    """Return the transcript with its present outputs; ``#`` lines and blank lines stay."""
     out: list[str] = []
     machine: Machine | None = None
     commands = iter(text.splitlines())

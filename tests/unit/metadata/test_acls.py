@@ -1,14 +1,14 @@
-"""Access control lists and users as znodes, and their way to every broker."""
+"""Access control lists and users as znodes, and their distribution to every broker."""
 
 from __future__ import annotations
 
 import asyncio
 
-import handler_world
 import pytest
-from handler_world import World
 from hypothesis import given
 from hypothesis import strategies as st
+from support import handler_world
+from support.handler_world import World
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.metadata import acls, credentials
@@ -29,7 +29,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 
 @given(NAMES, st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]))
-def test_every_name_has_a_path_of_its_own(name: str, pattern_type: PatternType) -> None:
+def test_every_name_has_a_distinct_path(name: str, pattern_type: PatternType) -> None:
     pattern = Pattern(ResourceKind.GROUP, pattern_type, name)
     path = acls.pattern_path(pattern)
     assert acls.path_pattern(path) == pattern
@@ -56,7 +56,7 @@ def test_entries_survive_their_znode() -> None:
     assert acls.decode_entries("/acls/topic/literal/t", acls.encode_entries(both)) == both
 
 
-def test_change_of_entries_is_known_to_all_brokers_within_a_second() -> None:
+def test_changed_entries_reach_all_brokers_within_a_second() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.brokers[2].registry.administration.alter_acls(TOPICS, lambda now: now | {READ})
@@ -75,7 +75,7 @@ def test_change_of_entries_is_known_to_all_brokers_within_a_second() -> None:
     handler_world.run(body)
 
 
-def test_concurrent_changes_of_one_list_keep_each_other() -> None:
+def test_concurrent_changes_of_one_list_are_all_kept() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         users = [READ._replace(principal=f"User:{number}") for number in range(9)]

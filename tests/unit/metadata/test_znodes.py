@@ -119,14 +119,14 @@ def test_decoding_reverses_encoding() -> None:
     "data",
     [b"", b"x", b"[]", b"1", b"{}", b'{"version":3,"epoch":1}', b'{"version":"1","epoch":1}'],
 )
-def test_foreign_or_newer_value_is_refused_with_its_path(data: bytes) -> None:
+def test_error_names_the_path_of_a_foreign_or_newer_value(data: bytes) -> None:
     with pytest.raises(UnsupportedVersionError, match="/controller_epoch"):
         z.decode_controller_epoch(z.CONTROLLER_EPOCH, data)
 
 
 @pytest.mark.parametrize("name", ["", "x", "1-2-3", "1-2-3-4-5", "1-2-3-x"])
-def test_foreign_name_of_a_pending_part_is_refused(name: str) -> None:
-    with pytest.raises(UnsupportedVersionError, match="logbus did not give"):
+def test_pending_offsets_with_an_unknown_znode_name_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedVersionError, match="logbus does not use"):
         z.decode_part(name)
 
 

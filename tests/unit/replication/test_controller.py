@@ -65,7 +65,9 @@ class Random:
                 )
 
     def feed(self, event: ev.ControllerEvent) -> None:
-        """One event, with all that follows; now and then leaders' writes come first."""
+        """Pass one event and all events that follow from it; sometimes leaders' writes
+        come first.
+        """
         left = self.machine.step(self.now_ms, event)
         answers = refusals = 0
         asked = isinstance(event, ev.Request)
@@ -93,7 +95,7 @@ class Random:
         self.check()
 
     def leader_wrote(self) -> StateChange | None:
-        """A change of an ISR that a live leader may make."""
+        """Return a change of an ISR that a live leader may write."""
         keys = [k for k in self.held.partition_keys() if self.rng.random() < 0.3]
         for key in keys:
             view = self.held.partition(key)
@@ -141,7 +143,7 @@ class Random:
         self.now_ms += rng.randint(0, 500)
         self.token += 1
         name = f"t{rng.randint(0, 4)}"
-        where = TopicPartition(name, rng.randint(0, 2))
+        tp = TopicPartition(name, rng.randint(0, 2))
         match rng.randint(0, 11):
             case 0 | 1:
                 self.renew_brokers()
@@ -163,13 +165,13 @@ class Random:
                 return ev.PartitionsRequested(self.token, name, rng.randint(1, 6))
             case 6:
                 target = rng.sample((1, 2, 3, 4), rng.randint(1, 3))
-                return ev.ReassignmentRequested(self.token, {where: target})
+                return ev.ReassignmentRequested(self.token, {tp: target})
             case 7:
-                wheres = rng.choice((None, [where]))
-                return ev.ElectionRequested(self.token, rng.random() < 0.3, wheres)
+                tps = rng.choice((None, [tp]))
+                return ev.ElectionRequested(self.token, rng.random() < 0.3, tps)
             case 8:
                 if rng.random() < 0.3:
-                    return ev.ReassignmentRequested(self.token, {where: None})
+                    return ev.ReassignmentRequested(self.token, {tp: None})
                 return ev.RetirementRequested(self.token, rng.randint(1, 5))
             case 9:
                 self.epoch += 1

@@ -174,7 +174,7 @@ def test_election_handles_draining_full_suspected_and_unassigned_members(
     guessed = [r for r in _living(state, suspected) if r.broker_id in replicas]
     gone = [r for r in guessed if r not in after.isr]
     assert not gone or len(after.isr) >= min_insync
-    # No other dead member stays.
+    # No other dead member stays in the ISR.
     assert all(r in able or r in guessed for r in after.isr)
 
 

@@ -17,7 +17,7 @@ from broker_lite.replication.isr import (
 A, B, C = ReplicaId(1, "A"), ReplicaId(2, "B"), ReplicaId(3, "C")
 
 
-def test_maximal_isr_counts_the_joining_and_the_leaving() -> None:
+def test_maximal_isr_includes_joining_and_leaving_replicas() -> None:
     assert CommittedIsr((A, B)).maximal == (A, B)
     assert PendingExpandIsr((A, B), C).maximal == (A, B, C)
     assert PendingShrinkIsr((A, B, C), (C,)).maximal == (A, B, C)
@@ -28,7 +28,7 @@ def test_a_joining_replica_does_not_make_the_isr_large_enough() -> None:
     assert is_enough(CommittedIsr((A, B)), 2)
 
 
-def test_joining_replica_holds_the_high_watermark_back() -> None:
+def test_joining_replica_limits_the_high_watermark() -> None:
     ends = {A: 10, B: 8, C: 3}
     for isr, expected in (
         (CommittedIsr((A,)), 10),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from replica_model import World
+from support.replica_model import World
 
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.replication import effects as fx

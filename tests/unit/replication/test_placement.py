@@ -66,7 +66,7 @@ def test_default_replication_factor_is_three_or_fewer_brokers() -> None:
 
 
 def test_refusal_names_the_live_brokers() -> None:
-    with pytest.raises(InvalidReplicationFactorError, match=r"only 1 broker lives \(its id: 1\)"):
+    with pytest.raises(InvalidReplicationFactorError, match=r"only 1 broker is live \(id 1\)"):
         place(1, 3, brokers_of(None), first=0)
-    with pytest.raises(InvalidReplicationFactorError, match=r"2 brokers live \(their ids: 1, 2\)"):
+    with pytest.raises(InvalidReplicationFactorError, match=r"2 brokers are live \(ids 1, 2\)"):
         place(1, 3, brokers_of(None, None), first=0)

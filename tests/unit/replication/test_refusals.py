@@ -107,8 +107,9 @@ def test_isr_too_small_before_an_append_differs_from_one_after_it() -> None:
 
 
 def cluster() -> Controller:
-    """Brokers 1 and 2 live, 3 is away and 4 was never there. t-0 is led by its preferred replica;
-    t-1 by nobody, for who has everything is away."""
+    """Return a controller: brokers 1 and 2 are live, 3 is down, 4 never registered. t-0 is led by
+    its preferred replica. t-1 has no leader, because its only in-sync replica is on broker 3.
+    """
     live = {
         number: BrokerView(
             number, Endpoint("h", 1), f"D{number}", 10 + number, None, {"metadata": 2}

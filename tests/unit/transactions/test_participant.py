@@ -38,7 +38,7 @@ def test_refused_verification_leaves_the_producer_unknown() -> None:
     assert not participant.verify(first)
 
 
-def test_marker_between_question_and_answer_voids_the_answer() -> None:
+def test_marker_between_question_and_answer_makes_the_answer_invalid() -> None:
     participant = Participant()
     late = asked(participant)
     assert participant.end(PID, EPOCH + 1)
@@ -68,7 +68,7 @@ def test_write_that_waited_through_a_marker_is_not_admitted_under_the_same_epoch
     assert not participant.holds(first) and participant.holds(again)
 
 
-def test_higher_epoch_voids_the_token_and_lower_epoch_is_refused() -> None:
+def test_higher_epoch_invalidates_the_token_and_lower_epoch_is_refused() -> None:
     participant = Participant()
     first = asked(participant)
     second = asked(participant, EPOCH + 1)
@@ -87,7 +87,7 @@ def test_marker_of_an_earlier_transaction_ends_nothing() -> None:
     assert asked(participant).is_new
 
 
-def test_marker_without_a_number_ends_the_producer() -> None:
+def test_marker_without_a_transaction_number_ends_the_verification() -> None:
     participant = Participant()
     assert participant.verify(asked(participant), number=5)
     assert participant.end(PID, EPOCH)
@@ -101,7 +101,7 @@ def test_marker_of_a_lower_epoch_leaves_the_producer_verified() -> None:
     assert participant.admit(PID, EPOCH) is None
 
 
-def test_lost_leadership_voids_every_token() -> None:
+def test_lost_leadership_invalidates_every_token() -> None:
     participant = Participant()
     waiting = asked(participant)
     participant.clear()

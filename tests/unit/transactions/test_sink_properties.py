@@ -1,8 +1,8 @@
-"""Whatever order events come in, and whichever coordinators die, a batch is committed once.
+"""A batch is committed exactly once, in any order of events and with any deaths of coordinators.
 
-The world below holds the state log of one partition: committed records, and those whose outcome is
-open, in the order of the log. A coordinator may die at any time. The next one loads the committed
-records, and a prefix of the open ones.
+``World`` has the state log of one partition: committed records, and records in flight, in log
+order. A coordinator may die at any time. The next coordinator loads the committed records and a
+prefix of the records in flight.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Record = ev.PersistHead | ev.PersistSlot
 
 @dataclass
 class World:
-    """The coordinator, its log, and what tasks and drivers know."""
+    """The coordinator, its log, and the state of the tasks and drivers."""
 
     machine: SinkPartition = field(default_factory=lambda: SinkPartition({}, {}))
     heads: dict[str, SinkHead] = field(default_factory=dict)
@@ -112,12 +112,14 @@ class World:
                 request.sink, request.run, request.batch, request.task, request.attempt,
             )  # fmt: skip
             pair = ProducerPair(result.producer_id, result.epoch)
-            assert self.given.setdefault(pair, attempt) == attempt, "two attempts share a pair"
+            assert self.given.setdefault(pair, attempt) == attempt, (
+                "two attempts share a producer id and epoch"
+            )
             slot = self.slots[result.producer_id]
             assert slot.epoch == result.epoch, "opened before its record was committed"
 
     def commit(self, record: Record) -> None:
-        """The record becomes part of the log."""
+        """Commit the record to the log."""
         if isinstance(record, ev.PersistSlot):
             self.slots.pop(record.producer_id, None)
             if record.slot is not None:
@@ -135,7 +137,9 @@ class World:
             self.decided[key] = head.winners, head.rows
             attempts = [self.given[winner] for winner in head.winners]
             assert {row[:3] for row in attempts} <= {(record.sink, head.run, head.batch)}
-            assert len({row[3] for row in attempts}) == len(attempts), "a task wins twice"
+            assert len({row[3] for row in attempts}) == len(attempts), (
+                "two attempts of a task are committed"
+            )
             for winner in head.winners:
                 marked = ProducerPair(winner.producer_id, winner.epoch + 1)
                 assert self.outcomes.get(marked) is not False, "committed after its abort"
@@ -153,7 +157,7 @@ class World:
             self.step(Persisted(record.number))
 
     def die(self, survivors: int) -> None:
-        """Another coordinator loads the log; ``survivors`` of the open records are in it."""
+        """Let another coordinator load the log with the first ``survivors`` records in flight."""
         self.step(Deposed(NotCoordinatorError("deposed")))
         for record in self.open[:survivors]:
             self.commit(record)
@@ -245,4 +249,6 @@ def test_a_batch_is_committed_once_and_its_attempts_have_one_outcome(data: st.Da
     for sink, head in world.machine.heads().items():
         assert head.state is SinkState.OPEN
         for slot in world.machine.attempts(sink).values():
-            assert slot.run == head.run and slot.batch > head.batch, "a loser is left open"
+            assert slot.run == head.run and slot.batch > head.batch, (
+                "an attempt that was not committed is left open"
+            )

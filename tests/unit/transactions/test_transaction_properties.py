@@ -1,8 +1,9 @@
-"""Whatever order events come in, and whichever coordinators die, a transaction has one outcome.
+"""A transaction has exactly one outcome, in any order of events and with any deaths of
+coordinators.
 
-The world below holds the state log of one id: records that are committed, and one whose outcome is
-open. A coordinator may die at any time. The next one loads the committed records, and the open one
-or not.
+``World`` has the state log of one transactional id: committed records, and at most one record in
+flight. A coordinator may die at any time. The next coordinator loads the committed records, with or
+without the record in flight.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ COMPLETED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 @dataclass
 class World:
-    """The coordinator, its log, and what the clients know."""
+    """The coordinator, its log, and the state of the clients."""
 
     epoch: int
     machine: Transaction = field(init=False)
@@ -72,7 +73,9 @@ class World:
         self.step(event)
 
     def check_markers(self, effect: fx.SendMarkers) -> None:
-        """Markers follow a committed decision, and all decisions on a transaction agree."""
+        """Check that markers follow a committed decision, and that all decisions on a transaction
+        agree.
+        """
         record = self.committed
         assert record is not None and record.state in PREPARED, record
         assert (record.producer_id, record.epoch) == (effect.producer_id, effect.epoch)
@@ -102,7 +105,7 @@ class World:
             assert (request.producer_id, request.epoch) not in self.fenced
             kind = PREPARED if request.is_commit else PREPARED[::-1]
             complete = COMPLETED if request.is_commit else COMPLETED[::-1]
-            # The record of the completion may still be under way.
+            # The record of the completion may still be in flight.
             assert record.state in (kind[0], complete[0])
         elif isinstance(request, ev.Init):
             assert request.expected not in self.fenced
@@ -112,7 +115,7 @@ class World:
             self.pairs.append(pair)
 
     def settle(self, *, is_refused: bool = False) -> None:
-        """The log commits, or definitely refuses, the oldest record."""
+        """Let the log commit, or definitely refuse, the oldest record."""
         effect = self.open.pop(0)
         if is_refused:
             self.step(ev.RecordRefused(effect.number, CoordinatorNotAvailableError("refused")))
@@ -122,14 +125,14 @@ class World:
         self.step(ev.Persisted(effect.number))
 
     def check_decision(self, record: TransactionRecord | None) -> None:
-        """No transaction of a fenced producer is committed."""
+        """Check that no transaction of a fenced producer is committed."""
         before = self.committed
         if record is not None and record.state is TransactionState.PREPARE_COMMIT:
             assert before is not None
             assert (before.producer_id, before.epoch) not in self.fenced
 
     def die(self, *, is_last_in_log: bool) -> None:
-        """Another coordinator loads the log; the records under way are in it up to some point."""
+        """Let another coordinator load the log, with a prefix of the records in flight."""
         self.step(ev.Deposed(NotCoordinatorError("deposed")))
         if is_last_in_log and self.open:
             self.check_decision(self.open[0].record)
