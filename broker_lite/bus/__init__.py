@@ -1,4 +1,4 @@
-"""The faces of the client: ``connect`` and ``Bus``, ``aconnect`` and ``AsyncBus`` for asyncio.
+"""Entry points of the client: ``connect`` and ``Bus``, ``aconnect`` and ``AsyncBus`` for asyncio.
 
 A bus makes producers, consumers (alone, in Kafka groups or in native groups) and an admin for one
 cluster. Importing this package imports neither pyarrow, numpy, asyncio nor kazoo.

@@ -1,12 +1,14 @@
-"""The asyncio face: ``aconnect`` and ``AsyncBus``.
+"""The asyncio API: ``aconnect`` and ``AsyncBus``.
 
-A bus and what it makes belong to the loop that made them. Decoding a batch, at most a few
-milliseconds, is all that runs on the loop without yielding.
+A bus, its producers and its consumers belong to the loop that created them. The longest work on the
+loop without a yield is decoding one batch, at most a few milliseconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -28,7 +30,7 @@ from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import TopicExistsError
+from broker_lite.errors import LogbusError, TopicExistsError
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import topics as topic_calls
 
@@ -83,6 +85,7 @@ class AsyncBus:
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, client_id)
         self._options = {"client_id": client_id, **options, "security": self.security}
         self._idle: IdleProducers[AsyncTransactionalProducer] | None = None
+        self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
 
     @overload
     def producer(self, *, transactional_id: str, **options: Any) -> AsyncTransactionalProducer: ...
@@ -166,7 +169,7 @@ class AsyncBus:
             joining = in_group(asked.topics, pattern)
         else:
             config = build(ConsumerConfig, options, self._options)
-        return AsyncConsumer(
+        consumer = AsyncConsumer(
             self.bootstrap_servers,
             asked.topics,
             group=group,
@@ -175,6 +178,8 @@ class AsyncBus:
             callbacks=callbacks,
             joining=joining,
         )
+        self._consumers.add(consumer)
+        return consumer
 
     async def create_topic(
         self,
@@ -216,14 +221,22 @@ class AsyncBus:
         return sorted((await self.cluster()).topics)
 
     async def close(self) -> None:
-        """Close the connections. Producers and consumers stay open; close them yourself."""
-        for producer in self._idle.drain() if self._idle is not None else ():
-            await producer.close()
-        self._shell.close()
-        self.admin.close()
+        """Close the consumers and the connections; producers stay open. See ``Bus.close``."""
+        async with contextlib.AsyncExitStack() as closing:
+            closing.callback(self.admin.close)
+            closing.callback(self._shell.close)
+            for producer in self._idle.drain() if self._idle is not None else ():
+                closing.push_async_callback(producer.close)
+            for consumer in self._consumers:
+                if consumer.is_open:
+                    closing.push_async_callback(consumer.close)
 
     async def __aenter__(self) -> AsyncBus:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            await self.close()
+        except LogbusError:
+            if kind is None:
+                raise

@@ -7,6 +7,8 @@ not.
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,7 +22,7 @@ from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.client.options import build, check_names
 from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import InvalidConfigError
+from broker_lite.errors import InvalidConfigError, LogbusError
 from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ def connect(
 
 
 class Bus:
-    """One cluster. ``admin`` describes and changes it; ``close`` or ``with`` closes the bus."""
+    """One cluster. ``admin`` describes and changes it; ``close`` or ``with`` closes the bus and its
+    consumers."""
 
     def __init__(
         self,
@@ -76,6 +79,8 @@ class Bus:
         self.admin = Admin(bootstrap_servers, client_id=client_id, security=self.security)
         self._options = {"client_id": client_id, **options, "security": self.security}
         self._idle: IdleProducers[TransactionalProducer] | None = None
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[MessageStreams] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"Bus({self.bootstrap_servers!r})"
@@ -179,7 +184,7 @@ class Bus:
                 *asked.topics, group=group, pattern=pattern, **callbacks._asdict(), **options
             )[0]
         is_member = kind == "kafka"
-        return Consumer(
+        consumer = Consumer(
             self.bootstrap_servers,
             asked.topics,
             group=group,
@@ -188,6 +193,8 @@ class Bus:
             callbacks=callbacks,
             joining=in_group(asked.topics, pattern) if is_member else None,
         )
+        self._consumers.add(consumer)
+        return consumer
 
     def create_message_streams(
         self,
@@ -219,8 +226,10 @@ class Bus:
         group = options.pop("group_id", group) if group is None else group
         asked = reading(topics, None, pattern, group)
         if asked.partitions is not None:
-            raise InvalidConfigError("a group's members are given their partitions: name topics")
-        return open_streams(
+            raise InvalidConfigError(
+                "with a group, give topics and not partitions: the group assigns the partitions"
+            )
+        opened = open_streams(
             self.admin,
             self.bootstrap_servers,
             asked.topics,
@@ -232,6 +241,9 @@ class Bus:
             config=build(ConsumerConfig, options, self._options),
             callbacks=Callbacks(on_assign, on_revoke, on_lost),
         )
+        self._streams.add(opened)
+        self._consumers.update(opened)  # The caller may keep single streams only.
+        return opened
 
     # Shortcuts to ``admin``.
 
@@ -262,13 +274,33 @@ class Bus:
         return self.admin.cluster()
 
     def close(self) -> None:
-        """Close the pooled connections. Producers and consumers stay open; close them yourself."""
-        for producer in self._idle.drain() if self._idle is not None else ():
-            producer.close()
-        self.admin.close()
+        """Close the bus's consumers (see ``Consumer.close``) and the pooled connections.
+
+        Producers stay open, because closing one may wait for its records: close them yourself.
+        Raises the error of a consumer's last commit after all is closed.
+        """
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.admin.close)
+            for producer in self._idle.drain() if self._idle is not None else ():
+                closing.callback(producer.close)
+            for consumer in self._consumers:
+                closing.callback(_close_open, consumer)
+            for streams in (
+                self._streams
+            ):  # The exit stack closes streams before their consumers, in reverse order.
+                closing.callback(_close_open, streams)
 
     def __enter__(self) -> Bus:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except LogbusError:
+            if kind is None:
+                raise
+
+
+def _close_open(reading: Consumer | MessageStreams) -> None:
+    if reading.is_open:
+        reading.close()

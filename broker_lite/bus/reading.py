@@ -1,4 +1,5 @@
-"""The arguments of ``consumer``, for both faces: what to read, and in which kind of group."""
+"""The arguments of ``Bus.consumer`` and ``AsyncBus.consumer``: topics, partitions and kind of
+group."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from broker_lite.model import TopicPartition
 
 
 class Reading(NamedTuple):
-    """What a consumer reads: topics, or chosen ``partitions`` (numbers belong to the one topic),
-    or all topics that match ``pattern``; alone or in a ``group``."""
+    """The subscription of a consumer: topics, chosen ``partitions`` (plain numbers belong to the
+    only topic), or all topics that match ``pattern``; alone or in a ``group``."""
 
     topics: list[str]
     partitions: list[TopicPartition | int] | None
@@ -27,7 +28,8 @@ def reading(
     pattern: str | None,
     group: str | None,
 ) -> Reading:
-    """Return what the arguments ask for; names, partitions and lists of names may be mixed."""
+    """Return the subscription of the arguments; names, partitions and lists of names may be
+    mixed."""
     names: list[str] = []
     chosen: list[TopicPartition | int] = [] if partitions is None else list(partitions)
     for each in topics:
@@ -46,7 +48,7 @@ def membership(
     coordination: str, asked: Reading, options: Mapping[str, Any], callbacks: Callbacks
 ) -> str:
     """Return the kind of group: "kafka", "zookeeper", or "" without membership. Raises
-    InvalidConfigError for options that do not go together."""
+    InvalidConfigError for options that exclude each other."""
     names, chosen, pattern, group = asked
     if coordination not in ("kafka", "zookeeper"):
         raise InvalidConfigError(f"coordination={coordination!r}: give kafka or zookeeper")
@@ -68,5 +70,7 @@ def membership(
     of_members += [name for name, row in callbacks._asdict().items() if row is not None]
     if of_members:
         cure = "leave it out" if chosen is not None else "give group='…'"
-        raise InvalidConfigError(f"{of_members[0]} is for members of a group, who share: {cure}")
+        raise InvalidConfigError(
+            f"{of_members[0]} is for members of a group, which share partitions: {cure}"
+        )
     return ""

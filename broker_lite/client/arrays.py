@@ -104,7 +104,7 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
     if data_buffer is None or not count:
         found: Iterator[bytes | None] = repeat(b"", count)
     else:
-        # Slice by count: a foreign buffer may be longer, and no multiple of the value's width.
+        # Slice by count, because the buffer of a foreign array may be longer than the array.
         if count <= FEW and not array.null_count:
             edges = struct.unpack_from(f"={count + 1}i", offsets_buffer, 4 * array.offset)
             few = memoryview(data_buffer)
@@ -129,7 +129,7 @@ def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
-    """Return each row's headers (None for a row without) as a column of HEADERS_TYPE."""
+    """Return each row's headers (None: no headers) as a column of HEADERS_TYPE."""
     sizes = np.fromiter((len(row) if row else 0 for row in rows), np.int64, len(rows))
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])

@@ -36,7 +36,7 @@ class Callbacks(NamedTuple):
 NO_CALLBACKS = Callbacks()
 
 
-def call_back(callback: Callback | None, consumer: Any, wheres: Iterable[TopicPartition]) -> Any:
+def call_back(callback: Callback | None, consumer: Any, tps: Iterable[TopicPartition]) -> Any:
     """Call a callback with the sorted partitions, unless there are none, and return its result."""
-    listed = sorted(wheres)
+    listed = sorted(tps)
     return callback(consumer, listed) if callback is not None and listed else None

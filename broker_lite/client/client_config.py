@@ -14,19 +14,29 @@ from pathlib import Path
 from typing import Any
 
 from broker_lite.config.client_security import (
+    CLIENT_ID,
+    CLIENT_SECRET,
     KEYS,
     MECHANISM,
     MECHANISMS,
     NO_SECURITY,
     PASSWORD,
+    SECRET_KEYS,
+    TOKEN_SCOPE,
+    TOKEN_URL,
     USERNAME,
     ClientSecurity,
     client_security,
 )
 from broker_lite.errors import InvalidConfigError
+from broker_lite.model import OAUTHBEARER
 from broker_lite.security.jaas import parse_jaas
 
 VARIABLE = "LOGBUS_CLIENT_CONFIG"
+ALLOWED_URLS = "LOGBUS_OAUTH_ALLOWED_URLS"
+"""The environment variable with the token URLs that this process may connect to, separated by
+commas. It is not an option, because the author of an option could then choose any address
+(CVE-2025-27817)."""
 JAAS = "sasl.jaas.config"
 FILE = "client.config"
 """The option that names a file of security settings."""
@@ -40,8 +50,8 @@ _chosen: ClientSecurity | None = None
 
 @contextlib.contextmanager
 def chosen_security(security: ClientSecurity) -> Iterator[None]:
-    """Let connections of this process that name no security use these settings in place of the
-    environment's. For a program with one cluster: the command line."""
+    """Let connections without security settings of their own use these in place of the
+    environment's. The command line uses this."""
     global _chosen
     before, _chosen = _chosen, security
     try:
@@ -65,8 +75,8 @@ def security_of_environment() -> ClientSecurity:
 
 
 def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
-    """Return the security settings that options ask for, over those of the file that
-    ``client.config`` names; None if no option is about security.
+    """Return the security settings of options, which override the file that ``client.config``
+    names; None if no option is about security.
 
     Raises InvalidConfigError for a wrong value.
     """
@@ -117,7 +127,7 @@ def _options_of_file(path: Path) -> dict[str, str]:
         key, equals, value = line.strip().partition("=")
         if equals and not key.startswith("#"):
             options[key.strip()] = value.strip()
-    if (PASSWORD in options or JAAS in options) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if (JAAS in options or SECRET_KEYS & options.keys()) and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidConfigError(
             f"client configuration {path} holds a password, and other users may read it; run: "
             f"chmod 600 {path}"
@@ -133,10 +143,24 @@ def _security_in(path: Path, options: Mapping[str, str]) -> ClientSecurity:
 
 
 def security_of(options: Mapping[str, str]) -> ClientSecurity:
-    """Return the security settings among ``options``, with user and password from
-    ``sasl.jaas.config`` if that is given."""
+    """Return the security settings among ``options``, with the login of ``sasl.jaas.config`` if
+    that is given."""
+    security = client_security(_with_jaas(options))
+    if security.token_url:
+        allowed = [each.strip() for each in os.environ.get(ALLOWED_URLS, "").split(",")]
+        if security.token_url not in allowed:
+            raise InvalidConfigError(
+                f"{TOKEN_URL}={security.token_url} is not allowed in this process; set the "
+                f"environment variable {ALLOWED_URLS}={security.token_url}"
+            )
+    return security
+
+
+def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options with the user name and password, or client id and secret, of
+    ``sasl.jaas.config``."""
     if JAAS not in options:
-        return client_security(options)
+        return options
     login = parse_jaas(options[JAAS])
     mechanism = options.get(MECHANISM) or options.get(MECHANISMS) or ""
     if not mechanism.upper().startswith(login.family):
@@ -144,6 +168,10 @@ def security_of(options: Mapping[str, str]) -> ClientSecurity:
             f"{JAAS} is a login with {login.family}, but {MECHANISM}={mechanism[:60]!r}; make them "
             "agree"
         )
-    found = {USERNAME: login.options.get("username", "")}
-    found[PASSWORD] = login.options.get("password", "")
-    return client_security({**options, **found})
+    if login.family != OAUTHBEARER:
+        named = (("username", USERNAME), ("password", PASSWORD))
+        return {**options, **{key: login.options.get(name, "") for name, key in named}}
+    # Kafka's names. Without clientId, options sasl.oauthbearer.* name the client.
+    names = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET, "scope": TOKEN_SCOPE}
+    found = {key: login.options[name] for name, key in names.items() if login.options.get(name)}
+    return {**options, **found}

@@ -76,6 +76,15 @@ def data_directory(environment: Mapping[str, str] | None = None) -> Path:
     return (Path(root) if root else Path.home() / ".local" / "share") / "logbus"
 
 
+def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the user's cache folder of logbus: the XDG cache folder's ``logbus``.
+
+    The path is relative for a user without a home.
+    """
+    env = os.environ if environment is None else environment
+    return Path(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
+
+
 def last_cluster_path(environment: Mapping[str, str] | None = None) -> Path:
     """Return the file in which ``logbus up`` stores the facts of its last cluster."""
     return data_directory(environment) / LAST_CLUSTER
@@ -107,6 +116,15 @@ def security_for(
         return given
     if is_chosen() or env.get(VARIABLE):
         return security_of_environment()
+    return recorded_security(bootstrap_servers, environment=env)
+
+
+def recorded_security(
+    bootstrap_servers: str, *, environment: Mapping[str, str] | None = None
+) -> ClientSecurity:
+    """Return the settings that ``logbus up --secure`` wrote for the cluster with these addresses;
+    none for other addresses."""
+    env = os.environ if environment is None else environment
     wanted = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
     folder = data_directory(env)
     for path in (folder / LAST_CLUSTER, *sorted(folder.glob(f"{CLUSTERS}/*.json"))):
@@ -129,7 +147,10 @@ def parse_endpoints(
 
     Errors name ``option``. Raises InvalidConfigError for an invalid address or an empty list.
     """
-    texts = servers.split(",") if isinstance(servers, str) else list(servers)
+    texts = servers.split(",") if isinstance(servers, str) else servers
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        example = f"'127.0.0.1:{servers}'" if isinstance(servers, int) else "'host:port'"
+        raise InvalidConfigError(f"{option}={servers!r}: give host and port as text: {example}")
     found = tuple(_parse_endpoint(text.strip(), option) for text in texts if text.strip())
     if not found:
         raise InvalidConfigError(f"{option}={servers!r}: give host:port")

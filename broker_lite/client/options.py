@@ -53,7 +53,7 @@ def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) ->
         if name is None:
             raise _unknown(option, spellings, kind is not ProducerConfig)
         if name in given and values[name] != value:
-            raise InvalidConfigError(f"{given[name]!r} and {option!r} say different things")
+            raise InvalidConfigError(f"{given[name]!r} and {option!r} have different values")
         given[name] = option
         values[name] = value
     checked = {
@@ -108,7 +108,7 @@ def check_text(option: str, value: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidConfigError(
-            f"{option}={value!r} holds half a surrogate pair, which UTF-8 cannot say: give text "
+            f"{option}={value!r} holds half a surrogate pair, which UTF-8 cannot encode: give text "
             "(were these bytes of another encoding?)"
         ) from None
     return value

@@ -62,7 +62,7 @@ class Slice(NamedTuple):
     row_count: int
 
 
-def walk(records: memoryview, walker: BatchWalker, where: TopicPartition) -> Walked:
+def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> Walked:
     """Return the whole batches of one partition's answer; parses headers only.
 
     Bytes without any whole batch count as corrupt.
@@ -73,9 +73,9 @@ def walk(records: memoryview, walker: BatchWalker, where: TopicPartition) -> Wal
         for batch in walker.walk(records):
             batches.append(batch)
     except BadBatch as bad:
-        damage = damaged(where, bad.offset, bad.reason)
+        damage = damaged(tp, bad.offset, bad.reason)
     if walker.position == position and damage is None and len(records):
-        damage = damaged(where, walker.offset, f"{len(records)} bytes hold no whole batch")
+        damage = damaged(tp, walker.offset, f"{len(records)} bytes hold no whole batch")
     return Walked(batches, walker.offset, damage, walker.policy.leader_epoch)
 
 
@@ -89,14 +89,14 @@ class LogTruncatedError(OffsetOutOfRangeError):
         self.epoch = epoch
 
 
-def damaged(where: TopicPartition, offset: int, reason: str) -> CorruptMessageError:
+def damaged(tp: TopicPartition, offset: int, reason: str) -> CorruptMessageError:
     """Return the error that names the partition and offset of corrupt data."""
     return CorruptMessageError(
-        f"topic {where.topic!r} partition {where.partition} offset {offset}: {reason}"
+        f"topic {tp.topic!r} partition {tp.partition} offset {offset}: {reason}"
     )
 
 
-def decode(batch: LogBatch, where: TopicPartition, start: int, end: int | None) -> Slice | None:
+def decode(batch: LogBatch, tp: TopicPartition, start: int, end: int | None) -> Slice | None:
     """Return the rows of a batch within ``[start, end)``; None without rows or for a void batch.
 
     Raises CorruptMessageError, with partition and offset, for a wrong CRC or structure.
@@ -111,7 +111,7 @@ def decode(batch: LogBatch, where: TopicPartition, start: int, end: int | None) 
         else:
             columns = transcode.rows_to_columns(batch.buffer, header)
     except CorruptMessageError as error:
-        raise damaged(where, max(start, header.base_offset), error.message) from error
+        raise damaged(tp, max(start, header.base_offset), error.message) from error
     return _within(header, columns, start, end)
 
 
@@ -177,7 +177,7 @@ Item = LogBatch | Skipped
 
 
 def decode_all(
-    chunks: Iterable[list[Item]], where: TopicPartition, start: int, end: int
+    chunks: Iterable[list[Item]], tp: TopicPartition, start: int, end: int
 ) -> Iterator[Slice | Skipped]:
     """Yield the rows of batches within ``[start, end)``, and a Skipped for each corrupt batch.
 
@@ -191,14 +191,15 @@ def decode_all(
                 at += 1
                 yield item
                 continue
-            together = joinable(items, at) if at >= alone_before else 0
+            is_rows = item.header.magic == MAGIC_ROWS
+            together = joinable(items, at) if is_rows and at >= alone_before else 0
             try:
                 if together > 1:
                     found, count = decode_joined(items[at : at + together], start, end)
                     at += count
                 else:
                     at += 1
-                    found = decode(item, where, start, end)
+                    found = decode(item, tp, start, end)
             except CorruptMessageError as error:
                 if together > 1:
                     alone_before = at + together
@@ -234,7 +235,7 @@ def _python(column: pa.Array | None, rows: Slice) -> Iterator[bytes | None]:
 _make_record = partial(tuple.__new__, Record)
 
 
-def each_record(where: TopicPartition, rows: Slice) -> Iterator[Record]:
+def each_record(tp: TopicPartition, rows: Slice) -> Iterator[Record]:
     """Yield the rows as Python records, each built on demand; 0.2 µs each without headers."""
     headers: Iterator[list[Header]]
     if rows.columns.headers is None:
@@ -258,8 +259,8 @@ def each_record(where: TopicPartition, rows: Slice) -> Iterator[Record]:
     return map(
         _make_record,
         zip(
-            repeat(where.topic),
-            repeat(where.partition),
+            repeat(tp.topic),
+            repeat(tp.partition),
             offsets,
             times,
             _python(rows.columns.key, rows),
@@ -269,6 +270,6 @@ def each_record(where: TopicPartition, rows: Slice) -> Iterator[Record]:
     )
 
 
-def records(where: TopicPartition, rows: Slice) -> list[Record]:
+def records(tp: TopicPartition, rows: Slice) -> list[Record]:
     """Return the rows as Python records."""
-    return list(each_record(where, rows))
+    return list(each_record(tp, rows))

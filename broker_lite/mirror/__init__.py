@@ -3,6 +3,6 @@
 Pure modules, in reading order: ``offset_map`` (the target offset of a source record), ``rewrite``
 (a batch as the mirror sends it), ``positions`` (where a copy resumes), ``planning`` (topics,
 settings, groups). Modules with I/O: ``source``, ``target``, ``claim`` (only one mirror at a time),
-``copies`` (the state of a partition), ``checkpoint`` (what of it is stored), ``resuming``,
+``copies`` (the state of a partition), ``checkpoint`` (the stored part of that state), ``resuming``,
 ``group_sync``, and ``mirror``, which runs them. One mirror belongs to one thread.
 """

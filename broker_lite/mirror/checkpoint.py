@@ -33,8 +33,8 @@ Entries = dict[TopicPartition, list[positions.CopiedEntry]]
 
 
 class Notes:
-    """The stored state of one mirror: ``open`` it with the claim held, ``save`` it as copies
-    advance."""
+    """The stored state of one mirror. Call ``open`` while the mirror has its claim, and ``save`` as
+    copies advance."""
 
     def __init__(self, target: MirrorTarget, claim: MirrorClaim, replication_factor: int) -> None:
         self._target = target
@@ -76,13 +76,13 @@ class Notes:
         self.signature = positions.Signature(self._claim.member[1], producer_id, epoch)
         self._target.begin(producer_id, epoch, self._claim.check)
 
-    def committed(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+    def committed(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Return the stored positions of these partitions."""
-        return self._target.admin.committed(self._name, wheres)
+        return self._target.admin.committed(self._name, tps)
 
-    def entries(self, where: TopicPartition) -> Sequence[positions.CopiedEntry]:
+    def entries(self, tp: TopicPartition) -> Sequence[positions.CopiedEntry]:
         """Return the runs of a partition that earlier mirrors stored."""
-        return self._entries.get(where, ())
+        return self._entries.get(tp, ())
 
     def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:
         """Store new runs, then positions; return an error or None per position. Raises if the
@@ -90,7 +90,7 @@ class Notes:
         dirty = list(copies)
         self._save_runs(dirty)
         commits = {
-            copy.where: positions.commit_of(
+            copy.tp: positions.commit_of(
                 positions.Position(
                     copy.source_id,
                     copy.known.source_next,
@@ -100,7 +100,7 @@ class Notes:
                 ),
                 copy.target_id,
                 self.signature,
-                None if copy.where.partition else self.settings.get(copy.where.topic),
+                None if copy.tp.partition else self.settings.get(copy.tp.topic),
             )
             for copy in dirty
         }
@@ -111,7 +111,7 @@ class Notes:
             entry
             for copy in dirty
             for entry in positions.entries_of(
-                copy.where,
+                copy.tp,
                 copy.source_id,
                 copy.target_id,
                 copy.known,
@@ -142,28 +142,28 @@ def translated(
     entries: Entries = (
         _read_log(admin, target.servers, name, there.topic_id(name)) if name in there.topics else {}
     )
-    wheres = [w for topic in asked for w in view.partitions_of(topic)]
-    commits = admin.committed(name, wheres) if wheres else {}
+    tps = [w for topic in asked for w in view.partitions_of(topic)]
+    commits = admin.committed(name, tps) if tps else {}
     maps = {}
-    for where in wheres:
-        commit = commits.get(where)
-        maps[where] = positions.restored(
-            entries.get(where, ()),
+    for tp in tps:
+        commit = commits.get(tp)
+        maps[tp] = positions.restored(
+            entries.get(tp, ()),
             None if commit is None else positions.read_commit(commit),
-            view.topic_id(where.topic),
-            there.topic_id(where.topic),
+            view.topic_id(tp.topic),
+            there.topic_id(tp.topic),
         )
     return planning.translate_offsets(asked, maps)
 
 
 def _read_log(admin: Admin, servers: str, name: str, topic_id: str) -> Entries:
     """Read a mirror's topic; return its entries by partition."""
-    where = TopicPartition(name, 0)
-    end = admin.list_offsets({where: LATEST_TIMESTAMP})[where].offset
+    tp = TopicPartition(name, 0)
+    end = admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
     found: Entries = {}
-    for rows in read_range(where, topic_id, -1, 0, end, bootstrap=servers):
-        for record in records(where, rows):
+    for rows in read_range(tp, topic_id, -1, 0, end, bootstrap=servers):
+        for record in records(tp, rows):
             entry = positions.read_entry(record.value)
             if entry is not None:
-                found.setdefault(entry.where, []).append(entry)
+                found.setdefault(entry.tp, []).append(entry)
     return found

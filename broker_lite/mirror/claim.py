@@ -21,6 +21,7 @@ from broker_lite.client.operations import group_requests
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import CallExchange, Operation
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -62,17 +63,23 @@ OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
 
 def _lost(why: LogbusError) -> LogbusError:
-    return CoordinatorNotAvailableError(f"the mirror's claim is to be taken anew: {why.message}")
+    return CoordinatorNotAvailableError(f"the mirror must take its claim again: {why.message}")
 
 
 class MirrorClaim:
     """The claim of one mirror: ``take`` it, ``check`` it before each write, ``release`` it.
     ``member`` commits positions."""
 
-    def __init__(self, servers: str, client_id: str, session_ms: int) -> None:
+    def __init__(
+        self,
+        servers: str,
+        client_id: str,
+        session_ms: int,
+        security: ClientSecurity | None = None,
+    ) -> None:
         self.member: tuple[str, int, str | None] = group_requests.NO_MEMBER
         self._session_ms = session_ms
-        self._pool = Pool(client_id, security_for(servers))
+        self._pool = Pool(client_id, security_for(servers, security))
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
         self._group = ""
         self._until_ms = 0.0
@@ -101,7 +108,8 @@ class MirrorClaim:
             if stop.wait(LOOK_S):
                 return False
             keepers.add(self._coordinator())
-        # A new coordinator knows no members: the other mirror may still hold its lease.
+        # Another mirror, which the new coordinator does not list yet, may still hold its lease.
+        # Wait until that lease has expired.
         if len(keepers) > 1 and stop.wait(self._session_ms / 1000):
             return False
         began_ms = lease_ms()

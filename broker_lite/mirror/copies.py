@@ -21,7 +21,7 @@ class Copy:
     ``unsaved`` holds runs that are not stored yet; ``is_dirty`` marks any state that is not stored.
     """
 
-    where: TopicPartition
+    tp: TopicPartition
     source_id: str
     target_id: str
     known: OffsetMap
@@ -36,18 +36,18 @@ class Copy:
     copied: int = 0
     """Records that this mirror wrote."""
     already: int = 0
-    """Records found at the target behind the stored position: copies of a killed mirror."""
+    """Records found at the target after the stored position, which a killed mirror wrote."""
     foreign: int = 0
-    """Records at the target that are not of the source."""
+    """Records at the target that did not come from the source."""
     aged_out: int = 0
     """Source offsets that retention deleted before they were copied."""
 
     def __post_init__(self) -> None:
-        self.position = FetchPosition(self.where, self.source_id, policy=KAFKA_LOG)
+        self.position = FetchPosition(self.tp, self.source_id, policy=KAFKA_LOG)
 
     def lost(self, source_end: int, epoch: int) -> None:
-        """Handle a source that lost records from ``source_end`` on: fetch its new ones.
-        ``epoch`` is that of the record before (-1: unknown)."""
+        """Handle a source that lost records from ``source_end`` on: fetch the records that replace
+        them. ``epoch`` is the leader epoch of the record before (-1: unknown)."""
         self.known.cut_source(source_end)
         self.unsaved = [run for run in self.unsaved if run.source < source_end]
         self.is_dirty = self.is_cut = True
@@ -68,7 +68,7 @@ class Copy:
         return foreign
 
     def passed(self, next_offset: int) -> None:
-        """Record that the source has nothing more to copy below ``next_offset``."""
+        """Record that the source has no more records to copy below ``next_offset``."""
         if next_offset > self.known.source_next:
             self.known.passed(next_offset)
             self.is_dirty = True

@@ -42,9 +42,9 @@ class GroupSync:
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
     ) -> None:
         """Write the offsets that can be translated, marked with the name ``mirror``."""
-        source_ids = {copy.where.topic: copy.source_id for copy in copies.values()}
-        target_ids = {copy.where.topic: copy.target_id for copy in copies.values()}
-        maps = {where: copy.known for where, copy in copies.items()}
+        source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
+        target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
+        maps = {tp: copy.known for tp, copy in copies.items()}
         found: list[GroupRow] = []
         for group, commits in at_source.items():
             if group.startswith(MIRROR_PREFIX):
@@ -54,10 +54,10 @@ class GroupSync:
                 group, commits, there, maps=maps, source_ids=source_ids, target_ids=target_ids
             )
             writes = {
-                row.where: CommittedOffset(
+                row.tp: CommittedOffset(
                     row.target_offset or 0,
                     metadata=planning.mark(mirror, row.source_offset),
-                    topic_id=target_ids[row.where.topic],
+                    topic_id=target_ids[row.tp.topic],
                 )
                 for row in rows
                 if row.state == "write"
@@ -79,7 +79,7 @@ class GroupSync:
         self, rows: Iterable[GroupRow], done: Mapping[TopicPartition, LogbusError | None]
     ) -> Iterator[GroupRow]:
         for row in rows:
-            error = done.get(row.where)
+            error = done.get(row.tp)
             if row.state != "write" or error is None:
                 yield row._replace(state="same") if row.state == "write" else row
                 continue

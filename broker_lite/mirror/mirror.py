@@ -16,6 +16,7 @@ from broker_lite.client.fetch.position import Corrupt, Failed, Retry
 from broker_lite.client.operations.cluster import ClusterView, backoff_ms
 from broker_lite.client.received import Walked
 from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,
@@ -52,7 +53,8 @@ Fetched = dict[TopicPartition, FetchedPartition | LogbusError]
 
 class Mirror:
     """A mirror from one cluster to another: ``run`` it, then ``close`` it. ``tell`` receives log
-    lines."""
+    lines. ``source_security``, ``target_security``: None uses the settings that ``security_for``
+    finds."""
 
     def __init__(
         self,
@@ -63,11 +65,14 @@ class Mirror:
         groups: str = ".*",
         replication_factor: int = -1,
         session_timeout_ms: int = SESSION_MS,
+        source_security: ClientSecurity | None = None,
+        target_security: ClientSecurity | None = None,
         tell: Callable[[str], None],
     ) -> None:
-        self.source = MirrorSource(source, "logbus-mirror")
-        self.target = MirrorTarget(target, "logbus-mirror")
-        self.claim = MirrorClaim(target, "logbus-mirror", session_timeout_ms)
+        name = "logbus-mirror"
+        self.source = MirrorSource(source, name, source_security)
+        self.target = MirrorTarget(target, name, target_security)
+        self.claim = MirrorClaim(target, name, session_timeout_ms, target_security)
         self._topics = topics
         self._replication_factor = replication_factor
         self._telling = Telling(tell)
@@ -85,7 +90,7 @@ class Mirror:
         """The error that the mirror was retrying when it was stopped, or None."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """Records copied per partition before its copy was reopened."""
+        """Number of records copied per partition before its copy was reopened."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property
@@ -121,7 +126,7 @@ class Mirror:
         if not self.claim.take(self.name, stop):
             return False
         self._notes.open(self.name)
-        self._counted = {where: copy.copied for where, copy in self.copies.items()}
+        self._counted = {tp: copy.copied for tp, copy in self.copies.items()}
         self.copies.clear()
         self.look()
         self.save()
@@ -154,10 +159,10 @@ class Mirror:
         there = self.target.admin.cluster(names) if names else there
         self._take_up(
             {
-                where: (view.topics[name].topic_id, there.topics[name].topic_id)
+                tp: (view.topics[name].topic_id, there.topics[name].topic_id)
                 for name in names
                 if name not in self.aside
-                for where in view.partitions_of(name)
+                for tp in view.partitions_of(name)
             }
         )
 
@@ -175,14 +180,14 @@ class Mirror:
             self._telling.once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _leave_circles(self, view: ClusterView, names: list[str]) -> None:
-        """Exclude topics that another mirror copies back from this target: the cycle would never
-        end."""
+        """Exclude topics that another mirror copies from this target to the source: each record
+        would be copied for ever."""
         for name in self.source.made_of(self._target_id, view).intersection(names):
             if name not in self.aside:
                 self.save()
                 error = InvalidConfigError(
-                    f"it is made at {self.source.servers} of the topic here, by another mirror, "
-                    f"and both together would copy each record for ever; stop that one first"
+                    f"another mirror copies it from here to {self.source.servers}, "
+                    f"and both mirrors together would copy each record for ever; stop it first"
                 )
                 self._set_aside(name, error)
 
@@ -206,9 +211,9 @@ class Mirror:
                 first.is_dirty = True
 
     def _take_up(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
-        for where, copy in list(self.copies.items()):
-            if where in ids and ids[where] != (copy.source_id, copy.target_id):
-                self._set_aside(where.topic, UnknownTopicIdError("was deleted and made again"))
+        for tp, copy in list(self.copies.items()):
+            if tp in ids and ids[tp] != (copy.source_id, copy.target_id):
+                self._set_aside(tp.topic, UnknownTopicIdError("was deleted and made again"))
         fresh = [w for w in ids if w not in self.copies and w.topic not in self.aside]
         if not fresh:
             return
@@ -217,36 +222,36 @@ class Mirror:
         listed = dict.fromkeys(fresh, LATEST_TIMESTAMP)
         ends = self.target.admin.list_offsets(listed, isolation="read_uncommitted")
         starts = self.target.admin.list_offsets(dict.fromkeys(fresh, EARLIEST_TIMESTAMP))
-        for where in fresh:
-            if where.topic in self.aside:
+        for tp in fresh:
+            if tp.topic in self.aside:
                 continue
-            source_id, target_id = ids[where]
-            commit = commits.get(where)
+            source_id, target_id = ids[tp]
+            commit = commits.get(tp)
             position = (
                 positions.read_commit(commit) if commit and commit.topic_id == target_id else None
             )
-            noted = (self._notes.entries(where), position, source_id, target_id)
+            noted = (self._notes.entries(tp), position, source_id, target_id)
             if positions.is_of_another(*noted):
-                self._set_aside(where.topic, UnknownTopicIdError("was deleted and made again"))
+                self._set_aside(tp.topic, UnknownTopicIdError("was deleted and made again"))
                 continue
             known = positions.restored(*noted)
-            copy = Copy(where, source_id, target_id, known, copied=self._counted.get(where, 0))
+            copy = Copy(tp, source_id, target_id, known, copied=self._counted.get(tp, 0))
             try:
-                self._resumer.square(copy, first[where], starts[where].offset, ends[where].offset)
+                self._resumer.square(copy, first[tp], starts[tp].offset, ends[tp].offset)
             except LogbusError as error:
                 if error.retriable:
                     raise
-                self._set_aside(where.topic, error)
+                self._set_aside(tp.topic, error)
                 continue
             offset = copy.position.offset
             copy.position.seek(offset, positions.epoch_before(offset, position, source_id))
-            self.copies[where] = copy
+            self.copies[tp] = copy
 
     def _set_aside(self, topic: str, error: LogbusError) -> None:
         self.aside[topic] = error
         self.copies = {w: copy for w, copy in self.copies.items() if w.topic != topic}
         self._telling.say(
-            f"topic {topic} is not copied any more: {error.message}; mend that (for a topic that "
+            f"topic {topic} is not copied any more: {error.message}; fix that (for a topic that "
             "was made again: delete the copy) and start the mirror again"
         )
 
@@ -257,27 +262,27 @@ class Mirror:
         return self._executor.submit(self.source.fetch, wanted, wait_ms)
 
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, Walked]:
-        """Move behind the fetched batches, so that the next fetch can start; handle failed
+        """Advance past the fetched batches, so that the next fetch can start; handle failed
         partitions."""
         good: dict[TopicPartition, Walked] = {}
-        for where, row in fetched.items():
-            copy = self.copies.get(where)
+        for tp, row in fetched.items():
+            copy = self.copies.get(tp)
             if copy is None:
                 continue
             match copy.position.take(row):
                 case Walked() as walked:
                     copy.refused_since_ms = 0.0
-                    good[where] = walked
+                    good[tp] = walked
                 case Corrupt(error) | Failed(error) | Retry(LogbusError() as error):
                     self._refused(copy, error)
         return good
 
     def _refused(self, copy: Copy, error: LogbusError) -> None:
-        topic = copy.where.topic
+        topic = copy.tp.topic
         if isinstance(error, OffsetOutOfRangeError):
             self._resumer.go_on(copy, error)
             if copy.is_cut:
-                self.save()  # before these offsets are used
+                self.save()  # before these offsets are used again
         elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
             self._set_aside(topic, UnknownTopicIdError("is gone at the source"))
         elif not error.retriable:
@@ -291,47 +296,47 @@ class Mirror:
         copy.refused_since_ms = copy.refused_since_ms or now_ms
         if now_ms - copy.refused_since_ms < REFUSED_MS:
             return
-        text = f"{copy.where}: the source does not give what is next: {error.message}"
+        text = f"{copy.tp}: the next records cannot be fetched: {error.message}"
         if self._is_once:
             raise type(error)(text)
         self._telling.once(f"{text}; trying again")
 
     def _is_gone(self, copy: Copy) -> bool:
-        view = self.source.admin.cluster((copy.where.topic,))
-        return view.topic_id(copy.where.topic) != copy.source_id
+        view = self.source.admin.cluster((copy.tp.topic,))
+        return view.topic_id(copy.tp.topic) != copy.source_id
 
     def _write(self, good: Mapping[TopicPartition, Walked], froms: Mapping[Any, int]) -> bool:
         pieces: dict[TopicPartition, list[RewrittenBatch]] = {}
-        for where, walked in good.items():
-            copy = self.copies.get(where)
+        for tp, walked in good.items():
+            copy = self.copies.get(tp)
             if copy is None:
                 continue
             try:
-                made = [carry(batch, where, froms[where]) for batch in walked.batches]
+                made = [carry(batch, tp, froms[tp]) for batch in walked.batches]
             except LogbusError as error:
-                self._set_aside(where.topic, error)
+                self._set_aside(tp.topic, error)
                 continue
-            pieces[where] = [piece for piece in made if piece is not None]
+            pieces[tp] = [piece for piece in made if piece is not None]
         refused = self.target.write(pieces, self._written)
-        for where, why in refused.items():
-            if where.topic not in self.aside:
-                self._set_aside(where.topic, why)
-        for where, walked in good.items():
-            if where in self.copies:
-                self.copies[where].passed(walked.next_offset)
+        for tp, why in refused.items():
+            if tp.topic not in self.aside:
+                self._set_aside(tp.topic, why)
+        for tp, walked in good.items():
+            if tp in self.copies:
+                self.copies[tp].passed(walked.next_offset)
         return any(pieces.values())
 
-    def _written(self, where: TopicPartition, piece: RewrittenBatch, offset: int) -> None:
-        copy = self.copies.get(where)
+    def _written(self, tp: TopicPartition, piece: RewrittenBatch, offset: int) -> None:
+        copy = self.copies.get(tp)
         if copy is not None and copy.wrote(piece, offset):
-            self._telling.once(f"topic {where.topic}: somebody else writes to the copy")
+            self._telling.once(f"topic {tp.topic}: another client writes to the copy")
 
     def save(self) -> None:
         """Store the positions of all written records."""
         dirty = [copy for copy in self.copies.values() if copy.is_dirty]
-        for where, failed in self._notes.save(dirty).items():
+        for tp, failed in self._notes.save(dirty).items():
             if isinstance(failed, UnknownTopicIdError):
-                self._set_aside(where.topic, failed)
+                self._set_aside(tp.topic, failed)
             elif failed is not None:
                 raise failed
         for copy in dirty:
@@ -340,28 +345,44 @@ class Mirror:
 
     # -- running
 
-    def run(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
+    def run(
+        self,
+        *,
+        once: bool,
+        stop: Event,
+        on_look: Callable[[], None],
+        on_left: Callable[[int], None] = lambda _: None,
+    ) -> None:
         """Copy until ``stop`` is set or, with ``once``, up to the end offsets at the start.
 
-        ``on_look`` is called every ``LOOK_MS`` and at the end. Temporary errors are logged and
-        retried; with ``once`` they are raised after a few attempts. Raises NonEmptyGroupError if
-        another mirror of the source runs, FencedInstanceIdError if another one took over, and with
-        ``once`` InvalidConfigError if no topic matches.
+        ``on_look`` is called every ``LOOK_MS`` and at the end. With ``once``, ``on_left`` receives
+        the number of records that are left to copy, before each write.
+
+        Temporary errors are logged and retried; with ``once`` they are raised after a few attempts.
+        Raises NonEmptyGroupError if another mirror of the source runs, FencedInstanceIdError if
+        another one took over, and with ``once`` InvalidConfigError if no topic matches.
         """
         self._is_once = once
         try:
-            self._run(once=once, stop=stop, on_look=on_look)
+            self._run(once=once, stop=stop, on_look=on_look, on_left=on_left)
         finally:
             self.claim.release()
 
-    def _run(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
+    def _run(
+        self,
+        *,
+        once: bool,
+        stop: Event,
+        on_look: Callable[[], None],
+        on_left: Callable[[int], None],
+    ) -> None:
         attempt, began_ms = 0, monotonic_ms()
         while not stop.is_set():
             try:
                 if not self.open(stop):
                     return
                 began_ms = monotonic_ms()
-                self._copy(once=once, stop=stop, on_look=on_look)
+                self._copy(once=once, stop=stop, on_look=on_look, on_left=on_left)
                 return
             except LogbusError as error:
                 if not error.retriable or (once and attempt >= ATTEMPTS_ONCE):
@@ -373,14 +394,23 @@ class Mirror:
                 stop.wait(backoff_ms(attempt, 250) / 1000.0)
                 attempt += 1
 
-    def _copy(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
+    def _copy(
+        self,
+        *,
+        once: bool,
+        stop: Event,
+        on_look: Callable[[], None],
+        on_left: Callable[[int], None],
+    ) -> None:
         groups = self._group_sync.read()
         goal = self.source.ends(list(self.copies), LATEST_TIMESTAMP) if once else None
         look_at, save_at = monotonic_ms() + LOOK_MS, monotonic_ms()
         under_way = self._begin_fetch(0)
         is_idle = False
         try:
-            while not stop.is_set() and not self._is_done(goal):
+            while not stop.is_set() and (goal is None or self._left(goal)):
+                if goal is not None:
+                    on_left(self._left(goal))
                 froms = {w: copy.position.offset for w, copy in self.copies.items()}
                 good = self._advance(under_way.result())
                 under_way = self._begin_fetch(WAIT_MS if is_idle else 0)
@@ -404,7 +434,8 @@ class Mirror:
         self._group_sync.write(self.name, self.copies, groups if once else self._group_sync.read())
         on_look()
 
-    def _is_done(self, goal: Mapping[TopicPartition, int] | None) -> bool:
-        return goal is not None and all(
-            copy.known.source_next >= goal.get(where, 0) for where, copy in self.copies.items()
+    def _left(self, goal: Mapping[TopicPartition, int]) -> int:
+        """Return how many offsets of the source are left before ``goal``."""
+        return sum(
+            max(goal.get(tp, 0) - copy.known.source_next, 0) for tp, copy in self.copies.items()
         )

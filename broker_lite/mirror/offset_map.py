@@ -23,7 +23,7 @@ class Run(NamedTuple):
 class OffsetMap:
     """The runs of one partition, and the end of the copied range.
 
-    ``source_next``: all records before it are copied. ``target_next``: the offset behind the last
+    ``source_next``: all records before it are copied. ``target_next``: the offset after the last
     copied record. Both are -1 for an empty map.
     """
 
@@ -35,8 +35,8 @@ class OffsetMap:
         self.target_next = target_next
 
     def add(self, source: int, target: int, count: int) -> bool:
-        """Record that ``count`` records from ``source`` on went to ``target`` on; return True if
-        that starts a run."""
+        """Record that ``count`` records from offset ``source`` on were copied to ``target`` on;
+        return True if that starts a run."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
         # If both logs have a gap of the same size, one run spans it. An offset in the source's gap
         # then maps into the target's gap, before the same record.
@@ -46,7 +46,7 @@ class OffsetMap:
         return is_new
 
     def passed(self, source_next: int) -> None:
-        """Record that the source has nothing to copy before ``source_next``."""
+        """Record that the source has no more records to copy before ``source_next``."""
         self.source_next = max(self.source_next, source_next)
 
     def translate(self, source: int) -> int | None:
@@ -68,13 +68,14 @@ class OffsetMap:
 
     def cut_source(self, source_end: int) -> None:
         """Drop runs from ``source_end`` on: the source has other records there now. The target
-        keeps the copies; new records go behind them."""
+        keeps the copies; the new records are appended after them."""
         while self.runs and self.runs[-1].source >= source_end:
             self.runs.pop()
         self.source_next = min(self.source_next, source_end)
 
     def cut(self, target_end: int) -> None:
-        """Drop what the target lost: everything from ``target_end`` on counts as not copied."""
+        """Drop the runs that the target lost: records from ``target_end`` on count as not
+        copied."""
         if target_end >= self.target_next:
             return
         while self.runs and self.runs[-1].target >= target_end:

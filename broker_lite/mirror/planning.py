@@ -2,8 +2,8 @@
 
 A topic keeps its name and number of partitions. The mirror copies settings of retention and size
 that both clusters know; settings of durability and clocks stay the target's own. It writes a
-group's offset only if the target has none, or one that a mirror wrote. A group that was switched
-over is never moved.
+group's offset only if the target has none, or one that a mirror wrote. A group whose consumers have
+moved to the target keeps its offsets.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
 
 
 class WantedSettings(NamedTuple):
-    """Settings for a topic's copy, settings that only the source knows, and warnings."""
+    """Settings for a topic's copy, settings that only the source has, and warnings."""
 
     values: dict[str, str]
     unknown: tuple[str, ...]
@@ -84,10 +84,10 @@ def wanted_settings(entries: Mapping[str, ConfigEntry]) -> WantedSettings:
         if entry.value is None or (entry.source != "topic" and name not in EFFECTIVE):
             continue
         if name == "cleanup.policy" and "compact" in entry.value:
-            notes.append("compacted at the source: the copy keeps every record, for ever")
+            notes.append("compacted at the source; the copy keeps every record for ever")
         elif name in OWN:
             if entry.value != defaults[name]:
-                notes.append(f"{name}={entry.value} is not copied: the target's own counts")
+                notes.append(f"{name}={entry.value} is not copied: the target keeps its own value")
         elif name not in defaults or not _is_taken(name, entry.value):
             unknown.append(f"{name}={entry.value}")
         else:
@@ -141,7 +141,7 @@ def told(changes: Mapping[str, str | None]) -> str:
 
 
 def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:
-    """Return an error if the target's topic stamps its own times.
+    """Return an error if the target's topic has LogAppendTime.
 
     A copy keeps the source's timestamps: after a kill, they identify records that are already
     copied.
@@ -159,20 +159,20 @@ def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigErro
 class GroupRow(NamedTuple):
     """A group's offset in one partition, at the source and at the target.
 
-    ``state`` is ``write`` (to be written), ``same`` (already written), ``behind`` (not copied that
-    far), ``own`` (the target's group has its own progress, which stays) or ``refused: …`` (the
-    target's error).
+    ``state`` is ``write`` (to be written), ``same`` (already written), ``behind`` (the copy has not
+    reached this offset), ``own`` (the target's group has its own progress, which stays) or
+    ``refused: …`` (the target's error).
     """
 
     group: str
-    where: TopicPartition
+    tp: TopicPartition
     source_offset: int
     target_offset: int | None
     state: str
 
 
 def mark(name: str, source_offset: int) -> str:
-    """The metadata of an offset that a mirror wrote."""
+    """Return the metadata of an offset that a mirror writes."""
     return f"{_MARK}{name.removeprefix(MIRROR_PREFIX)} offset {source_offset}"
 
 
@@ -185,18 +185,18 @@ def plan_group(
     source_ids: Mapping[str, str],
     target_ids: Mapping[str, str],
 ) -> list[GroupRow]:
-    """What to do about each partition of a group; those that are not copied are left out, and
-    offsets of a topic that was deleted."""
+    """Return the state of each partition of a group. The result omits partitions that are not
+    copied, and offsets of deleted topics."""
     rows = []
-    for where, commit in sorted(at_source.items()):
-        known = maps.get(where)
+    for tp, commit in sorted(at_source.items()):
+        known = maps.get(tp)
         if known is None or commit.offset < 0:
             continue
-        if commit.topic_id not in (NULL_TOPIC_ID, source_ids.get(where.topic)):
+        if commit.topic_id not in (NULL_TOPIC_ID, source_ids.get(tp.topic)):
             continue
         offset = known.translate(commit.offset)
-        there = at_target.get(where)
-        if there is not None and there.topic_id != target_ids.get(where.topic):
+        there = at_target.get(tp)
+        if there is not None and there.topic_id != target_ids.get(tp.topic):
             there = None
         state = "write"
         if there is not None and not there.metadata.startswith(_MARK):
@@ -205,23 +205,23 @@ def plan_group(
             state = "behind"
         elif there is not None and there.offset == offset:
             state = "same"
-        rows.append(GroupRow(group, where, commit.offset, offset, state))
+        rows.append(GroupRow(group, tp, commit.offset, offset, state))
     return rows
 
 
 def translate_offsets(
     asked: Mapping[str, Mapping[str, int]], maps: Mapping[TopicPartition, OffsetMap]
 ) -> dict[str, dict[str, int]]:
-    """Offsets as Spark writes them, ``{"topic": {"0": 42}}``, as the target's. Raises
-    InvalidConfigError for a partition that was not copied so far."""
+    """Translate source offsets in Spark's form, ``{"topic": {"0": 42}}``, to the target's offsets.
+    Raises InvalidConfigError for an offset that is not copied yet."""
     found: dict[str, dict[str, int]] = {}
     for topic, rows in asked.items():
         for partition, offset in rows.items():
-            where = TopicPartition(topic, int(partition))
-            known = maps.get(where)
+            tp = TopicPartition(topic, int(partition))
+            known = maps.get(tp)
             moved = offset if offset < 0 else None if known is None else known.translate(offset)
             if moved is None:
                 so_far = "nothing" if known is None else f"offset {known.source_next}"
-                raise InvalidConfigError(f"{where}: offset {offset} is not copied; {so_far} is")
+                raise InvalidConfigError(f"{tp}: offset {offset} is not copied; {so_far} is")
             found.setdefault(topic, {})[partition] = moved
     return found

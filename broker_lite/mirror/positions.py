@@ -1,11 +1,11 @@
-"""Where a copy resumes: positions in the mirror's group, runs in its topic, and the target's
-log. Pure.
+"""The stored state from which a copy resumes: positions in the mirror's group, runs in its topic,
+and the target's log. Pure.
 
 A partition's offset in the group ``logbus-mirror-SOURCE`` on the target is the target's next
 offset; the commit's metadata hold the source's offset. Positions are committed after the records. A
-killed mirror thus leaves records behind its positions: ``square`` recognises copies by content, and
-the copy resumes behind the last. Runs (``offset_map``) are records of the topic of the same name,
-written before the positions.
+killed mirror thus leaves records beyond its positions: ``square`` recognises copies by content, and
+the copy resumes after the last one. Runs (``offset_map``) are records of the topic of the same
+name, written before the positions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Position(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """The identity that a mirror writes with: its claim's generation and its idempotent
+    """The identity with which a mirror writes: its claim's generation and its idempotent
     producer."""
 
     generation: int
@@ -98,10 +98,10 @@ def read_signature(commit: CommittedOffset) -> Signature | None:
 def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str, dict[str, str]]:
     """Return the settings that the previous mirror copied from the source, by topic."""
     found: dict[str, dict[str, str]] = {}
-    for where, commit in commits.items():
+    for tp, commit in commits.items():
         try:
             said = json.loads(commit.metadata)["settings"]
-            found[where.topic] = {str(name): str(value) for name, value in said.items()}
+            found[tp.topic] = {str(name): str(value) for name, value in said.items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return found
@@ -111,7 +111,7 @@ class CopiedEntry(NamedTuple):
     """A record of the mirror's topic: runs of a partition and its position. Without runs, it
     ends the runs at or behind that position."""
 
-    where: TopicPartition
+    tp: TopicPartition
     source_id: str
     target_id: str
     runs: tuple[Run, ...]
@@ -124,8 +124,8 @@ def write_entry(entry: CopiedEntry) -> bytes:
     return json.dumps(
         {
             "version": VERSION,
-            "topic": entry.where.topic,
-            "partition": entry.where.partition,
+            "topic": entry.tp.topic,
+            "partition": entry.tp.partition,
             "source_topic_id": entry.source_id,
             "target_topic_id": entry.target_id,
             "runs": entry.runs,
@@ -230,7 +230,7 @@ def last_run(known: OffsetMap) -> Run | None:
 
 
 def entries_of(
-    where: TopicPartition,
+    tp: TopicPartition,
     source_id: str,
     target_id: str,
     known: OffsetMap,
@@ -242,7 +242,7 @@ def entries_of(
     size. With ``is_cut`` (the source lost records), yield one even without runs."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
-        yield CopiedEntry(where, source_id, target_id, part, known.source_next, known.target_next)
+        yield CopiedEntry(tp, source_id, target_id, part, known.source_next, known.target_next)
 
 
 def in_batches(entries: Iterable[CopiedEntry]) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -254,7 +254,7 @@ def in_batches(entries: Iterable[CopiedEntry]) -> Iterator[list[tuple[bytes, byt
         if batch and size + len(value) > BATCH_BYTES:
             yield batch
             batch, size = [], 0
-        batch.append((str(entry.where).encode(), value))
+        batch.append((str(entry.tp).encode(), value))
         size += len(value)
     if batch:
         yield batch

@@ -23,7 +23,9 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, Of
 
 
 class Resumer:
-    """The resumer of one mirror's copies. It logs lost and foreign records."""
+    """Finds where one mirror's copies continue after a restart.
+
+    Logs records that are lost, and records that the mirror did not write."""
 
     def __init__(self, source: MirrorSource, target: MirrorTarget, telling: Telling) -> None:
         self._source = source
@@ -36,7 +38,7 @@ class Resumer:
         ``first`` is the source's first offset; ``start`` and ``end`` bound the target's log. Raises
         the errors of reading either log.
         """
-        known, where = copy.known, copy.where
+        known, tp = copy.known, copy.tp
         if known.source_next < 0:
             known.source_next, known.target_next = first, start
         known.cut(end)
@@ -45,7 +47,7 @@ class Resumer:
             held = (
                 row
                 for rows in read_range(
-                    where,
+                    tp,
                     copy.target_id,
                     NO_EPOCH,
                     begin,
@@ -60,8 +62,8 @@ class Resumer:
             copy.unsaved.extend(found.new_runs)
             if found.foreign:
                 self._telling.say(
-                    f"{where}: {found.foreign} records on the target are not of the source "
-                    "(others write there, or they aged out at the source meanwhile)"
+                    f"{tp}: {found.foreign} records on the target are not of the source "
+                    "(another client writes there, or retention deleted them at the source)"
                 )
         if not known.runs:
             known.target_next = end
@@ -71,12 +73,12 @@ class Resumer:
         """Handle an out-of-range fetch of the source: retention deleted records, or a crash or
         an unclean election replaced copied records."""
         ends, at = self._source.ends, copy.position.offset
-        first = ends((copy.where,), EARLIEST_TIMESTAMP)[copy.where]
+        first = ends((copy.tp,), EARLIEST_TIMESTAMP)[copy.tp]
         kept: OffsetAndEpoch | None = None
         if isinstance(error, LogTruncatedError):
             kept = OffsetAndEpoch(error.offset, error.epoch)
         elif first <= at:
-            end = ends((copy.where,), LATEST_TIMESTAMP)[copy.where]
+            end = ends((copy.tp,), LATEST_TIMESTAMP)[copy.tp]
             kept = OffsetAndEpoch(end, NO_EPOCH) if end < at else None
         if kept is None:
             # The point of divergence is unknown: fetch again without the leader epoch.
@@ -84,8 +86,8 @@ class Resumer:
         else:
             gone = f"offsets {kept.offset} to {at - 1}"
             self._telling.say(
-                f"{copy.where}: the source has lost {gone} after they were copied; the copy keeps "
-                "them, and what the source has in their place follows"
+                f"{copy.tp}: the source has lost {gone} after they were copied. The copy keeps "
+                "them, followed by the records that replaced them at the source"
             )
             copy.lost(*kept)
         self.begin_at(copy, first)
@@ -97,19 +99,17 @@ class Resumer:
         if first > known.source_next:
             copy.aged_out += first - known.source_next
             lost = f"offsets {known.source_next} to {first - 1}"
-            self._telling.say(
-                f"{copy.where}: {lost} aged out at the source before they were copied"
-            )
+            self._telling.say(f"{copy.tp}: {lost} aged out at the source before they were copied")
             known.passed(first)
         if copy.position.offset != known.source_next:
             copy.position.seek(known.source_next)
 
     def _source_rows(self, copy: Copy, offset: int) -> Iterator[tuple[int, Content]]:
-        end = self._source.ends((copy.where,), LATEST_TIMESTAMP)[copy.where]
-        position = FetchPosition(copy.where, copy.source_id, offset, policy=KAFKA_LOG)
+        end = self._source.ends((copy.tp,), LATEST_TIMESTAMP)[copy.tp]
+        position = FetchPosition(copy.tp, copy.source_id, offset, policy=KAFKA_LOG)
         while position.offset < end:
             offset = position.offset
             for batch in self._source.fetch_one(position):
-                piece = carry(batch, copy.where, offset)
+                piece = carry(batch, copy.tp, offset)
                 if piece is not None:
                     yield from piece_contents(piece)

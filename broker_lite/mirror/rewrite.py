@@ -43,7 +43,7 @@ class RewrittenBatch(NamedTuple):
         return self.header.record_count
 
 
-def carry(batch: LogBatch, where: TopicPartition, start: int) -> RewrittenBatch | None:
+def carry(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch | None:
     """Return the records of a batch from offset ``start`` on; None without any or for a void
     batch. Raises CorruptMessageError for a corrupt batch."""
     header = batch.header
@@ -55,7 +55,7 @@ def carry(batch: LogBatch, where: TopicPartition, start: int) -> RewrittenBatch 
         sent = _plain(header)
         fmt.HEADER.pack_into(buffer, 0, *sent)
         return RewrittenBatch(buffer, sent, ((header.base_offset, header.record_count),))
-    rows = decode(batch, where, start, None)
+    rows = decode(batch, tp, start, None)
     return None if rows is None else _encode_again(rows)
 
 

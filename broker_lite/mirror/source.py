@@ -19,6 +19,7 @@ from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.received import Walked
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     GroupIdNotFoundError,
     LogbusError,
@@ -73,9 +74,11 @@ _SPOKEN: Mapping[int, tuple[int, int]] = {
 class MirrorSource:
     """Reads a cluster; ``close`` it."""
 
-    def __init__(self, servers: str, client_id: str) -> None:
+    def __init__(
+        self, servers: str, client_id: str, security: ClientSecurity | None = None
+    ) -> None:
         self.servers = servers
-        self._pool = Pool(client_id, security_for(servers))
+        self._pool = Pool(client_id, security_for(servers, security))
         self.admin = Admin(servers, client_id=client_id, pool=self._pool)
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
         self._turn = 0
@@ -93,13 +96,14 @@ class MirrorSource:
         except (NoBrokersError, NetworkError, RequestTimedOutError) as error:
             raise SourceUnreachableError(
                 f"--from {self.servers} does not answer ({error.message}): check the address, that "
-                "this machine reaches it and the names its brokers give for themselves, and that "
-                "the listener is PLAINTEXT: TLS and passwords are not spoken"
+                "this machine reaches it and its brokers' advertised addresses, and that "
+                "--from-config has the security settings of its listener"
             ) from error
 
     def check_versions(self) -> None:
-        """Choose request versions that the brokers support: an older fetch before Kafka 3.9.
-        Raises UnsupportedVersionError for too old brokers, SourceUnreachableError."""
+        """Choose request versions that the brokers support; brokers before Kafka 3.9 get an older
+        fetch version. Raises UnsupportedVersionError for too old brokers,
+        SourceUnreachableError."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
         view = self.describe()
         endpoint: Endpoint = next(iter(view.brokers.values()))
@@ -128,9 +132,9 @@ class MirrorSource:
         if name not in view.topics or not self._has_members(name):
             return set()
         return {
-            where.topic
-            for where, commit in self.admin.committed(name).items()
-            if where.topic in view.topics and commit.topic_id == view.topic_id(where.topic)
+            tp.topic
+            for tp, commit in self.admin.committed(name).items()
+            if tp.topic in view.topics and commit.topic_id == view.topic_id(tp.topic)
         }
 
     def _has_members(self, group: str) -> bool:
@@ -139,12 +143,12 @@ class MirrorSource:
         except GroupIdNotFoundError:
             return False
 
-    def ends(self, wheres: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
+    def ends(self, tps: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
         """Return offsets of committed data (-1: end, -2: start)."""
-        if not wheres:
+        if not tps:
             return {}
-        found = self.admin.list_offsets(dict.fromkeys(wheres, time), isolation="read_committed")
-        return {where: row.offset for where, row in found.items()}
+        found = self.admin.list_offsets(dict.fromkeys(tps, time), isolation="read_committed")
+        return {tp: row.offset for tp, row in found.items()}
 
     def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
         """Return the offsets of all groups whose names fully match, of every type."""
@@ -164,7 +168,7 @@ class MirrorSource:
         records. Raises NoBrokersError."""
         wanted = {position.tp: position for position in positions}
         if self._is_stale:
-            topics = list(dict.fromkeys(where.topic for where in wanted))
+            topics = list(dict.fromkeys(tp.topic for tp in wanted))
             self._pool.run(requests.refresh_once(self._cluster, topics))
             self._is_stale = False
         # The first partitions of a request fill the answer: rotate the order.
@@ -176,7 +180,7 @@ class MirrorSource:
         sends = [
             Send(
                 endpoint,
-                self._exchange([wanted[where] for where in group], wait_ms),
+                self._exchange([wanted[tp] for tp in group], wait_ms),
                 REQUEST_TIMEOUT_MS + wait_ms,
             )
             for endpoint, group in by_leader.items()
@@ -185,7 +189,7 @@ class MirrorSource:
         for (endpoint, group), answer in zip(by_leader.items(), answers, strict=True):
             if isinstance(answer, LogbusError):
                 self._cluster.failed(endpoint)
-            found |= answers_of(answer, {where: wanted[where].topic_id for where in group})
+            found |= answers_of(answer, {tp: wanted[tp].topic_id for tp in group})
         if any(isinstance(row, LogbusError) for row in found.values()):
             self._is_stale = True
         return found

@@ -18,6 +18,7 @@ from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms
 from broker_lite.client.transport.steps import ProduceExchange
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     LogbusError,
     NetworkError,
@@ -44,8 +45,10 @@ OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
 class MirrorTarget:
     """Writes to a cluster; ``close`` it."""
 
-    def __init__(self, servers: str, client_id: str) -> None:
-        self._pool = Pool(client_id, security_for(servers))
+    def __init__(
+        self, servers: str, client_id: str, security: ClientSecurity | None = None
+    ) -> None:
+        self._pool = Pool(client_id, security_for(servers, security))
         self.servers = servers
         self.admin = Admin(servers, client_id=client_id, pool=self._pool)
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
@@ -69,8 +72,8 @@ class MirrorTarget:
         self._identity, self._check = (producer_id, producer_epoch), check
 
     def forget(self) -> None:
-        """Forget the sequences before a change of producer id. Earlier batches are then found
-        only in the logs."""
+        """Clear the sequences before a change of producer id. Only the logs then show which earlier
+        batches were written."""
         self._identity = self._lost = None
         self._sequences.clear()
         self._pool.close()
@@ -105,7 +108,7 @@ class MirrorTarget:
             attempt += 1
             self._cluster.ask_another()
             deadline_ms = monotonic_ms() + PATIENCE_MS
-            topics = {where.topic for where in queues}
+            topics = {tp.topic for tp in queues}
             self._pool.run(requests.refresh(self._cluster, topics, deadline_ms))
         return refused
 
@@ -128,9 +131,9 @@ class MirrorTarget:
         problem = next(iter(errors.values()), None)
         sent: list[tuple[PooledConnection, list[dict[TopicPartition, RewrittenBatch]]]] = []
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
-        for endpoint, wheres in by_leader.items():
+        for endpoint, tps in by_leader.items():
             try:
-                sent.append(self._send(endpoint, self._waves(wheres, queues), deadline_ms))
+                sent.append(self._send(endpoint, self._waves(tps, queues), deadline_ms))
             except LogbusError as error:
                 self._cluster.failed(endpoint)
                 problem = error
@@ -142,9 +145,9 @@ class MirrorTarget:
                     names = {self._cluster.view.topic_id(w.topic): w.topic for w in wave}
                     for topic in answer.topics:
                         for row in topic.partitions:
-                            where = TopicPartition(names[topic.topic_id], row.partition)
+                            tp = TopicPartition(names[topic.topic_id], row.partition)
                             said = self._heard(
-                                where,
+                                tp,
                                 row,
                                 queues=queues,
                                 failed=failed,
@@ -157,12 +160,12 @@ class MirrorTarget:
                 connection.close()
             else:
                 self._pool.give_back(connection)
-        for where in [where for where, queue in queues.items() if not queue]:
-            del queues[where]
+        for tp in [tp for tp, queue in queues.items() if not queue]:
+            del queues[tp]
         return problem
 
     def _waves(
-        self, wheres: Sequence[TopicPartition], queues: Mapping[TopicPartition, Queue]
+        self, tps: Sequence[TopicPartition], queues: Mapping[TopicPartition, Queue]
     ) -> list[dict[TopicPartition, RewrittenBatch]]:
         """Group pieces into requests, in order, with at most one piece per partition each."""
         assert self._identity is not None
@@ -170,23 +173,23 @@ class MirrorTarget:
         for depth in range(IN_FLIGHT):
             wave: dict[TopicPartition, RewrittenBatch] = {}
             size = 0
-            for where in wheres:
-                queue = queues[where]
+            for tp in tps:
+                queue = queues[tp]
                 # A broker that does not know the producer accepts any sequence: send one batch
                 # first.
-                if depth >= len(queue) or (depth and where not in self._sequences):
+                if depth >= len(queue) or (depth and tp not in self._sequences):
                     continue
                 piece = queue[depth]
                 if piece.header.producer_id != self._identity[0]:
                     before = queue[depth - 1].header if depth else None
-                    at = self._sequences.get(where, 0)
+                    at = self._sequences.get(tp, 0)
                     if before is not None:
                         at = before.base_sequence + before.record_count
                     piece = queue[depth] = signed(piece, *self._identity, at & _SEQUENCE_MASK)
                 if wave and size + len(piece.buffer) > REQUEST_BYTES:
                     waves.append(wave)
                     wave, size = {}, 0
-                wave[where] = piece
+                wave[tp] = piece
                 size += len(piece.buffer)
             if wave:
                 waves.append(wave)
@@ -202,9 +205,9 @@ class MirrorTarget:
         try:
             for wave in waves:
                 topics: dict[str, list[PartitionRecords]] = {}
-                for where, piece in wave.items():
-                    topics.setdefault(self._cluster.view.topic_id(where.topic), []).append(
-                        PartitionRecords(where.partition, piece.buffer)
+                for tp, piece in wave.items():
+                    topics.setdefault(self._cluster.view.topic_id(tp.topic), []).append(
+                        PartitionRecords(tp.partition, piece.buffer)
                     )
                 exchange = ProduceExchange(
                     [TopicRecords("", topic_id, rows) for topic_id, rows in topics.items()],
@@ -219,7 +222,7 @@ class MirrorTarget:
 
     def _heard(
         self,
-        where: TopicPartition,
+        tp: TopicPartition,
         row: ProducedPartition,
         *,
         queues: Mapping[TopicPartition, Queue],
@@ -227,22 +230,22 @@ class MirrorTarget:
         refused: dict[TopicPartition, LogbusError],
         on_written: OnWritten,
     ) -> LogbusError | None:
-        if where in failed:
+        if tp in failed:
             return None  # the batches behind a refused one are sent again after it
         if not row.error_code and row.base_offset >= 0:
-            piece = queues[where].popleft()
+            piece = queues[tp].popleft()
             header = piece.header
-            self._sequences[where] = header.base_sequence + header.record_count & _SEQUENCE_MASK
-            on_written(where, piece, row.base_offset)
+            self._sequences[tp] = header.base_sequence + header.record_count & _SEQUENCE_MASK
+            on_written(tp, piece, row.base_offset)
             return None
-        failed.add(where)
+        failed.add(tp)
         error = error_for(row.error_code, row.error_message or "")
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
             # The outcome is unknown: the caller reads the log and starts with a new producer.
-            self._lost = RequestTimedOutError(f"{where}: the target lost its producer: {error}")
+            self._lost = RequestTimedOutError(f"{tp}: the target lost its producer: {error}")
             return self._lost
         if error.retriable and not isinstance(error, NetworkError):
             return error
-        refused[where] = type(error)(f"{where}: {error.message}")
-        queues[where].clear()
+        refused[tp] = type(error)(f"{tp}: {error.message}")
+        queues[tp].clear()
         return None

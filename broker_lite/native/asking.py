@@ -1,7 +1,7 @@
 """Requests in flight of one machine, and the effects of the current step. Pure.
 
 The parts of a machine share one instance. A callback handles each answer. A lost connection drops
-all callbacks; their owners ask again on the next connection.
+all callbacks; the parts repeat their requests on the next connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Asking:
         self.out: list[Effect] = []
         self.session_id = 0
         self.sent_ms = 0
-        """When the request of the answer being handled was sent."""
+        """The time (ms) at which the request of the current answer was sent."""
         self._tag = 0
         self._asked: dict[int, _Asked] = {}
 

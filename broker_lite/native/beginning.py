@@ -1,4 +1,5 @@
-"""The start offsets of claimed partitions, as an operation for both faces."""
+"""The start offsets of claimed partitions, as an operation for the blocking and the asyncio
+consumer."""
 
 from __future__ import annotations
 
@@ -19,16 +20,14 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """Return the start offsets (``starting.begin``), without partitions that no broker knows
-    under the registry's topic id."""
+    """Return the start offsets (``starting.begin``), without partitions that no broker lists under
+    the registry's topic id."""
 
-    def is_known(where: TopicPartition) -> bool:
+    def is_known(tp: TopicPartition) -> bool:
         view = cluster.view
-        topic_id = standings[where].topic_id
-        return view.partition(where) is not None and view.topic_id(where.topic) == topic_id
+        topic_id = standings[tp].topic_id
+        return view.partition(tp) is not None and view.topic_id(tp.topic) == topic_id
 
-    yield from find_topics(
-        cluster, lambda: {where.topic for where in standings if not is_known(where)}
-    )
-    known = {where: row for where, row in standings.items() if is_known(where)}
+    yield from find_topics(cluster, lambda: {tp.topic for tp in standings if not is_known(tp)})
+    known = {tp: row for tp, row in standings.items() if is_known(tp)}
     return (yield from begin(cluster, group, known, config, deadline_ms))

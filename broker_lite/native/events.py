@@ -25,8 +25,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class SessionConnected(NamedTuple):
-    """A connection is established. ``new_session``: ephemeral znodes of earlier sessions are
-    gone."""
+    """A connection is established. ``new_session``: ephemeral znodes of earlier sessions do not
+    exist any more."""
 
     session_id: int
     new_session: bool
@@ -82,7 +82,7 @@ class Settled(NamedTuple):
     """The reader stopped reading a revoked partition that it had under ``grant``. All records below
     ``offset`` are processed; None: the position is unknown."""
 
-    where: TopicPartition
+    tp: TopicPartition
     offset: CommittedOffset | None
     grant: int
 
@@ -145,7 +145,7 @@ class StreamGive(NamedTuple):
     """A stream owns a partition from now on."""
 
     stream: int
-    where: TopicPartition
+    tp: TopicPartition
     start: PartitionStart
 
 
@@ -153,14 +153,14 @@ class StreamTake(NamedTuple):
     """Ask a stream to stop reading a partition; ``Settled`` is awaited for a short time."""
 
     stream: int
-    where: TopicPartition
+    tp: TopicPartition
 
 
 class StreamLose(NamedTuple):
     """A stream no longer owns a partition."""
 
     stream: int
-    where: TopicPartition
+    tp: TopicPartition
 
 
 class CommitAnswer(NamedTuple):

@@ -6,8 +6,8 @@ assignment (``ownership``). Reads are damped: the first change is read after 20 
 change within a second after twice the delay.
 
 ``lease_until_ms`` is the end of the lease: the consumer hands out records only before it. It is the
-last confirmed heartbeat plus the session timeout less a margin. ``wake_ms`` is the time of the next
-Tick.
+send time of the last confirmed heartbeat plus the session timeout less a margin. ``wake_ms`` is the
+time of the next NativeTick.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class NativeMachine:
 
     @property
     def wake_ms(self) -> int | None:
-        """Return when the next Tick is due, or None."""
+        """Return the time in ms at which the next NativeTick is due, or None."""
         times = [self.holdings.next_ms()]
         if self.phase != DOWN:
             times += [self._join_ms, self._beat_ms]
@@ -110,7 +110,7 @@ class NativeMachine:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the consumer owns exactly its assignment, as far as the view knows."""
+        """Return whether the consumer owns exactly the assignment of its last view."""
         return (
             self.phase == MEMBER
             and self._look_ms is None
@@ -155,8 +155,8 @@ class NativeMachine:
                     self._start_over()
             case StreamCommit():
                 self._commit(event)
-            case Settled(where, offset, grant):
-                self.holdings.settled(where, offset, grant)
+            case Settled(tp, offset, grant):
+                self.holdings.settled(tp, offset, grant)
             case NativeTick():
                 pass
 
@@ -200,8 +200,8 @@ class NativeMachine:
         self.holdings.lose_all()
 
     def _restart(self) -> None:
-        """Begin a new session: another client deleted the registration, so the owners lost their
-        name."""
+        """Begin a new session: another client deleted this consumer's registration, so its owner
+        znodes name no member."""
         self._suspend()
         self._lose_all()
         self._asking.out.append(Restart())
@@ -295,7 +295,8 @@ class NativeMachine:
 
     def _registered(self, refused: Refused | None) -> None:
         if refused is not None and refused.reason == "exists":
-            # The znode is from this session (a lost answer) or from an earlier one that ends soon.
+            # The znode is from this session, whose answer was lost, or from an earlier session that
+            # ends soon.
             path = znodes.consumer_path(self._group, self._consumer)
             self._asking.get(path, self._check_registration)
         elif refused is not None:
@@ -385,22 +386,22 @@ class NativeMachine:
             before = self.view.owners(without=self._consumer)
         self._owners = owners
         mine = {
-            where: (owner.stream, self.view.topics[where.topic])
-            for where, owner in owners.items()
+            tp: (owner.stream, self.view.topics[tp.topic])
+            for tp, owner in owners.items()
             if owner.consumer == self._consumer
         }
         taken = {
-            where
-            for where in mine
-            if where in before
-            and before[where].consumer != self._consumer
-            and before[where].consumer in self.view.members
+            tp
+            for tp in mine
+            if tp in before
+            and before[tp].consumer != self._consumer
+            and before[tp].consumer in self.view.members
         }
         self.holdings.aim(mine, taken)
 
     def _check_place(self) -> None:
-        """Leave a full group: of consumers that registered at once, the first in ZooKeeper's order
-        stay."""
+        """Leave a full group. If several consumers registered at once, the first in ZooKeeper's
+        order stay."""
         place = self.view.place_of(self._consumer)
         if place >= MEMBERS_MAX:
             me = znodes.consumer_path(self._group, self._consumer)

@@ -53,13 +53,13 @@ RECONNECT_S = 0.5
 class Readers(Protocol):
     """The streams that read the member's partitions."""
 
-    def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
+    def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         """Start to read a partition."""
 
-    def take(self, stream: int, where: TopicPartition) -> None:
+    def take(self, stream: int, tp: TopicPartition) -> None:
         """Stop reading a partition, then call ``NativeShell.settled``."""
 
-    def lose(self, stream: int, where: TopicPartition) -> None:
+    def lose(self, stream: int, tp: TopicPartition) -> None:
         """Drop a partition: the member no longer owns it. Hand out and commit nothing of it."""
 
     def renewed(self) -> None:
@@ -149,9 +149,9 @@ class NativeShell:
             errors = {**dict.fromkeys(rows, rest), **errors}
         return errors
 
-    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
+    def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
         """Report that the reader stopped a revoked partition that it read under ``grant``."""
-        self._step(Settled(where, offset, grant))
+        self._step(Settled(tp, offset, grant))
 
     # Events.
 
@@ -200,12 +200,12 @@ class NativeShell:
         match effect:
             case Get() | List() | Write() | Beat():
                 self._spawn(self._ask(effect, self._connection))
-            case StreamGive(stream, where, start):
-                self._readers.give(stream, where, start)
-            case StreamTake(stream, where):
-                self._readers.take(stream, where)
-            case StreamLose(stream, where):
-                self._readers.lose(stream, where)
+            case StreamGive(stream, tp, start):
+                self._readers.give(stream, tp, start)
+            case StreamTake(stream, tp):
+                self._readers.take(stream, tp)
+            case StreamLose(stream, tp):
+                self._readers.lose(stream, tp)
             case CommitAnswer():
                 self._answer(effect)
             case RefuseJoin(error):

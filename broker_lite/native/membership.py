@@ -83,8 +83,8 @@ class NativeMembership:
 
     def check(self) -> None:
         if self._is_halting:
-            # A reader that asks for more has processed everything before, and reads no further
-            # here.
+            # A reader that asks for more records has processed all earlier ones, and reads no more
+            # of this stream.
             self._halted.set()
             raise ClosedError("the consumer was closed")
 
@@ -92,10 +92,10 @@ class NativeMembership:
         self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
     ) -> Operation[Begun]:
         reader = self._reader
-        known = {where: row for where, row in pending.items() if row is not None}
+        known = {tp: row for tp, row in pending.items() if row is not None}
         return beginnings(reader.cluster, self._session.group, known, reader.config, deadline_ms)
 
-    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+    def holds(self, tp: TopicPartition, grant: int | None) -> bool:
         return True
 
     def commit(
@@ -107,9 +107,9 @@ class NativeMembership:
         return Request(partial(self._session.commit_soon, rows, grants))
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
-        for where, grant in release.grants.items():
+        for tp, grant in release.grants.items():
             if not release.is_lost and grant is not None:
-                self._session.settled(where, settled.get(where), grant)
+                self._session.settled(tp, settled.get(tp), grant)
 
     def leave(self) -> Task[None]:
         yield Await(self._session.leave())

@@ -62,10 +62,10 @@ class OwnedPartition:
     """The number of the grant under which the reader reads; 0: no reader was notified."""
     state: str = OWNED
     due_ms: int = 0
-    """When a revoked partition is released without the reader's position."""
+    """The time (ms) at which a revoked partition is released without the reader's position."""
     final: CommittedOffset | None = None
     writing: bytes | None = None
-    """The value that a commit in flight writes over ``data``."""
+    """The value with which a commit in flight replaces ``data``."""
     is_sure: bool = True
     """False after a lost connection until the owner znode is read again."""
 
@@ -79,7 +79,7 @@ class PartitionClaim:
     tries: int = 0
     tried_ms: int = 0
     retry_ms: int = 0
-    """When a waiting claim is tried again."""
+    """The time (ms) of the next try of a waiting claim."""
     is_over: bool = False
     """The owner's watch fired before the answer that set the watch arrived."""
 
@@ -133,32 +133,32 @@ class Holdings:
         """Set the assignment. ``taken`` are partitions that other consumers probably still own."""
         self._target = dict(target)
         self._taken = taken
-        for where in [*self.held, *self.claims, *self._target]:
-            self._pursue(where)
+        for tp in [*self.held, *self.claims, *self._target]:
+            self._pursue(tp)
 
-    def _pursue(self, where: TopicPartition) -> None:
+    def _pursue(self, tp: TopicPartition) -> None:
         """Take the next step of one partition towards the assignment."""
-        wanted = self._target.get(where)
-        held = self.held.get(where)
-        claim = self.claims.get(where)
+        wanted = self._target.get(tp)
+        held = self.held.get(tp)
+        claim = self.claims.get(tp)
         if held is not None:
             fits = wanted is not None and held.stream == wanted[0]
             if fits and wanted is not None and held.topic_id == wanted[1].topic_id:
                 return
             if held.state == OWNED:
-                self._take(where, held)
+                self._take(tp, held)
         elif claim is not None:
             if claim.stage == WRITING or (wanted is not None and claim.stream == wanted[0]):
                 return
-            del self.claims[where]
-            self._pursue(where)
+            del self.claims[tp]
+            self._pursue(tp)
         elif wanted is not None:
-            claim = self.claims[where] = PartitionClaim(wanted[0])
-            if where in self._taken:
+            claim = self.claims[tp] = PartitionClaim(wanted[0])
+            if tp in self._taken:
                 claim.tried_ms = self._asking.now_ms
-                self._look(where, claim)
+                self._look(tp, claim)
             else:
-                self._read(where)
+                self._read(tp)
 
     def _write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
@@ -181,17 +181,17 @@ class Holdings:
 
     # Claims.
 
-    def _read(self, where: TopicPartition) -> None:
-        claim = self.claims[where]
+    def _read(self, tp: TopicPartition) -> None:
+        claim = self.claims[tp]
         claim.stage, claim.tried_ms = READING, self._asking.now_ms
-        path = znodes.offset_path(self._group, *where)
-        self._asking.get(path, partial(self._claim, where, claim, path))
+        path = znodes.offset_path(self._group, *tp)
+        self._asking.get(path, partial(self._claim, tp, claim, path))
 
     def _claim(
-        self, where: TopicPartition, claim: PartitionClaim, path: str, znode: Znode | None
+        self, tp: TopicPartition, claim: PartitionClaim, path: str, znode: Znode | None
     ) -> None:
-        wanted = self._target.get(where)
-        if self.claims.get(where) is not claim or wanted is None:
+        wanted = self._target.get(tp)
+        if self.claims.get(tp) is not claim or wanted is None:
             return
         topic_id = wanted[1].topic_id
         found = None if znode is None else znodes.decode_offset(path, znode.data)
@@ -203,12 +203,12 @@ class Holdings:
         owner = znodes.encode_owner(OwnerZnode(self._consumer, claim.stream))
         self._write(
             [
-                Create(znodes.owner_path(self._group, *where), owner, ephemeral=True),
+                Create(znodes.owner_path(self._group, *tp), owner, ephemeral=True),
                 Create(path, data) if znode is None else Set(path, data, znode.version),
             ],
             partial(
                 self._claimed,
-                where,
+                tp,
                 claim,
                 OwnedPartition(
                     claim.stream, topic_id, 0 if znode is None else znode.version + 1, data
@@ -219,57 +219,55 @@ class Holdings:
 
     def _claimed(
         self,
-        where: TopicPartition,
+        tp: TopicPartition,
         claim: PartitionClaim,
         held: OwnedPartition,
         found: CommittedOffset,
         refused: Refused | None,
     ) -> None:
-        wanted = self._target.get(where)
+        wanted = self._target.get(tp)
         if refused is None:
-            del self.claims[where]
-            self._doubtful.discard(where)
-            self.held[where] = held
+            del self.claims[tp]
+            self._doubtful.discard(tp)
+            self.held[tp] = held
             if wanted is None or (wanted[0], wanted[1].topic_id) != (held.stream, held.topic_id):
-                self._release(where, held)
+                self._release(tp, held)
                 return
             self._grants += 1
             held.grant = self._grants
             committed = None if found.offset == NO_OFFSET else found
-            is_added = where.partition >= wanted[1].first_count
+            is_added = tp.partition >= wanted[1].first_count
             start = PartitionStart(committed, is_added, held.topic_id, held.grant)
-            self._asking.out.append(StreamGive(held.stream, where, start))
+            self._asking.out.append(StreamGive(held.stream, tp, start))
             return
         if wanted is None:
-            del self.claims[where]
+            del self.claims[tp]
             return
         if refused.position == 0 and refused.reason == "exists":
             claim.tries += 1
-            self._look(where, claim)
+            self._look(tp, claim)
             return
         if refused.reason == "missing":
-            self.unready.add(where.topic)
+            self.unready.add(tp.topic)
         self._wait(claim)
         claim.tries += 1
 
-    def _look(self, where: TopicPartition, claim: PartitionClaim) -> None:
+    def _look(self, tp: TopicPartition, claim: PartitionClaim) -> None:
         claim.stage, claim.is_over = LOOKING, False
-        path = znodes.owner_path(self._group, *where)
-        self._owner_paths[path] = where
-        self._asking.get(path, partial(self._owner_seen, where, claim), watch=True)
+        path = znodes.owner_path(self._group, *tp)
+        self._owner_paths[path] = tp
+        self._asking.get(path, partial(self._owner_seen, tp, claim), watch=True)
 
-    def _owner_seen(
-        self, where: TopicPartition, claim: PartitionClaim, znode: Znode | None
-    ) -> None:
-        if self.claims.get(where) is not claim:
+    def _owner_seen(self, tp: TopicPartition, claim: PartitionClaim, znode: Znode | None) -> None:
+        if self.claims.get(tp) is not claim:
             return
         if znode is None and not claim.tries:
-            self._read(where)
+            self._read(tp)
         elif znode is None:
             self._wait(claim)
         elif znode.session_id == self._asking.session_id:
             # The answer of a claim was lost: claim again to learn the version.
-            path = znodes.owner_path(self._group, *where)
+            path = znodes.owner_path(self._group, *tp)
             self._write([Delete(path)], lambda _: self._wait(claim))
         else:
             # The owner's watch wakes the claim; otherwise the retry timer does.
@@ -283,8 +281,8 @@ class Holdings:
 
     def owner_changed(self, path: str) -> None:
         """Retry a claim after the watch of its owner znode fired, within the backoff."""
-        where = self._owner_paths.pop(path, None)
-        claim = None if where is None else self.claims.get(where)
+        tp = self._owner_paths.pop(path, None)
+        claim = None if tp is None else self.claims.get(tp)
         if claim is not None:
             claim.is_over = True
         if claim is not None and claim.stage == WAITING:
@@ -293,19 +291,19 @@ class Holdings:
 
     # Releasing.
 
-    def _take(self, where: TopicPartition, held: OwnedPartition) -> None:
+    def _take(self, tp: TopicPartition, held: OwnedPartition) -> None:
         held.state = TAKEN
         held.due_ms = self._asking.now_ms + GRACE_MS
-        self._asking.out.append(StreamTake(held.stream, where))
+        self._asking.out.append(StreamTake(held.stream, tp))
 
-    def settled(self, where: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
+    def settled(self, tp: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
         """Release a partition whose reader stopped. Ignore reports from an earlier grant."""
-        held = self.held.get(where)
+        held = self.held.get(tp)
         if held is not None and held.state == TAKEN and held.grant == grant:
             held.final = final
-            self._release(where, held)
+            self._release(tp, held)
 
-    def _release(self, where: TopicPartition, held: OwnedPartition) -> None:
+    def _release(self, tp: TopicPartition, held: OwnedPartition) -> None:
         held.state = RELEASED
         if held.writing is not None or not held.is_sure:
             return  # The answer continues.
@@ -313,37 +311,37 @@ class Holdings:
         if held.final is not None and _check(held, held.final) is None:
             data = _encoded(held, held.final)
             if znodes.decode_offset("", held.data).offset != held.final.offset:
-                path = znodes.offset_path(self._group, *where)
+                path = znodes.offset_path(self._group, *tp)
                 operations.append(Set(path, data, held.version))
-        operations.append(Delete(znodes.owner_path(self._group, *where)))
-        self._write(operations, partial(self._released, where, held, len(operations)))
+        operations.append(Delete(znodes.owner_path(self._group, *tp)))
+        self._write(operations, partial(self._released, tp, held, len(operations)))
 
     def _released(
-        self, where: TopicPartition, held: OwnedPartition, count: int, refused: Refused | None
+        self, tp: TopicPartition, held: OwnedPartition, count: int, refused: Refused | None
     ) -> None:
         if refused is not None and refused.position < count - 1:
             # Another client set the offset; keep it.
             held.final = None
-            self._release(where, held)
+            self._release(tp, held)
             return
-        self._drop(where, held)
+        self._drop(tp, held)
 
-    def _drop(self, where: TopicPartition, held: OwnedPartition) -> None:
-        if self.held.get(where) is held:
-            del self.held[where]
-            self._pursue(where)
+    def _drop(self, tp: TopicPartition, held: OwnedPartition) -> None:
+        if self.held.get(tp) is held:
+            del self.held[tp]
+            self._pursue(tp)
 
-    def _lose(self, where: TopicPartition, held: OwnedPartition) -> None:
+    def _lose(self, tp: TopicPartition, held: OwnedPartition) -> None:
         """Give up a claim whose offset another client changed, and claim again from there."""
-        self._asking.out.append(StreamLose(held.stream, where))
+        self._asking.out.append(StreamLose(held.stream, tp))
         held.final = held.writing = None
         held.is_sure = True
-        self._release(where, held)
+        self._release(tp, held)
 
     def lose_all(self) -> None:
         """Drop all partitions: the session ended."""
-        for where, held in self.held.items():
-            self._asking.out.append(StreamLose(held.stream, where))
+        for tp, held in self.held.items():
+            self._asking.out.append(StreamLose(held.stream, tp))
         self.held.clear()
         self.claims.clear()
         self._doubtful.clear()
@@ -364,50 +362,46 @@ class Holdings:
 
     def resume(self) -> None:
         """Read the results of the writes in flight after a reconnect in the same session."""
-        for where in sorted(self._doubtful):
-            # Undo comes before any new claim, which must find only its own znode.
-            path = znodes.owner_path(self._group, *where)
-            self._asking.get(path, partial(self._undo, where, path))
-        for where, held in self.held.items():
-            path = znodes.owner_path(self._group, *where)
-            self._asking.get(path, partial(self._check_owner, where, held))
+        for tp in sorted(self._doubtful):
+            # Undo old claims before any new claim, which must find only its own znode.
+            path = znodes.owner_path(self._group, *tp)
+            self._asking.get(path, partial(self._undo, tp, path))
+        for tp, held in self.held.items():
+            path = znodes.owner_path(self._group, *tp)
+            self._asking.get(path, partial(self._check_owner, tp, held))
 
-    def _undo(self, where: TopicPartition, path: str, znode: Znode | None) -> None:
+    def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
         """Delete the owner znode of a claim whose answer was lost, since its version is unknown."""
         if znode is not None and znode.session_id == self._asking.session_id:
-            self._write([Delete(path)], lambda _: self._doubtful.discard(where))
+            self._write([Delete(path)], lambda _: self._doubtful.discard(tp))
         else:
-            self._doubtful.discard(where)
+            self._doubtful.discard(tp)
 
-    def _check_owner(
-        self, where: TopicPartition, held: OwnedPartition, znode: Znode | None
-    ) -> None:
-        if self.held.get(where) is not held:
+    def _check_owner(self, tp: TopicPartition, held: OwnedPartition, znode: Znode | None) -> None:
+        if self.held.get(tp) is not held:
             return
         if znode is None or znode.session_id != self._asking.session_id:
             if held.state != RELEASED:
-                self._asking.out.append(StreamLose(held.stream, where))
-            self._drop(where, held)
+                self._asking.out.append(StreamLose(held.stream, tp))
+            self._drop(tp, held)
             return
-        path = znodes.offset_path(self._group, *where)
-        self._asking.get(path, partial(self._check_offset, where, held))
+        path = znodes.offset_path(self._group, *tp)
+        self._asking.get(path, partial(self._check_offset, tp, held))
 
-    def _check_offset(
-        self, where: TopicPartition, held: OwnedPartition, znode: Znode | None
-    ) -> None:
-        if self.held.get(where) is not held:
+    def _check_offset(self, tp: TopicPartition, held: OwnedPartition, znode: Znode | None) -> None:
+        if self.held.get(tp) is not held:
             return
         version, data = (-1, b"") if znode is None else (znode.version, znode.data)
         if version == held.version + 1 and data == held.writing:
             held.version, held.data = version, data
         elif version != held.version:
             if held.state != RELEASED:
-                self._lose(where, held)
+                self._lose(tp, held)
                 return
             held.final = None
         held.writing, held.is_sure = None, True
         if held.state == RELEASED:
-            self._release(where, held)
+            self._release(tp, held)
         self._write_commits()
 
     # Commits.
@@ -415,18 +409,18 @@ class Holdings:
     def commit(self, commit: StreamCommit) -> None:
         """Queue a commit; the answer comes with ZooKeeper's result."""
         errors: dict[TopicPartition, LogbusError] = {}
-        for where, row in commit.rows.items():
-            held = self.held.get(where)
-            problem: LogbusError | None = _not_owner(where)
+        for tp, row in commit.rows.items():
+            held = self.held.get(tp)
+            problem: LogbusError | None = _not_owner(tp)
             if held is not None and held.state != RELEASED:
-                # Rows from another claim may be behind offsets that others committed since.
-                is_same = held.grant == commit.grants.get(where)
+                # Rows of another claim may be older than offsets that other owners committed since.
+                is_same = held.grant == commit.grants.get(tp)
                 problem = _check(held, row) if is_same else problem
             if problem is not None:
-                errors[where] = problem
-        rows = {where: row for where, row in commit.rows.items() if where not in errors}
+                errors[tp] = problem
+        rows = {tp: row for tp, row in commit.rows.items() if tp not in errors}
         self._left[commit.number] = (len(rows), errors)
-        claims = {where: self.held[where] for where in rows}
+        claims = {tp: self.held[tp] for tp in rows}
         self._commits.append(Queued(commit.number, rows, claims))
         self._answer(commit.number, 0, {})
         self._write_commits()
@@ -434,7 +428,7 @@ class Holdings:
     def _answer(
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
-        """Record that ``count`` rows of a commit are decided."""
+        """Record the results of ``count`` rows of a commit."""
         left, known = self._left[number]
         known.update(errors)
         left -= count
@@ -451,17 +445,16 @@ class Holdings:
         while self._commits and len(rows) < COMMIT_ROWS_MAX:
             commit = self._commits.popleft()
             gone = {
-                where: _not_owner(where)
-                for where in commit.rows
-                if self.held.get(where) is not commit.claims[where]
-                or commit.claims[where].state == RELEASED
+                tp: _not_owner(tp)
+                for tp in commit.rows
+                if self.held.get(tp) is not commit.claims[tp] or commit.claims[tp].state == RELEASED
             }
-            wheres = [where for where in commit.rows if where not in gone]
+            tps = [tp for tp in commit.rows if tp not in gone]
             if gone:
                 self._answer(commit.number, len(gone), gone)
-            if wheres:
-                self._writing.append((commit, wheres))
-                rows.update({where: commit.rows[where] for where in wheres})
+            if tps:
+                self._writing.append((commit, tps))
+                rows.update({tp: commit.rows[tp] for tp in tps})
         if rows:
             self._write_rows(rows)
 
@@ -471,15 +464,15 @@ class Holdings:
         part: dict[TopicPartition, CommittedOffset] = {}
         rest: dict[TopicPartition, CommittedOffset] = {}
         size = 0
-        for where, row in rows.items():
-            held = self.held[where]
+        for tp, row in rows.items():
+            held = self.held[tp]
             held.writing = _encoded(held, row)
-            path = znodes.offset_path(self._group, *where)
+            path = znodes.offset_path(self._group, *tp)
             size += len(path) + len(held.writing)
             if part and size > WRITE_BYTES_MAX:
-                rest[where] = row
+                rest[tp] = row
                 continue
-            part[where] = row
+            part[tp] = row
             operations.append(Set(path, held.writing, held.version))
         self._write(operations, partial(self._written, part, rest))
 
@@ -490,8 +483,8 @@ class Holdings:
         refused: Refused | None,
     ) -> None:
         if refused is None:
-            for where in part:
-                self._decided(where, None)
+            for tp in part:
+                self._decided(tp, None)
         else:
             fenced = list(part)[refused.position]
             held = self.held[fenced]
@@ -505,20 +498,20 @@ class Holdings:
         elif not self._writing:
             self._write_commits()
 
-    def _decided(self, where: TopicPartition, error: LogbusError | None) -> None:
-        held = self.held[where]
+    def _decided(self, tp: TopicPartition, error: LogbusError | None) -> None:
+        held = self.held[tp]
         if error is None and held.writing is not None:
             held.version, held.data = held.version + 1, held.writing
         held.writing = None
         for entry in list(self._writing):
-            commit, wheres = entry
-            if where in wheres:
-                wheres.remove(where)
-                if not wheres:
+            commit, tps = entry
+            if tp in tps:
+                tps.remove(tp)
+                if not tps:
                     self._writing.remove(entry)
-                self._answer(commit.number, 1, {} if error is None else {where: error})
+                self._answer(commit.number, 1, {} if error is None else {tp: error})
         if held.state == RELEASED:
-            self._release(where, held)
+            self._release(tp, held)
 
     def _fail_commits(self) -> None:
         self._writing.clear()
@@ -535,7 +528,7 @@ class Holdings:
     # Time.
 
     def next_ms(self) -> int | None:
-        """Return when ``pass_time`` has work to do."""
+        """Return the time in ms at which ``pass_time`` has work to do, or None."""
         times = [held.due_ms for held in self.held.values() if held.state == TAKEN]
         times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
         return min(times, default=None)
@@ -543,13 +536,13 @@ class Holdings:
     def pass_time(self) -> None:
         """Revoke partitions whose readers did not stop in time, and retry due claims."""
         now_ms = self._asking.now_ms
-        for where, held in list(self.held.items()):
+        for tp, held in list(self.held.items()):
             if held.state == TAKEN and held.due_ms <= now_ms:
-                self._asking.out.append(StreamLose(held.stream, where))
-                self._release(where, held)
-        for where, claim in list(self.claims.items()):
+                self._asking.out.append(StreamLose(held.stream, tp))
+                self._release(tp, held)
+        for tp, claim in list(self.claims.items()):
             if claim.stage == WAITING and claim.retry_ms <= now_ms:
-                self._read(where)
+                self._read(tp)
 
 
 def _encoded(held: OwnedPartition, row: CommittedOffset) -> bytes:
@@ -564,5 +557,5 @@ def _check(held: OwnedPartition, row: CommittedOffset) -> LogbusError | None:
     return None
 
 
-def _not_owner(where: TopicPartition) -> NotOwnerError:
-    return NotOwnerError(f"{where} is not owned by this consumer (any more)")
+def _not_owner(tp: TopicPartition) -> NotOwnerError:
+    return NotOwnerError(f"{tp} is not owned by this consumer (any more)")

@@ -36,7 +36,7 @@ def consumer_name(client_id: str, host: str) -> str:
     """Return a unique consumer name for the registry.
 
     Characters that a znode path cannot hold are dropped. ZooKeeper refuses characters beyond
-    U+FFFF, since it sees them as two halves of a surrogate pair.
+    U+FFFF, because Java encodes them as surrogate pairs.
     """
     words = "-".join(word for word in (client_id, host) if word)
     safe = "".join(c if c in "-._" or (c.isalnum() and c <= "\uffff") else "-" for c in words)
@@ -46,11 +46,11 @@ def consumer_name(client_id: str, host: str) -> str:
 def stamped(
     rows: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the rows with the present time as their commit time."""
+    """Set the commit time of rows without one to now."""
     now_ms = int(time.time() * 1000)
     return {
-        where: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
-        for where, row in rows.items()
+        tp: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
+        for tp, row in rows.items()
     }
 
 
@@ -61,15 +61,15 @@ class SessionDispatcher:
         self._readers = readers
         self.refused: LogbusError | None = None
 
-    def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
+    def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         standing = Standing(start.committed, start.is_added, start.topic_id)
-        self._add(stream, Give({where: start.grant}, {where: standing}))
+        self._add(stream, Give({tp: start.grant}, {tp: standing}))
 
-    def take(self, stream: int, where: TopicPartition) -> None:
-        self._add(stream, Take(0, frozenset((where,))))
+    def take(self, stream: int, tp: TopicPartition) -> None:
+        self._add(stream, Take(0, frozenset((tp,))))
 
-    def lose(self, stream: int, where: TopicPartition) -> None:
-        self._add(stream, Lose(frozenset((where,))))
+    def lose(self, stream: int, tp: TopicPartition) -> None:
+        self._add(stream, Lose(frozenset((tp,))))
 
     def _add(self, stream: int, change: Change) -> None:
         self._readers[stream].assignment.queue.append(change)
@@ -158,11 +158,11 @@ class GroupSession:
         member = self._member
         return member is None or lease_ms() >= member.lease_until_ms
 
-    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
+    def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
         """Report that a reader stopped a revoked partition, and commit its position."""
-        rows = {} if offset is None else stamped({where: offset})
+        rows = {} if offset is None else stamped({tp: offset})
         if self._member is not None and not self._is_closed:
-            settled = partial(self._member.settled, where, rows.get(where), grant)
+            settled = partial(self._member.settled, tp, rows.get(tp), grant)
             self._loop.call_soon_threadsafe(settled)
 
     def commit_soon(
@@ -213,7 +213,7 @@ class ThreadSession(GroupSession):
         self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
 
     def enter(self) -> None:
-        """A stream does not join by itself: ``start`` joins for all."""
+        """Do nothing: ``start`` joins for all streams."""
 
     def start(self) -> None:
         """Join the group, after all streams were added. Raises the errors of ``enter``."""

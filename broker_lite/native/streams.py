@@ -61,6 +61,11 @@ class MessageStreams:
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self._streams)
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether a stream is open."""
+        return any(stream.is_open for stream in self._streams)
+
     def assignment(self) -> list[list[TopicPartition]]:
         """Return the partitions of each stream."""
         return [stream.assignment() for stream in self._streams]
@@ -84,7 +89,7 @@ class MessageStreams:
                 stream.run(stream.core.abandon())
                 continue
             try:
-                # A thread proves that its work succeeded only by asking for more records.
+                # A thread's records count as processed only when the thread asks for more.
                 is_processed = is_done and membership.is_read_here
                 stream.run(stream.core.finish(is_done=is_processed))
             except LogbusError as error:
@@ -222,13 +227,13 @@ def subscribe(
 def zookeeper_address(
     admin: Admin, given: str | None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Return the ZooKeeper address: as given, else LOGBUS_ZOOKEEPER, else as a broker has it.
-    Raises NoClusterError without any."""
+    """Return the ZooKeeper address: the given one, else LOGBUS_ZOOKEEPER, else the address that a
+    broker reports. Raises NoClusterError without any."""
     env = os.environ if environment is None else environment
     address = given or env.get(ENV_ZOOKEEPER) or _as_brokers_have_it(admin)
     if not address:
         raise NoClusterError(
-            "coordination='zookeeper' needs ZooKeeper's address, and the brokers do not tell it: "
+            "coordination='zookeeper' needs ZooKeeper's address, and the brokers do not report it: "
             f"give zookeeper='host:port/chroot' or set {ENV_ZOOKEEPER}"
         )
     split_address(address)

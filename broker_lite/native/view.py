@@ -54,8 +54,8 @@ class View:
         self._unmet: list[tuple[str, Assignment, int]] = []
         """Topics that wait for the member list: name, value and creation zxid."""
         self._was_there: set[str] = set()
-        """Ids of the topics that the first read found and that are older than every member's
-        subscription."""
+        """Ids of the topics in the first read that were created before every member's
+        registration."""
         self._has_looked = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -142,7 +142,7 @@ class View:
         self._one_member_less()
 
     def _member(self, name: str, path: str, znode: Znode | None) -> None:
-        # A member that left since has fired the watch of the list.
+        # Skip a member that left after the list was read; the list's watch fires for it.
         if znode is not None:
             self._since[name] = znode.created_zxid
             try:
@@ -227,8 +227,8 @@ class View:
         self._asking.write([write], partial(self._ready, topic, facts))
 
     def _first(self, found: Assignment, *, is_another: bool) -> FirstLookZnode:
-        """Return what the group records of a topic. ``is_another``: a topic of that name was
-        recorded under another id."""
+        """Return the value that the group records for a topic. ``is_another``: a topic of this name
+        was recorded under another id."""
         is_old = found.topic_id in self._was_there and not is_another
         return FirstLookZnode(found.topic_id, len(found.replicas) if is_old else 0)
 
@@ -247,4 +247,4 @@ class View:
 
 
 def _either_way(refused: Refused | None) -> None:
-    """Ignore the result: the znode exists now, or the next read finds its parent missing."""
+    """Ignore the result: either the znode exists now, or the next read finds its parent missing."""

@@ -1,4 +1,4 @@
-"""Access control lists: describe, create and delete them, and decide by them as a broker does."""
+"""Describe, create and delete access control lists (ACLs)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker_lite.wire.calls.acls import (
 )
 
 LOOK_MS = 20.0
-"""Milliseconds between two checks whether every broker knows a change."""
+"""Milliseconds between two checks whether every broker has applied a change."""
 
 
 def describe_acls(cluster: Cluster, wanted: AclFilter, deadline_ms: float) -> Operation[list[Acl]]:
@@ -32,7 +32,7 @@ def describe_acls(cluster: Cluster, wanted: AclFilter, deadline_ms: float) -> Op
 
 
 def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Operation[None]:
-    """Create ACLs. Returns when every live broker decides by them."""
+    """Create ACLs. Return when every live broker enforces them."""
     rows = tuple(
         AclRow(kind, name, pattern_type, *entry) for (kind, pattern_type, name), entry in acls
     )
@@ -44,8 +44,8 @@ def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Op
 def delete_acls(
     cluster: Cluster, filters: Sequence[AclFilter], deadline_ms: float
 ) -> Operation[list[Acl]]:
-    """Delete the ACLs that any of the filters selects, and return them. Returns when no live
-    broker decides by them any more."""
+    """Delete the ACLs that any of the filters selects. Return them when no live broker enforces
+    them any more."""
     exchange = CallExchange(DeleteAclsRequest(tuple(map(_filter, filters))))
     results = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     _check(results)
@@ -57,7 +57,7 @@ def delete_acls(
 def _await(
     cluster: Cluster, acls: Sequence[Acl], deadline_ms: float, *, present: bool
 ) -> Operation[None]:
-    """Wait until every live broker knows the change."""
+    """Wait until every live broker has applied the change."""
     exchange = CallExchange(DescribeAclsRequest(_filter(AclFilter())))
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
@@ -65,7 +65,9 @@ def _await(
         if all((acl in each) == present for each in known for acl in acls):
             return
         if cluster.now_ms() >= deadline_ms:
-            raise RequestTimedOutError("the ACLs changed, but not every broker knows it yet")
+            raise RequestTimedOutError(
+                "the ACLs changed, but not every broker has applied them yet"
+            )
         yield Pause(LOOK_MS)
 
 

@@ -8,6 +8,7 @@ of each call, after a metadata refresh if that may help.
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -120,6 +121,18 @@ class Admin:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def within(self, timeout_ms: float) -> Admin:
+        """Return this client with another limit of each call. Both share their connections, which
+        ``close`` of this one ends."""
+        other = copy.copy(self)
+        other.timeout_ms = timeout_ms
+        return other
+
+    def security_without_password(self) -> ClientSecurity:
+        """Return the security settings with SCRAM's keys in place of the password, for processes
+        that must not hold the password. Call this after a call that a broker answered."""
+        return self._pool.security_without_password()
+
     def close(self) -> None:
         """Close the idle connections."""
         self._pool.close()
@@ -146,6 +159,12 @@ class Admin:
             return view
         wanted = {name: view.topics[name] for name in names if name in view.topics}
         return ClusterView(view.cluster_id, view.controller_id, view.brokers, wanted)
+
+    def missing_topic(self, name: str) -> LogbusError:
+        """Return the error that says why a topic cannot be used. If the topic does not exist, the
+        error names similar topics."""
+        error: LogbusError = self._run(requests.missing_topic(self._cluster, name))
+        return error
 
     def describe_cluster(self) -> ClusterView:
         """Return brokers and controller, without topics."""
@@ -203,9 +222,17 @@ class Admin:
             if not if_exists:
                 raise
 
-    def create_partitions(self, name: str, count: int) -> None:
+    def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Raise a topic's partition count to ``count``; InvalidPartitionsError if it has more."""
-        self._run(admin_requests.create_partitions(self._cluster, name, count, self._deadline()))
+        self._run(
+            admin_requests.create_partitions(
+                self._cluster,
+                name,
+                count,
+                validate_only=validate_only,
+                deadline_ms=self._deadline(),
+            )
+        )
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records before these offsets (-1: the high watermark). Return the first
@@ -337,8 +364,8 @@ class Admin:
         ranges: Mapping[TopicPartition, tuple[int, int]],
         topic_ids: Mapping[str, str] = requests.ANY_TOPIC,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return where ``max_bytes`` stored bytes after ``start`` end, as {tp: (end offset,
-        bytes)}.
+        """Return the end offset of about ``max_bytes`` stored bytes after ``start``, as {tp: (end
+        offset, bytes)}.
 
         ``ranges`` is {tp: (start, max_bytes)}. The end is a batch boundary, at least one batch
         after ``start``. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``.
@@ -358,7 +385,8 @@ class Admin:
     # -- groups
 
     def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of a group or Spark query in records and seconds, with the reader.
+        """Return the lag of a group or Spark query in records and seconds, and each partition's
+        reader.
 
         Covers every partition with a committed offset or a reading member.
         """
@@ -388,7 +416,8 @@ class Admin:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets, of all or these partitions; absent without one."""
+        """Return a group's committed offsets, of these partitions or of all. The result omits
+        partitions without a committed offset."""
         return requests.raise_first(
             self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
         )
@@ -421,8 +450,8 @@ class Admin:
         Does not check whether a Spark query publishes to the group.
         """
         rows = {
-            where: CommittedOffset(value) if isinstance(value, int) else value
-            for where, value in offsets.items()
+            tp: CommittedOffset(value) if isinstance(value, int) else value
+            for tp, value in offsets.items()
         }
         if not rows:
             return {}
@@ -446,12 +475,12 @@ class Admin:
         Raises GroupIdNotFoundError, GroupSubscribedToTopicError if members read the topic,
         GroupLeaseHeldError if a Spark query publishes to the group.
         """
-        wheres = list(partitions)
-        if wheres:
+        tps = list(partitions)
+        if tps:
             self.refuse_query(group)
             requests.raise_first(
                 self._run(
-                    admin_requests.delete_offsets(self._cluster, group, wheres, self._deadline())
+                    admin_requests.delete_offsets(self._cluster, group, tps, self._deadline())
                 )
             )
 
@@ -462,8 +491,8 @@ class Admin:
         if query:
             raise GroupLeaseHeldError(
                 f"a running Spark query ({query}) publishes its progress to group {group!r} and "
-                "would overwrite this; stop the query first (of one that was killed the group is "
-                f"free in {(until_ms - now_ms + 999) // 1000} s). Where the query goes on is in "
+                "would overwrite this; stop the query first (a killed query frees the group in "
+                f"{(until_ms - now_ms + 999) // 1000} s). The query's own position is in "
                 "its checkpoint, not in the group"
             )
 

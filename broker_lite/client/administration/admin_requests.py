@@ -98,7 +98,7 @@ def _controller(cluster: Cluster, renew: bool, deadline_ms: float) -> Operation[
 def create_topic(
     cluster: Cluster, topic: topics.CreatableTopic, *, validate_only: bool, deadline_ms: float
 ) -> Operation[str]:
-    """Create a topic, wait until every live broker knows it, and return its id."""
+    """Create a topic, wait until every live broker lists it, and return its id."""
     topic_id = ""
 
     def check(answer: topics.CreateTopicsResponse, is_repeat: bool) -> LogbusError | None:
@@ -121,7 +121,7 @@ def create_topic(
             topic.name,
             lambda view: (
                 bool(view.partitions_of(topic.name))
-                and all(view.leader(where) is not None for where in view.partitions_of(topic.name))
+                and all(view.leader(tp) is not None for tp in view.partitions_of(topic.name))
             ),
             deadline_ms,
         )
@@ -177,9 +177,9 @@ def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[N
 
 
 def create_partitions(
-    cluster: Cluster, name: str, count: int, deadline_ms: float
+    cluster: Cluster, name: str, count: int, *, validate_only: bool, deadline_ms: float
 ) -> Operation[None]:
-    """Raise a topic's partition count to ``count`` and wait until every broker knows it."""
+    """Raise a topic's partition count to ``count`` and wait until every live broker lists it."""
 
     def check(answer: topics.CreatePartitionsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.results[0]
@@ -190,14 +190,17 @@ def create_partitions(
             return None
         return error
 
-    call = topics.CreatePartitionsRequest((topics.PartitionsToCreate(name, count),))
+    wanted = (topics.PartitionsToCreate(name, count),)
+    call = topics.CreatePartitionsRequest(wanted, validate_only=validate_only)
     yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    if validate_only:
+        return
     yield from _await_everywhere(
         cluster,
         name,
         lambda view: (
             len(view.partitions_of(name)) >= count
-            and all(view.leader(where) is not None for where in view.partitions_of(name))
+            and all(view.leader(tp) is not None for tp in view.partitions_of(name))
         ),
         deadline_ms,
     )
@@ -333,12 +336,9 @@ def delete_records(
         rows = tuple(
             topics.DeleteRecordsTopic(
                 name,
-                tuple(
-                    topics.DeleteRecordsPartition(where.partition, before[where])
-                    for where in wheres
-                ),
+                tuple(topics.DeleteRecordsPartition(tp.partition, before[tp]) for tp in tps),
             )
-            for name, wheres in group_by_topic(group).items()
+            for name, tps in group_by_topic(group).items()
         )
         return CallExchange(topics.DeleteRecordsRequest(rows))
 
@@ -401,7 +401,7 @@ def _all_groups(
     for broker_id, answer in answers.items():
         if isinstance(answer, LogbusError) or answer.error_code:
             error = answer if isinstance(answer, LogbusError) else error_for(answer.error_code)
-            raise type(error)(f"broker {broker_id} does not tell of its groups: {error.message}")
+            raise type(error)(f"broker {broker_id} did not list its groups: {error.message}")
         found.update((row.group_id, row) for row in answer.groups)
     return [found[name] for name in sorted(found)]
 
@@ -451,8 +451,8 @@ def delete_offsets(
 ) -> Operation[PerPartition[None]]:
     """Delete a group's offsets of topics that no member subscribes to."""
     topics = tuple(
-        group_removal.OffsetDeleteTopic(name, tuple(where.partition for where in wheres))
-        for name, wheres in group_by_topic(partitions).items()
+        group_removal.OffsetDeleteTopic(name, tuple(tp.partition for tp in tps))
+        for name, tps in group_by_topic(partitions).items()
     )
 
     def check(answer: group_removal.OffsetDeleteResponse) -> LogbusError | None:

@@ -21,7 +21,7 @@ class PartitionHealth(NamedTuple):
     written nor read.
     """
 
-    where: TopicPartition
+    tp: TopicPartition
     state: State
     why: str
 
@@ -35,7 +35,7 @@ class BrokerLoad(NamedTuple):
 
 
 def partition_health(
-    where: TopicPartition,
+    tp: TopicPartition,
     partition: PartitionMetadata,
     live: Iterable[int],
     *,
@@ -51,7 +51,7 @@ def partition_health(
         if broker_id not in partition.isr and broker_id not in adding
     ]
     if partition.leader == NO_BROKER:
-        return PartitionHealth(where, "no leader", _why_leaderless(partition, up))
+        return PartitionHealth(tp, "no leader", _why_leaderless(partition, up))
     down = [broker_id for broker_id in missing if broker_id not in up]
     behind = [broker_id for broker_id in missing if broker_id in up]
     why = "; ".join(
@@ -64,8 +64,8 @@ def partition_health(
     )
     if len(partition.isr) < min_insync:
         text = f"{len(partition.isr)} in sync, acks=all needs {min_insync}"
-        return PartitionHealth(where, "too few in sync", f"{text}; {why}" if why else text)
-    return PartitionHealth(where, "under-replicated" if missing else "ok", why)
+        return PartitionHealth(tp, "too few in sync", f"{text}; {why}" if why else text)
+    return PartitionHealth(tp, "under-replicated" if missing else "ok", why)
 
 
 def cluster_health(
@@ -82,12 +82,12 @@ def cluster_health(
     found = []
     for name, topic in view.topics.items():
         for partition in topic.partitions:
-            where = TopicPartition(name, partition.partition)
-            move = (moves or {}).get(where)
+            tp = TopicPartition(name, partition.partition)
+            move = (moves or {}).get(tp)
             adding, removing = ((), ()) if move is None else (move.adding, move.removing)
             least = min_insync(name, len(partition.replicas) - len(removing))
             found.append(
-                partition_health(where, partition, view.brokers, adding=adding, min_insync=least)
+                partition_health(tp, partition, view.brokers, adding=adding, min_insync=least)
             )
     return found
 

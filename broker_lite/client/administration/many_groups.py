@@ -1,8 +1,8 @@
 """The lag of many groups with few requests: ``Admin.lag`` and ``Admin.lag_many`` run it.
 
-A lookup of all coordinators, then OffsetFetch and DescribeGroups with up to ``GROUPS_AT_ONCE``
-groups for each coordinator, then ListOffsets and RecordTimes with all partitions of a leader. No
-I/O; a shell runs the steps.
+The requests are one lookup of all coordinators, then OffsetFetch and DescribeGroups with up to
+``GROUPS_AT_ONCE`` groups per coordinator, then ListOffsets and RecordTimes with all partitions of a
+leader. No I/O; a shell runs the steps.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GroupLag(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """What a coordinator reports about one group."""
+    """A coordinator's report about one group."""
 
     state: str
     protocol_type: str
@@ -71,14 +71,15 @@ class _Progress(NamedTuple):
 def lag_of_groups(
     cluster: Cluster, names: Iterable[str], wall_ms: Callable[[], float], deadline_ms: float
 ) -> Operation[dict[str, GroupLag]]:
-    """Return the lag of groups; ``wall_ms`` is the clock that records' timestamps are of."""
+    """Return the lag of groups; ``wall_ms`` returns the time in ms since 1970, as in record
+    timestamps."""
     found = yield from _progress(cluster, names, deadline_ms)
     now_ms = wall_ms()
     good = {name: row for name, row in found.items() if isinstance(row, _Progress)}
     owners = {name: _owners(row, now_ms) for name, row in good.items()}
-    wheres = {tp for name, row in good.items() for tp in (*row.committed, *owners[name])}
+    tps = {tp for name, row in good.items() for tp in (*row.committed, *owners[name])}
     new = {tp for name, row in good.items() for tp in owners[name] if tp not in row.committed}
-    ends, begins = yield from _bounds(cluster, wheres, new, deadline_ms)
+    ends, begins = yield from _bounds(cluster, tps, new, deadline_ms)
     starts = {
         name: {
             tp: row.committed[tp].offset if tp in row.committed else begins[tp].offset
@@ -241,16 +242,16 @@ Offsets = dict[TopicPartition, ListedOffset]
 
 
 def _bounds(
-    cluster: Cluster, wheres: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
+    cluster: Cluster, tps: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
 ) -> Operation[tuple[Offsets, Offsets]]:
     """Return the ends of the partitions that have a leader, and the beginnings of ``new`` ones.
 
-    A topic that is deleted meanwhile is absent.
+    The result omits a topic that is deleted during the call.
     """
     attempt = 0
-    while wheres:
-        view = yield from requests.refresh(cluster, {tp.topic for tp in wheres}, deadline_ms)
-        led = sorted(tp for tp in wheres if view.leader(tp) is not None)
+    while tps:
+        view = yield from requests.refresh(cluster, {tp.topic for tp in tps}, deadline_ms)
+        led = sorted(tp for tp in tps if view.leader(tp) is not None)
         try:
             ends = yield from _listed(cluster, led, LATEST_TIMESTAMP, deadline_ms)
             begins = yield from _listed(
@@ -265,13 +266,13 @@ def _bounds(
 
 
 def _listed(
-    cluster: Cluster, wheres: Sequence[TopicPartition], timestamp: int, deadline_ms: float
+    cluster: Cluster, tps: Sequence[TopicPartition], timestamp: int, deadline_ms: float
 ) -> Operation[Offsets]:
-    if not wheres:
+    if not tps:
         return {}
     found: PerPartition[ListedOffset] = yield from requests.list_offsets(
         cluster,
-        dict.fromkeys(wheres, timestamp),
+        dict.fromkeys(tps, timestamp),
         isolation_level=requests.isolation_code("read_committed"),
         deadline_ms=deadline_ms,
     )

@@ -28,8 +28,8 @@ def lease_of(metadata: str) -> tuple[str, int]:
 def holder_of(
     commits: Iterable[CommittedOffset], now_ms: int, *, besides: str = ""
 ) -> tuple[str, int]:
-    """Return the query other than ``besides`` with an unexpired lease, and its end; ("", 0) if
-    none."""
+    """Return the query other than ``besides`` with an unexpired lease, and the end of its lease;
+    ("", 0) if none."""
     for row in commits:
         run, until_ms = lease_of(row.metadata)
         if run and run != besides and until_ms > now_ms:
@@ -42,8 +42,8 @@ def running(
 ) -> dict[TopicPartition, str]:
     """Return the query with an unexpired lease on each partition."""
     found = {}
-    for where, row in commits.items():
+    for tp, row in commits.items():
         run, until_ms = lease_of(row.metadata)
         if run and until_ms > now_ms:
-            found[where] = run
+            found[tp] = run
     return found

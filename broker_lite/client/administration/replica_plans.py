@@ -26,21 +26,21 @@ Ongoing = Mapping[TopicPartition, Reassignment]
 
 
 def to_brokers(
-    view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], brokers: tuple[int, ...]
+    view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], brokers: tuple[int, ...]
 ) -> Plan:
     """Plan a move to these brokers. The preferred leader rotates over the brokers."""
     if not brokers or len(set(brokers)) != len(brokers):
         raise InvalidReplicaAssignmentError(f"brokers {list(brokers)}: give different ones")
     _check_ids(brokers)
     plan = {}
-    for number, where in enumerate(wheres):
+    for number, tp in enumerate(tps):
         turn = number % len(brokers)
-        plan[where] = brokers[turn:] + brokers[:turn]
+        plan[tp] = brokers[turn:] + brokers[:turn]
     return _changed(view, ongoing, plan)
 
 
 def to_factor(
-    view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], factor: int
+    view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], factor: int
 ) -> Plan:
     """Plan ``factor`` replicas per partition. In-sync replicas keep the first places."""
     if not 1 <= factor <= len(view.brokers):
@@ -49,22 +49,22 @@ def to_factor(
         )
     loads = _loads(view)
     plan = {}
-    for where in wheres:
-        partition = _partition(view, where)
-        present = target(partition, ongoing.get(where))
+    for tp in tps:
+        partition = _partition(view, tp)
+        present = target(partition, ongoing.get(tp))
         row = list(present)
         while len(row) > factor:
             # Remove the last replica that is not in sync, else the last.
             lagging = [broker for broker in row if broker not in partition.isr]
             row.remove(lagging[-1] if lagging else row[-1])
         while len(row) < factor:
-            row.append(_least(loads, row, where))
-        plan[where] = tuple(row)
+            row.append(_least(loads, row, tp))
+        plan[tp] = tuple(row)
     return _changed(view, ongoing, plan)
 
 
 def off_broker(
-    view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], broker_id: int
+    view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
     """Plan to replace this broker in every partition, also as preferred leader. Raises
     BrokerIdNotRegisteredError for an unknown broker."""
@@ -76,11 +76,11 @@ def off_broker(
     loads = _loads(view)
     loads.pop(broker_id, None)
     plan = {}
-    for where in wheres:
-        row = list(target(_partition(view, where), ongoing.get(where)))
+    for tp in tps:
+        row = list(target(_partition(view, tp), ongoing.get(tp)))
         if broker_id in row:
-            row[row.index(broker_id)] = _least(loads, row, where)
-            plan[where] = tuple(row)
+            row[row.index(broker_id)] = _least(loads, row, tp)
+            plan[tp] = tuple(row)
     return _changed(view, ongoing, plan)
 
 
@@ -96,10 +96,10 @@ def from_text(text: str) -> Plan:
         if not isinstance(rows, list):
             raise TypeError("partitions is not a list")
         for row in rows:
-            where, brokers = _planned(row)
-            if where in plan:
-                raise InvalidReplicaAssignmentError(f"partition {where} is there twice")
-            plan[where] = brokers
+            tp, brokers = _planned(row)
+            if tp in plan:
+                raise InvalidReplicaAssignmentError(f"partition {tp} is listed twice")
+            plan[tp] = brokers
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidReplicaAssignmentError(
             f'not {{"partitions": [{{"topic", "partition", "replicas"}}]}}: {error!r}'
@@ -130,16 +130,14 @@ def target(partition: PartitionMetadata, ongoing: Reassignment | None) -> tuple[
 
 def _changed(view: ClusterView, ongoing: Ongoing, plan: Plan) -> Plan:
     return {
-        where: row
-        for where, row in plan.items()
-        if row != target(_partition(view, where), ongoing.get(where))
+        tp: row for tp, row in plan.items() if row != target(_partition(view, tp), ongoing.get(tp))
     }
 
 
-def _partition(view: ClusterView, where: TopicPartition) -> PartitionMetadata:
-    found = view.partition(where)
+def _partition(view: ClusterView, tp: TopicPartition) -> PartitionMetadata:
+    found = view.partition(tp)
     if found is None:
-        raise InvalidReplicaAssignmentError(f"there is no partition {where}")
+        raise InvalidReplicaAssignmentError(f"there is no partition {tp}")
     return found
 
 
@@ -148,11 +146,11 @@ def _loads(view: ClusterView) -> dict[int, int]:
     return {broker_id: loads[broker_id].replicas for broker_id in view.brokers}
 
 
-def _least(loads: dict[int, int], row: list[int], where: TopicPartition) -> int:
+def _least(loads: dict[int, int], row: list[int], tp: TopicPartition) -> int:
     free = [broker_id for broker_id in loads if broker_id not in row]
     if not free:
         raise InvalidReplicaAssignmentError(
-            f"partition {where} has a replica on every other live broker: start one more, or give "
+            f"partition {tp} has a replica on every other live broker: start one more, or give "
             "it fewer replicas"
         )
     chosen = min(free, key=lambda broker_id: (loads[broker_id], broker_id))

@@ -25,7 +25,8 @@ Outcomes = dict[TopicPartition, LogbusError | None]
 
 
 class Reassignment(NamedTuple):
-    """A reassignment in progress. ``replicas`` are the target's, then those to be removed."""
+    """A reassignment in progress. ``replicas`` lists the target replicas, then the replicas to be
+    removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -61,8 +62,8 @@ def elect_leaders(
     }
     if repeated:
         # An earlier attempt, whose answer was lost, may have elected them.
-        for where, error in outcomes.items():
-            outcomes[where] = None if isinstance(error, ElectionNotNeededError) else error
+        for tp, error in outcomes.items():
+            outcomes[tp] = None if isinstance(error, ElectionNotNeededError) else error
     return outcomes
 
 
@@ -84,12 +85,9 @@ def reassign(
     rows = tuple(
         calls.ReassignableTopic(
             name,
-            tuple(
-                calls.ReassignablePartition(where.partition, _tuple(targets[where]))
-                for where in wheres
-            ),
+            tuple(calls.ReassignablePartition(tp.partition, _tuple(targets[tp])) for tp in tps),
         )
-        for name, wheres in group_by_topic(list(targets)).items()
+        for name, tps in group_by_topic(list(targets)).items()
     )
     call = calls.AlterPartitionReassignmentsRequest(rows, _timeout(cluster, deadline_ms))
     answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
@@ -99,9 +97,9 @@ def reassign(
         for row in topic.partitions
     }
     if repeated:
-        for where, error in outcomes.items():
+        for tp, error in outcomes.items():
             taken_back = isinstance(error, NoReassignmentInProgressError)
-            outcomes[where] = None if taken_back else error
+            outcomes[tp] = None if taken_back else error
     return outcomes
 
 
@@ -136,8 +134,8 @@ def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Opera
 
 def _rows(partitions: Collection[TopicPartition]) -> tuple[calls.TopicPartitions, ...]:
     return tuple(
-        calls.TopicPartitions(name, tuple(where.partition for where in wheres))
-        for name, wheres in group_by_topic(list(partitions)).items()
+        calls.TopicPartitions(name, tuple(tp.partition for tp in tps))
+        for name, tps in group_by_topic(list(partitions)).items()
     )
 
 

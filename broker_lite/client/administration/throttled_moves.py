@@ -22,12 +22,12 @@ def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rat
     """
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
-    for where, row in moves.items():
-        partition = view.partition(where)
-        present = () if partition is None else replica_plans.target(partition, ongoing.get(where))
-        number = where.partition
-        leaders.setdefault(where.topic, []).extend(f"{number}:{one}" for one in present)
-        followers.setdefault(where.topic, []).extend(
+    for tp, row in moves.items():
+        partition = view.partition(tp)
+        present = () if partition is None else replica_plans.target(partition, ongoing.get(tp))
+        number = tp.partition
+        leaders.setdefault(tp.topic, []).extend(f"{number}:{one}" for one in present)
+        followers.setdefault(tp.topic, []).extend(
             f"{number}:{one}" for one in row if one not in present
         )
     for broker_id in view.brokers:

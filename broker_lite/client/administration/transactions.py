@@ -1,8 +1,8 @@
 """Transactions as an administrator sees them: list, describe, find hanging ones, abort one.
 
 A transaction is hanging if a partition's log holds it open and no coordinator will end it: no
-coordinator knows the producer id, or the id's transaction does not have the partition. The last
-stable offset of the partition then stays behind for ever.
+coordinator knows the producer id, or that producer's transaction does not include the partition.
+The last stable offset of the partition then stays behind for ever.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """A transactional id as its coordinator knows it. ``start_ms`` is -1 without a transaction."""
+    """The state of a transactional id, as its coordinator reports it. ``start_ms`` is -1 without a
+    transaction."""
 
     transactional_id: str
     state: str
@@ -58,7 +59,7 @@ class OpenInLog(NamedTuple):
     """A transaction that a partition's log holds open. It holds back the last stable offset at
     ``start_offset``."""
 
-    where: TopicPartition
+    tp: TopicPartition
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
@@ -68,7 +69,8 @@ class OpenInLog(NamedTuple):
 
 class Holder(NamedTuple):
     """The open transaction that holds back a partition's last stable offset. ``owner`` is None if
-    no coordinator knows it; ``since_ms`` is then its last batch, else its begin."""
+    no coordinator knows the transaction. ``since_ms`` is then the time of its last batch, else of
+    its begin."""
 
     row: OpenInLog
     owner: TransactionDescription | None
@@ -143,7 +145,7 @@ def describe_transaction(
 
 
 def open_in_logs(
-    cluster: Cluster, wheres: Iterable[TopicPartition], deadline_ms: float
+    cluster: Cluster, tps: Iterable[TopicPartition], deadline_ms: float
 ) -> Operation[list[OpenInLog]]:
     """Return the open transactions of partitions, from the logs of their leaders."""
 
@@ -158,13 +160,13 @@ def open_in_logs(
         )
         for topic in answer.topics:
             for row in topic.partitions:
-                where = TopicPartition(topic.name, row.partition_index)
+                tp = TopicPartition(topic.name, row.partition_index)
                 if row.error_code:
-                    found[where] = error_for(row.error_code, row.error_message or "")
+                    found[tp] = error_for(row.error_code, row.error_message or "")
                     continue
-                found[where] = [
+                found[tp] = [
                     OpenInLog(
-                        where,
+                        tp,
                         each.producer_id,
                         each.producer_epoch,
                         each.coordinator_epoch,
@@ -176,16 +178,16 @@ def open_in_logs(
                 ]
         return found
 
-    found = yield from per_partition(cluster, wheres, make, read, deadline_ms)
+    found = yield from per_partition(cluster, tps, make, read, deadline_ms)
     rows = [row for listed in raise_first(found).values() for row in listed]
-    return sorted(rows, key=lambda row: (row.where, row.start_offset))
+    return sorted(rows, key=lambda row: (row.tp, row.start_offset))
 
 
 def owners(
     cluster: Cluster, rows: Iterable[OpenInLog], deadline_ms: float
 ) -> Operation[dict[int, TransactionDescription]]:
-    """Return the transactions of these rows' producers, by producer id, as coordinators know
-    them."""
+    """Return the transactions of these rows' producers, by producer id, as their coordinators
+    report them."""
     wanted = {row.producer_id for row in rows}
     found: dict[int, TransactionDescription] = {}
     if not wanted:
@@ -197,56 +199,56 @@ def owners(
                 cluster, each.transactional_id, deadline_ms
             )
         except TransactionalIdNotFoundError:
-            continue  # it expired meanwhile
+            continue  # the id expired after it was listed
     return found
 
 
 def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> bool:
     """Return whether no coordinator will end this transaction in this partition."""
     owner = known.get(row.producer_id)
-    return owner is None or owner.state not in OPEN_STATES or row.where not in owner.partitions
+    return owner is None or owner.state not in OPEN_STATES or row.tp not in owner.partitions
 
 
 def hanging(
-    cluster: Cluster, wheres: Iterable[TopicPartition], before_ms: int, deadline_ms: float
+    cluster: Cluster, tps: Iterable[TopicPartition], before_ms: int, deadline_ms: float
 ) -> Operation[list[OpenInLog]]:
     """Return the hanging transactions whose last batch was appended before ``before_ms``."""
-    rows = yield from open_in_logs(cluster, wheres, deadline_ms)
+    rows = yield from open_in_logs(cluster, tps, deadline_ms)
     rows = [row for row in rows if row.last_append_ms < before_ms]
     known = yield from owners(cluster, rows, deadline_ms)
     rows = [row for row in rows if is_hanging(row, known)]
     if not rows:
         return []
-    # A transaction that ended between the two questions is not hanging.
-    again = yield from open_in_logs(cluster, {row.where for row in rows}, deadline_ms)
-    still = {(row.where, row.producer_id, row.start_offset) for row in again}
-    return [row for row in rows if (row.where, row.producer_id, row.start_offset) in still]
+    # A transaction that ended between the two requests is not hanging.
+    again = yield from open_in_logs(cluster, {row.tp for row in rows}, deadline_ms)
+    still = {(row.tp, row.producer_id, row.start_offset) for row in again}
+    return [row for row in rows if (row.tp, row.producer_id, row.start_offset) in still]
 
 
 def holders(
-    cluster: Cluster, wheres: Iterable[TopicPartition], deadline_ms: float
+    cluster: Cluster, tps: Iterable[TopicPartition], deadline_ms: float
 ) -> Operation[list[Holder]]:
     """Return the transaction that holds back the last stable offset of each partition, the
     longest open first."""
     first: dict[TopicPartition, OpenInLog] = {}
-    for row in (yield from open_in_logs(cluster, wheres, deadline_ms)):
-        first.setdefault(row.where, row)
+    for row in (yield from open_in_logs(cluster, tps, deadline_ms)):
+        first.setdefault(row.tp, row)
     known = yield from owners(cluster, first.values(), deadline_ms)
     found = []
     for row in first.values():
         owner = known.get(row.producer_id)
         start_ms = -1 if owner is None or is_hanging(row, known) else owner.start_ms
         found.append(Holder(row, owner, start_ms if start_ms >= 0 else row.last_append_ms))
-    return sorted(found, key=lambda holder: (holder.since_ms, holder.row.where))
+    return sorted(found, key=lambda holder: (holder.since_ms, holder.row.tp))
 
 
 def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[None]:
-    """Write an abort marker for one transaction to one partition, past the coordinator."""
+    """Write an abort marker for one transaction to one partition, without its coordinator."""
     marker = markers.TransactionMarker(
         row.producer_id,
         row.producer_epoch,
         False,
-        (markers.MarkedTopic(row.where.topic, (row.where.partition,)),),
+        (markers.MarkedTopic(row.tp.topic, (row.tp.partition,)),),
         max(0, row.coordinator_epoch),
         WITHOUT_EPOCH_BUMP,
     )
@@ -264,12 +266,12 @@ def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[Non
     def make(_: list[TopicPartition]) -> Exchange[Any]:
         return CallExchange(markers.WriteTxnMarkersRequest((marker,)))
 
-    done = yield from per_partition(cluster, (row.where,), make, read, deadline_ms)
+    done = yield from per_partition(cluster, (row.tp,), make, read, deadline_ms)
     raise_first(done)
 
 
-def _topics(wheres: Iterable[TopicPartition]) -> tuple[TxnTopic, ...]:
+def _topics(tps: Iterable[TopicPartition]) -> tuple[TxnTopic, ...]:
     return tuple(
-        TxnTopic(name, tuple(where.partition for where in rows))
-        for name, rows in group_by_topic(sorted(wheres)).items()
+        TxnTopic(name, tuple(tp.partition for tp in rows))
+        for name, rows in group_by_topic(sorted(tps)).items()
     )

@@ -1,5 +1,5 @@
 """Users and their passwords: list, set, rotate, delete. The password never leaves this process:
-brokers receive the salted password, and store what proves it."""
+brokers receive the salted password and store the keys that verify it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from broker_lite.wire.calls import users as calls
 ITERATIONS = 8192
 SALT_BYTES = 16
 LOOK_MS = 20.0
-"""Milliseconds between two checks whether every broker knows a change."""
+"""Milliseconds between two checks whether every broker has applied a change."""
 
 
 class Credential(NamedTuple):
@@ -69,8 +69,8 @@ def set_password(
     mechanisms: Sequence[ScramMechanism],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Create a user, or replace the password, with a fresh salt. Returns when every live broker
-    knows it."""
+    """Create a user, or replace the password, with a fresh salt. Return when every live broker
+    accepts the new password."""
     rows = []
     for mechanism in mechanisms:
         salt = secrets.token_bytes(SALT_BYTES)
@@ -88,7 +88,8 @@ def set_password(
 def rotate_password(
     cluster: Cluster, name: str, password: str, keep_old_ms: int, deadline_ms: float
 ) -> Operation[None]:
-    """Replace a user's password in all its mechanisms; the former one stays valid for a time."""
+    """Replace a user's password in all its mechanisms. The old password stays valid for
+    ``keep_old_ms``."""
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(
         upsertion(name, password, each)._replace(keep_old_ms=keep_old_ms)
@@ -98,7 +99,8 @@ def rotate_password(
 
 
 def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
-    """Delete a user. Returns when every live broker knows it; its sessions have then ended."""
+    """Delete a user. Return when every live broker has applied the deletion and ended the user's
+    sessions."""
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(calls.Deletion(name, calls.NUMBERS[each.mechanism]) for each in user.credentials)
     yield from _alter(cluster, calls.AlterUsersRequest(rows), deadline_ms)
@@ -127,7 +129,7 @@ def _await(
     is_known: Callable[[User | None], bool],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Wait until every live broker knows the change."""
+    """Wait until every live broker has applied the change."""
     exchange = CallExchange(calls.DescribeUsersRequest((name,)))
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
@@ -135,7 +137,7 @@ def _await(
             return
         if cluster.now_ms() >= deadline_ms:
             raise RequestTimedOutError(
-                f"user {name!r} is changed, but not every broker knows it yet"
+                f"user {name!r} changed, but not every broker has applied it yet"
             )
         yield Pause(LOOK_MS)
 

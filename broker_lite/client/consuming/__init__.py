@@ -3,7 +3,7 @@
 - ``reader_core``: the reader of every consumer, as tasks that yield their ``waits``
 - ``consumer``, ``aio_consumer``: the drivers of these tasks, blocking and asyncio; ``face`` is
   their base
-- ``membership``: the port to a group, which gives, takes and loses partitions (``changes``,
+- ``membership``: the port to a group, which assigns, revokes and loses partitions (``changes``,
   ``assignment``); ``no_membership`` reads alone
 - ``fetch_collector``: decoding and positions, on the reader's thread
 - ``starting``: starting offsets

@@ -148,18 +148,18 @@ class AsyncConsumer(ConsumerFace):
 
     # -- positions
 
-    async def seek_to_beginning(self, *wheres: TopicPartition) -> None:
+    async def seek_to_beginning(self, *tps: TopicPartition) -> None:
         """Seek to the oldest record of these partitions, or of all."""
-        await self.seek_to_time(EARLIEST_TIMESTAMP, *wheres)
+        await self.seek_to_time(EARLIEST_TIMESTAMP, *tps)
 
-    async def seek_to_end(self, *wheres: TopicPartition) -> None:
+    async def seek_to_end(self, *tps: TopicPartition) -> None:
         """Seek to the end of these partitions, or of all."""
-        await self.seek_to_time(LATEST_TIMESTAMP, *wheres)
+        await self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
-    async def seek_to_time(self, timestamp_ms: int, *wheres: TopicPartition) -> None:
+    async def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
         """Seek to the first record at or after a timestamp (ms since 1970), else to the end."""
         await self.start()
-        await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(wheres)))
+        await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
         """Request and return the current end offsets (exclusive)."""

@@ -1,4 +1,4 @@
-"""The partitions that a membership gives its reader, takes from it, or loses.
+"""The queue of partitions that a membership assigns to its reader, revokes, or loses.
 
 Any thread appends to ``queue``; the reader takes the changes, in order, when it asks for records.
 """
@@ -17,7 +17,7 @@ from broker_lite.model import TopicPartition
 
 
 class Release(NamedTuple):
-    """Adjacent revocations, or adjacent losses: what the reader releases in one go."""
+    """Partitions that the reader releases together: adjacent revocations, or adjacent losses."""
 
     is_lost: bool
     numbers: list[int]
@@ -27,7 +27,7 @@ class Release(NamedTuple):
 
 
 class AssignmentQueue:
-    """The reader's queue of changes. ``pending`` partitions are given and not started."""
+    """The reader's queue of changes. ``pending`` partitions are assigned and not started."""
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
@@ -43,48 +43,49 @@ class AssignmentQueue:
         is_due = self.gone is not None and self.gone.is_due
         return bool(self.queue) or bool(self.pending) or is_due
 
-    def grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def grants(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the grants under which the reader has these partitions now."""
-        return {where: self._grants[where] for where in wheres if where in self._grants}
+        return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Return the next partitions to release. Partitions given before become ``pending``.
+        """Return the next partitions to release. Partitions that were assigned earlier become
+        ``pending``.
 
-        The reader asks for more records, so all earlier ones are processed.
+        Call this when the reader asks for more records: all earlier records are then processed.
         """
         if self.gone is not None:
             self.gone.release()
         kind: type[Take] | type[Lose] | None = None
         numbers: list[int] = []
-        wheres: list[TopicPartition] = []
+        tps: list[TopicPartition] = []
         while self.queue and (kind is None or isinstance(self.queue[0], kind)):
             change = self.queue.popleft()
             match change:
                 case Starts():
                     self._collector.begin(*change)
                 case Give(grants, standings):
-                    self.pending |= {where: standings.get(where) for where in grants}
+                    self.pending |= {tp: standings.get(tp) for tp in grants}
                     self._grants |= grants
                 case Take(number, taken):
                     kind = Take
                     numbers.append(number)
-                    wheres += taken
+                    tps += taken
                 case Lose(lost):
                     kind = Lose
-                    wheres += lost
+                    tps += lost
         if kind is None:
             return None
-        return Release(kind is Lose, numbers, {where: self._grants.get(where) for where in wheres})
+        return Release(kind is Lose, numbers, {tp: self._grants.get(tp) for tp in tps})
 
     def begin(self, starts: Starts) -> None:
         """Start pending partitions at these offsets."""
-        for where in starts.offsets:
-            self.pending.pop(where, None)
+        for tp in starts.offsets:
+            self.pending.pop(tp, None)
         self._collector.begin(*starts)
 
-    def end(self, wheres: Iterable[TopicPartition]) -> None:
+    def end(self, tps: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""
-        for where in wheres:
-            self.pending.pop(where, None)
-            self._grants.pop(where, None)
-            self._collector.end(where)
+        for tp in tps:
+            self.pending.pop(tp, None)
+            self._grants.pop(tp, None)
+            self._collector.end(tp)

@@ -22,7 +22,7 @@ NO_MEMBER = MemberIdentity("", -1, None)
 
 
 class Standing(NamedTuple):
-    """A group's knowledge of a partition to read.
+    """A group's committed offset of a partition to read.
 
     ``committed`` is None without a committed offset. ``is_added``: the partition was created after
     the group began to read.
@@ -39,8 +39,8 @@ NO_STANDINGS: Mapping[TopicPartition, Standing] = MappingProxyType({})
 class Give(NamedTuple):
     """Assign partitions to the reader.
 
-    Each grant has a unique number. ``standings`` holds the partitions whose standing the membership
-    knows; the reader requests the others.
+    Each grant has a unique number. The reader requests the standings of the partitions that
+    ``standings`` lacks.
     """
 
     grants: Mapping[TopicPartition, int]
@@ -51,13 +51,13 @@ class Take(NamedTuple):
     """Revoke partitions: the reader commits and releases them, then reports ``number``."""
 
     number: int
-    wheres: frozenset[TopicPartition]
+    tps: frozenset[TopicPartition]
 
 
 class Lose(NamedTuple):
     """Drop partitions that other members probably own: the reader commits nothing."""
 
-    wheres: frozenset[TopicPartition]
+    tps: frozenset[TopicPartition]
 
 
 Change = Give | Take | Lose

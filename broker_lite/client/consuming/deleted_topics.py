@@ -1,4 +1,4 @@
-"""Delays deleted-topic errors of a group's member: the group may revoke the partition first.
+"""Delay deleted-topic errors of a group's member, because the group may revoke the partition first.
 
 An error is raised only if the member still owns the partition after the delay. Used on the reader's
 thread.
@@ -39,7 +39,7 @@ class DeletedTopics:
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
         """Delay a first deleted-topic error of a partition; return False for its second."""
-        key = fetched.where, fetched.generation
+        key = fetched.tp, fetched.generation
         if key in self._reported:
             return False
         self._reported.add(key)

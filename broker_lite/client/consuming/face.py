@@ -1,4 +1,4 @@
-"""``ConsumerFace``: the methods of both consumers that wait for nothing."""
+"""``ConsumerFace``: the non-blocking methods that both consumers share."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ class ConsumerFace:
         return self.core.config
 
     @property
+    def is_open(self) -> bool:
+        """Return whether calls are possible: not after ``close``, a failure, or a fork."""
+        return self.core.end is None
+
+    @property
     def group(self) -> str | None:
         """Return the group."""
         return self.core.group
@@ -45,15 +50,15 @@ class ConsumerFace:
         return self.core.membership.is_settled and not self.core.has_changes
 
     def group_offsets(self) -> MemberOffsets:
-        """Return all positions, with the group and the member's identity: what a transaction
-        commits as ``send_offsets(consumer)``.
+        """Return all positions, with the group and the member's identity, for
+        ``send_offsets(consumer)`` of a transaction.
 
         Raises InvalidGroupIdError without a group, NotOwnerError for a partition that the member
         lost, and InvalidConfigError for a native group.
         """
         group, offsets = self.core.group_id(), self.core.collector.commitable()
         grants = self.core.assignment.grants(offsets)
-        identity = self.core.membership.identity({where: grants.get(where) for where in offsets})
+        identity = self.core.membership.identity({tp: grants.get(tp) for tp in offsets})
         return MemberOffsets(group, identity, offsets)
 
     # -- positions
@@ -65,14 +70,14 @@ class ConsumerFace:
     def position(self, topic: str | TopicPartition, partition: int | None = None) -> int:
         """Return the offset of the partition's next record. Raises UnknownTopicOrPartitionError
         for a partition that is not read."""
-        where = self._where(topic, partition)
-        found = self.core.collector.position(where)
+        tp = self._tp(topic, partition)
+        found = self.core.collector.position(tp)
         assert found is not None
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the positions of all partitions."""
-        return {where: self.position(where) for where in self.assignment()}
+        return {tp: self.position(tp) for tp in self.assignment()}
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the positions without records in flight, as an automatic commit uses them."""
@@ -85,20 +90,20 @@ class ConsumerFace:
         The next read reports an offset that is not in the log.
         """
         if isinstance(topic, TopicPartition) and offset is None:
-            where, offset = self._where(topic, None), partition
+            tp, offset = self._tp(topic, None), partition
         else:
-            where = self._where(topic, partition)
+            tp = self._tp(topic, partition)
         if not isinstance(offset, int) or not 0 <= offset <= INT64_MAX:
             raise InvalidConfigError(f"seek to offset {offset!r}: give a number from 0 to 2^63-1")
-        self.core.collector.begin({where: offset})
+        self.core.collector.begin({tp: offset})
 
-    def pause(self, *wheres: TopicPartition) -> None:
+    def pause(self, *tps: TopicPartition) -> None:
         """Stop returning records of these partitions, or of all."""
-        self.core.collector.pause(wheres or self.assignment(), True)
+        self.core.collector.pause(tps or self.assignment(), True)
 
-    def resume(self, *wheres: TopicPartition) -> None:
+    def resume(self, *tps: TopicPartition) -> None:
         """Resume these partitions, or all."""
-        self.core.collector.pause(wheres or self.assignment(), False)
+        self.core.collector.pause(tps or self.assignment(), False)
         self.core.notify()
 
     def paused(self) -> list[TopicPartition]:
@@ -115,19 +120,19 @@ class ConsumerFace:
         """Positions that were no longer in the log, and the offsets where reading resumed."""
         return self.core.discovery.resets
 
-    def _where(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:
-        where = topic
-        if not isinstance(where, TopicPartition):
+    def _tp(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:
+        tp = topic
+        if not isinstance(tp, TopicPartition):
             if partition is None:
                 raise InvalidConfigError(f"which partition of {topic!r}? give its number")
-            where = TopicPartition(str(topic), partition)
-        if self.core.collector.position(where) is None:
-            raise UnknownTopicOrPartitionError(f"{where} is not read by this consumer")
-        return where
+            tp = TopicPartition(str(topic), partition)
+        if self.core.collector.position(tp) is None:
+            raise UnknownTopicOrPartitionError(f"{tp} is not read by this consumer")
+        return tp
 
     def _behind(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the distance of each position from its partition's end."""
-        return {where: max(0, ends[where] - self.position(where)) for where in ends}
+        return {tp: max(0, ends[tp] - self.position(tp)) for tp in ends}
 
-    def _chosen(self, wheres: Sequence[TopicPartition]) -> list[TopicPartition]:
-        return [self._where(where, None) for where in wheres] or self.assignment()
+    def _chosen(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
+        return [self._tp(tp, None) for tp in tps] or self.assignment()

@@ -102,7 +102,7 @@ class FetchCollector:
         a second retry of one batch; ``begin`` clears it."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[LogBatch] = []
-        self._where: TopicPartition | None = None
+        self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
         """Number of rows of the open slice that were returned; ``Consumer.__iter__`` advances
@@ -123,57 +123,57 @@ class FetchCollector:
         ``epochs`` holds the leader epoch of the record before each offset, if known.
         """
         check_offsets(offsets)
-        rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
-        for where in rows:
+        rows = {tp: (at, self._begin(tp, at)) for tp, at in offsets.items()}
+        for tp in rows:
             # Allow another retry: the batch may be repaired, or corrupt on another replica.
-            self._refetched.pop(where, None)
+            self._refetched.pop(tp, None)
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
-    def go_on(self, where: TopicPartition, at: OffsetAndEpoch) -> None:
+    def go_on(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
         """Resume a truncated log at ``at``; its leader epoch is checked against the log again."""
-        epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {where: at.leader_epoch}
-        self.begin({where: at.offset}, epochs)
+        epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
+        self.begin({tp: at.offset}, epochs)
 
-    def end(self, where: TopicPartition) -> None:
-        """Stop reading the partition. Does not commit its position."""
-        if where not in self._positions:
+    def end(self, tp: TopicPartition) -> None:
+        """Stop reading the partition, without a commit of its position."""
+        if tp not in self._positions:
             return
-        if where == self._where:
+        if tp == self._tp:
             self._drop()
-        self._generations[where] += 1
+        self._generations[tp] += 1
         for rows in (self._positions, self._epochs, self._refetched, self._in_flight):
-            rows.pop(where, None)
-        self._paused.discard(where)
-        if all(other.topic != where.topic for other in self._positions):
-            self._engine.topic_ids.pop(where.topic, None)
-        self._engine.post(partial(self._engine.end, where))
+            rows.pop(tp, None)
+        self._paused.discard(tp)
+        if all(other.topic != tp.topic for other in self._positions):
+            self._engine.topic_ids.pop(tp.topic, None)
+        self._engine.post(partial(self._engine.end, tp))
 
-    def _begin(self, where: TopicPartition, offset: int) -> int:
+    def _begin(self, tp: TopicPartition, offset: int) -> int:
         """Start a new generation of the partition at ``offset`` and return its number."""
-        generation = self._generations[where] = self._generations.get(where, 0) + 1
-        self._positions[where] = offset
-        self._engine.pin(where.topic)
-        self._epochs.pop(where, None)
-        if where == self._where:
+        generation = self._generations[tp] = self._generations.get(tp, 0) + 1
+        self._positions[tp] = offset
+        self._engine.pin(tp.topic)
+        self._epochs.pop(tp, None)
+        if tp == self._tp:
             self._drop()
         return generation
 
     def _drop(self) -> None:
         self._note_single()
         self.is_single = False
-        self._where, self._slice, self.at = None, None, 0
+        self._tp, self._slice, self.at = None, None, 0
         self._batches = []
 
     def assignment(self) -> list[TopicPartition]:
         """Return all partitions that the consumer reads."""
         return list(self._positions)
 
-    def position(self, where: TopicPartition) -> int | None:
+    def position(self, tp: TopicPartition) -> int | None:
         """Return the offset of the next record to return, or None if the partition is not read."""
-        if where == self._where and self._slice is not None and self.at:
+        if tp == self._tp and self._slice is not None and self.at:
             return self._open_position()
-        return self._positions.get(where)
+        return self._positions.get(tp)
 
     def _open_position(self) -> int:
         assert self._slice is not None
@@ -187,15 +187,13 @@ class FetchCollector:
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
     def _slice_end(self) -> int:
-        """Return the offset behind the open slice's batch, compaction gaps included."""
+        """Return the offset after the open slice's batch, compaction gaps included."""
         assert self._slice is not None
         return self._slice.header.next_offset
 
     def commitable(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the positions to commit, each with its topic id and leader epoch."""
-        return {
-            where: self._commit_at(where, self.position(where) or 0) for where in self._positions
-        }
+        return {tp: self._commit_at(tp, self.position(tp) or 0) for tp in self._positions}
 
     def stamped(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int]
@@ -203,18 +201,18 @@ class FetchCollector:
         """Add the leader epochs and topic ids of this reader to the caller's offsets, where
         absent."""
         found = {}
-        for where, row in offsets.items():
+        for tp, row in offsets.items():
             commit = CommittedOffset(row) if isinstance(row, int) else row
-            if commit.leader_epoch < 0 and commit.offset == self.position(where):
-                commit = commit._replace(leader_epoch=self._epochs.get(where, -1))
+            if commit.leader_epoch < 0 and commit.offset == self.position(tp):
+                commit = commit._replace(leader_epoch=self._epochs.get(tp, -1))
             if commit.topic_id == NULL_TOPIC_ID:
-                topic_id = self._engine.topic_ids.get(where.topic, NULL_TOPIC_ID)
+                topic_id = self._engine.topic_ids.get(tp.topic, NULL_TOPIC_ID)
                 commit = commit._replace(topic_id=topic_id)
-            found[where] = commit
+            found[tp] = commit
         return found
 
-    def _commit_at(self, where: TopicPartition, offset: int) -> CommittedOffset:
-        epoch, topic_id = self._epochs.get(where, -1), self._engine.pin(where.topic)
+    def _commit_at(self, tp: TopicPartition, offset: int) -> CommittedOffset:
+        epoch, topic_id = self._epochs.get(tp, -1), self._engine.pin(tp.topic)
         return CommittedOffset(offset, epoch, topic_id=topic_id)
 
     def settle(self) -> None:
@@ -223,32 +221,33 @@ class FetchCollector:
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return ``commitable`` without records in flight. A seek does not skip them either."""
+        """Return ``commitable`` without records in flight, also if a seek moved the position past
+        them."""
         self._note_single()
         rows = self.commitable()
-        for where, before in self._in_flight.items():
-            if before.offset < rows[where].offset:
-                rows[where] = before
+        for tp, before in self._in_flight.items():
+            if before.offset < rows[tp].offset:
+                rows[tp] = before
         return rows
 
     def _note_single(self) -> None:
-        if self.is_single and self._slice is not None and self._where is not None and self.at:
-            before = self._commit_at(self._where, self._offset_at(self.at - 1))
-            self._in_flight[self._where] = before
+        if self.is_single and self._slice is not None and self._tp is not None and self.at:
+            before = self._commit_at(self._tp, self._offset_at(self.at - 1))
+            self._in_flight[self._tp] = before
 
-    def _note_taken(self, where: TopicPartition) -> None:
-        before = self._commit_at(where, self.position(where) or 0)
-        self._in_flight.setdefault(where, before)
+    def _note_taken(self, tp: TopicPartition) -> None:
+        before = self._commit_at(tp, self.position(tp) or 0)
+        self._in_flight.setdefault(tp, before)
 
-    def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
+    def pause(self, tps: Iterable[TopicPartition], is_paused: bool) -> None:
         """Pause or resume these partitions."""
-        chosen = [where for where in wheres if where in self._positions]
+        chosen = [tp for tp in tps if tp in self._positions]
         (self._paused.update if is_paused else self._paused.difference_update)(chosen)
-        if is_paused and self._where in chosen:
+        if is_paused and self._tp in chosen:
             # Discard the open batches. The engine fetches them again on resume.
-            where = self._where
-            epochs = {where: self._epochs[where]} if where in self._epochs else NO_EPOCHS
-            self.begin({where: self.position(where) or 0}, epochs)
+            tp = self._tp
+            epochs = {tp: self._epochs[tp]} if tp in self._epochs else NO_EPOCHS
+            self.begin({tp: self.position(tp) or 0}, epochs)
         self._engine.post(partial(self._engine.pause, chosen, is_paused))
 
     def paused(self) -> list[TopicPartition]:
@@ -286,7 +285,7 @@ class FetchCollector:
                 try:
                     if not isinstance(fetched.error, OffsetOutOfRangeError):
                         raise fetched.error
-                    on_out_of_range(fetched.where, fetched.error)
+                    on_out_of_range(fetched.tp, fetched.error)
                     continue
                 except LogbusError:
                     # The error stays until a seek: the next call raises it again.
@@ -294,10 +293,10 @@ class FetchCollector:
                     raise
             if fetched.skipped is not None:
                 first, after = fetched.skipped
-                self.skipped.append((fetched.where, first, after))
-                self._positions[fetched.where] = after
+                self.skipped.append((fetched.tp, first, after))
+                self._positions[fetched.tp] = after
                 continue
-            self._where, self._batches = fetched.where, fetched.batches[::-1]
+            self._tp, self._batches = fetched.tp, fetched.batches[::-1]
             self._engine.taken(fetched)
 
     @property
@@ -311,8 +310,8 @@ class FetchCollector:
         if self.is_held_back is not None and self.is_held_back():
             return False
         return any(
-            fetched.where not in self._paused
-            and self._generations.get(fetched.where) == fetched.generation
+            fetched.tp not in self._paused
+            and self._generations.get(fetched.tp) == fetched.generation
             for fetched in list(self._engine.fetched)
         )
 
@@ -321,9 +320,9 @@ class FetchCollector:
         found = None
         while queue:
             fetched = queue.popleft()
-            if self._generations.get(fetched.where) != fetched.generation:
+            if self._generations.get(fetched.tp) != fetched.generation:
                 continue
-            if fetched.where in self._paused:
+            if fetched.tp in self._paused:
                 aside.append(fetched)
                 continue
             found = fetched
@@ -332,38 +331,38 @@ class FetchCollector:
         return found
 
     def _open_next(self) -> None:
-        assert self._where is not None
-        batch, where = self._batches[-1], self._where
-        start = self._positions[where]
+        assert self._tp is not None
+        batch, tp = self._batches[-1], self._tp
+        start = self._positions[tp]
         try:
-            rows = decode(batch, where, start, None)
+            rows = decode(batch, tp, start, None)
         except CorruptMessageError:
-            if self._fetch_again(where, start, batch.header.base_offset):
+            if self._fetch_again(tp, start, batch.header.base_offset):
                 return
             if not self._skips_corrupt:
                 raise
             first = max(start, batch.header.base_offset)
-            self.skipped.append((where, first, batch.header.next_offset))
+            self.skipped.append((tp, first, batch.header.next_offset))
             rows = None
         self._batches.pop()
-        self._epochs[where] = batch.header.leader_epoch
+        self._epochs[tp] = batch.header.leader_epoch
         if rows is None:
-            self._positions[where] = batch.header.next_offset
+            self._positions[tp] = batch.header.next_offset
             return
         self._slice, self.at = rows, 0
 
-    def _fetch_again(self, where: TopicPartition, start: int, base_offset: int) -> bool:
+    def _fetch_again(self, tp: TopicPartition, start: int, base_offset: int) -> bool:
         """Fetch a corrupt batch once more; return False if no other copy may be valid."""
-        if self._refetched.get(where) == base_offset or not self._engine.may_be_intact(where):
+        if self._refetched.get(tp) == base_offset or not self._engine.may_be_intact(tp):
             return False
-        self._refetched[where] = base_offset
-        generation = self._begin(where, start)
-        self._engine.post(partial(self._engine.refetch_corrupt, where, start, generation))
+        self._refetched[tp] = base_offset
+        generation = self._begin(tp, start)
+        self._engine.post(partial(self._engine.refetch_corrupt, tp, start, generation))
         return True
 
     def _close_slice(self) -> None:
-        assert self._where is not None
-        self._positions[self._where] = self._slice_end()
+        assert self._tp is not None
+        self._positions[self._tp] = self._slice_end()
         self._slice, self.at = None, 0
 
     # -- handing out
@@ -371,15 +370,15 @@ class FetchCollector:
     def peek_records(self, count: int) -> Iterator[Record]:
         """Yield up to ``count`` records of the open slice. The caller advances ``at`` per
         record."""
-        assert self._slice is not None and self._where is not None
+        assert self._slice is not None and self._tp is not None
         self.is_single = True
-        return each_record(self._where, self._part(count))
+        return each_record(self._tp, self._part(count))
 
     def take_records(self, count: int) -> list[Record]:
         """Return up to ``count`` records of the open slice and advance past them."""
-        assert self._slice is not None and self._where is not None
-        self._note_taken(self._where)
-        found = records(self._where, self._part(count))
+        assert self._slice is not None and self._tp is not None
+        self._note_taken(self._tp)
+        found = records(self._tp, self._part(count))
         self.at += len(found)
         return found
 
@@ -388,14 +387,14 @@ class FetchCollector:
 
         Return False, and take no rows, if the concatenation would exceed JOINED_BYTES.
         """
-        assert self._slice is not None and self._where is not None
+        assert self._slice is not None and self._tp is not None
         part = self._part(count)
         size = _decoded_bytes(part)
         if parts.slices and parts.size_bytes + size > JOINED_BYTES:
             return False
-        self._note_taken(self._where)
+        self._note_taken(self._tp)
         self.at += part.row_count
-        parts.slices.append((self._where, part))
+        parts.slices.append((self._tp, part))
         parts.size_bytes += size
         parts.row_count += part.row_count
         return True
@@ -403,7 +402,7 @@ class FetchCollector:
     def give_back(self) -> None:
         """Rewind to the positions at the last ``settle``: the caller did not receive the rows."""
         self.is_single = False
-        rows = {where: before.offset for where, before in self._in_flight.items()}
+        rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()
         self.begin(rows)
 
@@ -426,14 +425,14 @@ def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) 
     if not parts:
         empty = [pa.nulls(0, field.type) for field in schema]
         return pa.RecordBatch.from_arrays(empty, schema=schema)
-    columns = [_row_columns(where, rows, headers) for where, rows in parts]
+    columns = [_row_columns(tp, rows, headers) for tp, rows in parts]
     if len(columns) == 1:
         return pa.RecordBatch.from_arrays(columns[0], schema=schema)
     joined = [pa.concat_arrays(list(pieces)) for pieces in zip(*columns)]
     return pa.RecordBatch.from_arrays(joined, schema=schema)
 
 
-def _row_columns(where: TopicPartition, rows: Slice, headers: bool) -> list[pa.Array]:
+def _row_columns(tp: TopicPartition, rows: Slice, headers: bool) -> list[pa.Array]:
     count, first = rows.row_count, rows.first_row
 
     def column(array: pa.Array | None, kind: pa.DataType) -> pa.Array:
@@ -442,8 +441,8 @@ def _row_columns(where: TopicPartition, rows: Slice, headers: bool) -> list[pa.A
     found = [
         column(rows.columns.key, pa.binary()),
         column(rows.columns.value, pa.binary()),
-        topic_column(where.topic, count),
-        fixed(np.full(count, where.partition, np.int32), pa.int32()),
+        topic_column(tp.topic, count),
+        fixed(np.full(count, tp.partition, np.int32), pa.int32()),
         fixed(offsets_of(rows), pa.int64()),
         _timestamp_column(rows),
         fixed(np.full(count, int(rows.header.is_log_append_time), np.int32), pa.int32()),

@@ -26,7 +26,7 @@ class MemberOffsets(NamedTuple):
 
 
 class ConsumerMembership(Protocol):
-    """How a consumer belongs to its group. The reader's thread calls all methods."""
+    """The port of a consumer to its group. The reader's thread calls all methods."""
 
     @property
     def followed_topics(self) -> Sequence[str]:
@@ -42,7 +42,7 @@ class ConsumerMembership(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the group has no assignment on the way, as far as the member knows."""
+        """Return whether no assignment or revocation is pending, as far as the member knows."""
 
     @property
     def member_id(self) -> str:
@@ -68,9 +68,9 @@ class ConsumerMembership(Protocol):
     def beginnings(
         self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
     ) -> Operation[Begun]:
-        """Return start offsets of given partitions, without partitions that no broker knows."""
+        """Return start offsets of assigned partitions, without partitions that no broker lists."""
 
-    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+    def holds(self, tp: TopicPartition, grant: int | None) -> bool:
         """Return whether a grant is still valid. A revocation of an invalid grant is a loss."""
 
     def commit(

@@ -48,11 +48,11 @@ class NoMembership:
 
     def join(self) -> Task[None]:
         reader, deadline_ms = self._reader, self._reader.deadline_ms()
-        wheres = yield RunOperation(
+        tps = yield RunOperation(
             resolve_partitions(reader.cluster, self._topics, self._partitions, deadline_ms)
         )
         starts: Starts = yield RunOperation(
-            starting_offsets(reader.cluster, reader.group, wheres, reader.config, deadline_ms)
+            starting_offsets(reader.cluster, reader.group, tps, reader.config, deadline_ms)
         )
         reader.collector.begin(*starts)
 
@@ -63,14 +63,14 @@ class NoMembership:
         return False
 
     def check(self) -> None:
-        """No group can refuse the reader."""
+        """Do nothing: no group can refuse the reader."""
 
     def beginnings(
         self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
     ) -> Operation[Begun]:
         raise AssertionError("no group gives partitions")
 
-    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+    def holds(self, tp: TopicPartition, grant: int | None) -> bool:
         return True
 
     def commit(
@@ -85,7 +85,7 @@ class NoMembership:
         )
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """No group takes partitions."""
+        """Do nothing: no group revokes partitions."""
 
     def leave(self) -> Task[None]:
         return

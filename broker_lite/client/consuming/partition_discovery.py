@@ -37,7 +37,7 @@ class Reset(NamedTuple):
     ``start`` selects that offset, or an unclean election's truncation point.
     """
 
-    where: TopicPartition
+    tp: TopicPartition
     from_offset: int
     to_offset: int
 
@@ -71,10 +71,10 @@ class PartitionDiscovery:
     def look(self, view: ClusterView, known: Collection[TopicPartition]) -> None:
         """Find the partitions in a new view that are not read yet."""
         new = [
-            where
+            tp
             for topic in self._topics
-            for where in view.partitions_of(topic)
-            if where not in known and where not in self._looked_up
+            for tp in view.partitions_of(topic)
+            if tp not in known and tp not in self._looked_up
         ]
         if new:
             self._looked_up.update(new)
@@ -87,18 +87,18 @@ class PartitionDiscovery:
             )
             spawn(self._shell, operation, partial(self._found, new))
 
-    def _found(self, wheres: Sequence[TopicPartition], found: Starts | LogbusError) -> None:
+    def _found(self, tps: Sequence[TopicPartition], found: Starts | LogbusError) -> None:
         if isinstance(found, LogbusError):
             # Retry with the next view.
-            self._looked_up.difference_update(wheres)
+            self._looked_up.difference_update(tps)
             return
         self._began.update(found.offsets)
         self._on_found(found)
 
-    def reset_timestamp(self, where: TopicPartition, position: int) -> int | None:
+    def reset_timestamp(self, tp: TopicPartition, position: int) -> int | None:
         """Return the timestamp (-2 earliest, -1 latest) at which to resume a position outside
         the log. Return None if ``start`` makes it an error."""
-        if self._config.start == "earliest" or self._began.get(where) == position:
+        if self._config.start == "earliest" or self._began.get(tp) == position:
             return EARLIEST_TIMESTAMP
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
 
@@ -109,30 +109,30 @@ class PartitionDiscovery:
             return OffsetAndEpoch(error.offset, error.epoch)
         return None
 
-    def note_truncation(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:
+    def note_truncation(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
         """Record a reset to a truncation point. Always warn: records were lost."""
         logger.warning(
-            "topic %r partition %d: an unclean election lost what was read from offset %d to %d; "
-            "reading goes on at %d, with what was written since",
-            where.topic,
-            where.partition,
+            "topic %r partition %d: an unclean election lost records read from offset %d to %d; "
+            "reading resumes at %d, with records written since",
+            tp.topic,
+            tp.partition,
             to_offset,
             from_offset - 1,
             to_offset,
         )
-        self.resets.append(Reset(where, from_offset, to_offset))
+        self.resets.append(Reset(tp, from_offset, to_offset))
 
-    def note_reset(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:
+    def note_reset(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
         """Record a reset; log a warning for the first reset of each partition."""
-        if all(each.where != where for each in self.resets):
+        if all(each.tp != tp for each in self.resets):
             logger.warning(
-                "topic %r partition %d: offset %d is not in the log (any more); reading goes on at "
+                "topic %r partition %d: offset %d is not in the log; reading resumes at "
                 "%d, as start=%r says. Records in between were not read; further resets of this "
                 "partition are only counted (consumer.resets)",
-                where.topic,
-                where.partition,
+                tp.topic,
+                tp.partition,
                 from_offset,
                 to_offset,
                 self._config.start,
             )
-        self.resets.append(Reset(where, from_offset, to_offset))
+        self.resets.append(Reset(tp, from_offset, to_offset))

@@ -47,7 +47,8 @@ from broker_lite.model import EARLIEST_TIMESTAMP, CommittedOffset, TopicPartitio
 OPERATION_TIMEOUT_MS = 30_000
 LAST_COMMIT_TIMEOUT_MS = 10_000
 RECORDS_AHEAD = 1024
-"""Records whose columns iteration decodes at once; each Record object is built on demand."""
+"""Maximum records that iteration takes from the open slice at once; each Record object is built on
+demand."""
 
 Joining = Callable[["ReaderCore"], ConsumerMembership]
 """Makes the membership of a new reader."""
@@ -161,8 +162,8 @@ class ReaderCore:
             self.is_asking = False
 
     def _is_more(self) -> bool:
-        """Open the next rows of a call that has some. Errors, changes and commits wait for the next
-        call."""
+        """Open more rows for a call that already has rows. Errors, changes and commits wait for the
+        next call."""
         if self.end is not None:
             raise self.end
         try:
@@ -231,13 +232,13 @@ class ReaderCore:
         return bool(self.assignment) or self.membership.is_due()
 
     def take_changes(self) -> Task[None]:
-        """Release what was taken or lost, and start what was given."""
+        """Release revoked and lost partitions, and start assigned ones."""
         self.membership.check()
         yield from self._release_all()
         while self.assignment.pending:
             yield from self._begin()
             if not self.assignment.queue:
-                break  # Partitions that no broker knows yet are tried at the next call.
+                break  # Partitions that no broker lists yet are retried at the next call.
             # A partition may have been lost during the request: hand out none of its records.
             yield from self._release_all()
 
@@ -248,18 +249,16 @@ class ReaderCore:
 
     def _release(self, release: Release) -> Task[None]:
         membership, is_committed = self.membership, self.config.auto_commit
-        reads = [where for where in self.collector.assignment() if where in release.grants]
+        reads = [tp for tp in self.collector.assignment() if tp in release.grants]
         lost = [
-            where
-            for where in reads
-            if release.is_lost or not membership.holds(where, release.grants[where])
+            tp for tp in reads if release.is_lost or not membership.holds(tp, release.grants[tp])
         ]
-        revoked = [where for where in reads if where not in lost]
+        revoked = [tp for tp in reads if tp not in lost]
         try:
             yield from self._call_back(self._callbacks.lost, lost)
             if revoked and is_committed and not membership.reports_positions:
                 settled = self.collector.settled()
-                yield from self._try_commit({where: settled[where] for where in revoked})
+                yield from self._try_commit({tp: settled[tp] for tp in revoked})
             yield from self._call_back(self._callbacks.on_revoke, revoked)
         finally:
             positions = self.collector.settled() if membership.reports_positions else {}
@@ -275,10 +274,10 @@ class ReaderCore:
             yield from self._try_commit(begun.commits)
         yield from self._call_back(self._callbacks.on_assign, begun.starts.offsets)
 
-    def _call_back(self, callback: Callback | None, wheres: Iterable[TopicPartition]) -> Task[None]:
-        yield Await(call_back(callback, self.consumer, wheres))
+    def _call_back(self, callback: Callback | None, tps: Iterable[TopicPartition]) -> Task[None]:
+        yield Await(call_back(callback, self.consumer, tps))
 
-    # The shell's thread.
+    # Methods that the shell's thread calls.
 
     def _look_for_partitions(self, view: ClusterView) -> None:
         self.discovery.look(view, self.collector.assignment())
@@ -289,40 +288,38 @@ class ReaderCore:
 
     # -- positions
 
-    def seek_to_timestamp(self, timestamp_ms: int, wheres: Sequence[TopicPartition]) -> Task[None]:
+    def seek_to_timestamp(self, timestamp_ms: int, tps: Sequence[TopicPartition]) -> Task[None]:
         """Seek to the first record at or after a timestamp (-2 earliest, -1 latest)."""
-        self.collector.begin((yield from self.list_offsets(timestamp_ms, wheres)))
+        self.collector.begin((yield from self.list_offsets(timestamp_ms, tps)))
 
     def list_offsets(
-        self, timestamp_ms: int, wheres: Sequence[TopicPartition]
+        self, timestamp_ms: int, tps: Sequence[TopicPartition]
     ) -> Task[dict[TopicPartition, int]]:
         """Return the offset of a timestamp in each partition."""
-        operation = reset_offsets(
-            self.cluster, wheres, timestamp_ms, self.config, self.deadline_ms()
-        )
+        operation = reset_offsets(self.cluster, tps, timestamp_ms, self.config, self.deadline_ms())
         found: dict[TopicPartition, int] = yield RunOperation(operation)
         return found
 
-    def _note_outside(self, where: TopicPartition, error: LogbusError) -> None:
+    def _note_outside(self, tp: TopicPartition, error: LogbusError) -> None:
         """Resume a truncated log; leave another position outside the log to ``fill``."""
-        position = self.collector.position(where) or 0
+        position = self.collector.position(tp) or 0
         goes_on_at = self.discovery.truncated_at(error)
         if goes_on_at is None:
-            self._outside.append((where, position, error))
+            self._outside.append((tp, position, error))
             return
-        self.collector.go_on(where, goes_on_at)
-        self.discovery.note_truncation(where, position, goes_on_at.offset)
+        self.collector.go_on(tp, goes_on_at)
+        self.discovery.note_truncation(tp, position, goes_on_at.offset)
 
     def _reset(self) -> Task[None]:
         """Reset a position outside the log, or raise its error, according to ``start``."""
-        where, before, error = self._outside[0]
-        if self.collector.position(where) == before:  # else the caller sought or released it
-            timestamp = self.discovery.reset_timestamp(where, before)
+        tp, before, error = self._outside[0]
+        if self.collector.position(tp) == before:  # else the caller sought or released it
+            timestamp = self.discovery.reset_timestamp(tp, before)
             if timestamp is None:
-                first = yield from self.list_offsets(EARLIEST_TIMESTAMP, (where,))
-                raise type(error)(f"{error.message}; the log begins at {first[where]}")
-            yield from self.seek_to_timestamp(timestamp, (where,))
-            self.discovery.note_reset(where, before, self.collector.position(where) or 0)
+                first = yield from self.list_offsets(EARLIEST_TIMESTAMP, (tp,))
+                raise type(error)(f"{error.message}; the log begins at {first[tp]}")
+            yield from self.seek_to_timestamp(timestamp, (tp,))
+            self.discovery.note_reset(tp, before, self.collector.position(tp) or 0)
         self._outside.popleft()
 
     # -- commits
@@ -349,9 +346,9 @@ class ReaderCore:
         yield from self._commit(rows, OPERATION_TIMEOUT_MS)
 
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
-        """Commit rows under the grants of this moment. Raise a NotOwnerError only without another
-        error: the next owner resumes from the committed offset, while any other error means that an
-        owned partition is not committed."""
+        """Commit rows under the reader's current grants. Prefer any other error to NotOwnerError:
+        it means that an owned partition is not committed, while the next owner of a lost partition
+        resumes from its committed offset."""
         grants = self.assignment.grants(rows)
         if self._is_committing:
             # The automatic commit in flight could overwrite this one.
@@ -387,8 +384,8 @@ class ReaderCore:
         return answers[0]
 
     def _try_commit(self, rows: Rows) -> Task[None]:
-        """Commit automatically and wait for it. Ignore partitions of other members: they commit
-        their own."""
+        """Commit automatically and wait for it. Ignore the partitions that other members own now:
+        they commit their own."""
         try:
             with contextlib.suppress(NotOwnerError):
                 yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
@@ -461,7 +458,7 @@ class ReaderCore:
             yield from self.membership.leave()
 
     def stop(self, error: LogbusError) -> None:
-        """End every call with this error, and automatic commits. Any thread may call this."""
+        """Raise this error in every call, and stop automatic commits. Any thread may call this."""
         self.end = error
         if self._commit_timer is not None:
             self._commit_timer.cancel()

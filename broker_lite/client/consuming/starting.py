@@ -46,17 +46,17 @@ def resolve_partitions(
                 raise InvalidConfigError(
                     f"partition {each}: of which topic? give TopicPartition(topic, {each})"
                 )
-        topics = tuple(dict.fromkeys([*topics, *(where.topic for where in chosen)]))
+        topics = tuple(dict.fromkeys([*topics, *(tp.topic for tp in chosen)]))
     if not topics:
         raise InvalidConfigError("a consumer needs a topic: bus.consumer('topic')")
     view = yield from requests.known_topics(cluster, topics, deadline_ms)
     if chosen is None:
-        return [where for topic in topics for where in view.partitions_of(topic)]
-    for where in chosen:
-        if view.partition(where) is None:
+        return [tp for topic in topics for tp in view.partitions_of(topic)]
+    for tp in chosen:
+        if view.partition(tp) is None:
             raise UnknownTopicOrPartitionError(
-                f"topic {where.topic!r} has {len(view.partitions_of(where.topic))} partitions, "
-                f"numbered from 0; {where.partition} is none"
+                f"topic {tp.topic!r} has {len(view.partitions_of(tp.topic))} partitions, "
+                f"numbered from 0; {tp.partition} is none"
             )
     return list(dict.fromkeys(chosen))
 
@@ -90,7 +90,7 @@ def begin(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """Return the committed offset of each partition, else the one that ``start`` selects.
+    """Return the committed offset of each partition, else the offset that ``start`` selects.
 
     A partition added later starts at its earliest record. Raises OffsetOutOfRangeError for
     start='none' without a committed offset.
@@ -99,18 +99,18 @@ def begin(
     epochs: dict[TopicPartition, int] = {}
     early: list[TopicPartition] = []
     late: list[TopicPartition] = []
-    for where, (committed, is_added, _) in standings.items():
+    for tp, (committed, is_added, _) in standings.items():
         if committed is not None:
-            offsets[where] = committed.offset
+            offsets[tp] = committed.offset
             if committed.leader_epoch >= 0:
-                epochs[where] = committed.leader_epoch
+                epochs[tp] = committed.leader_epoch
         elif is_added or config.start == "earliest":
-            early.append(where)
+            early.append(tp)
         elif config.start == "latest":
-            late.append(where)
+            late.append(tp)
         else:
             raise OffsetOutOfRangeError(
-                f"group {group!r} has no offset for {where} and start='none' allows no other; "
+                f"group {group!r} has no offset for {tp} and start='none' allows no other; "
                 "commit one, or give start='earliest' or 'latest'"
             )
     if early:
@@ -120,16 +120,15 @@ def begin(
         ends = yield from reset_offsets(cluster, late, LATEST_TIMESTAMP, config, deadline_ms)
         offsets |= ends
         commits = {
-            where: CommittedOffset(at, topic_id=standings[where].topic_id)
-            for where, at in ends.items()
+            tp: CommittedOffset(at, topic_id=standings[tp].topic_id) for tp, at in ends.items()
         }
-    return Begun(Starts({where: offsets[where] for where in standings}, epochs), commits)
+    return Begun(Starts({tp: offsets[tp] for tp in standings}, epochs), commits)
 
 
 def starting_offsets(
     cluster: Cluster,
     group: str | None,
-    wheres: Sequence[TopicPartition],
+    tps: Sequence[TopicPartition],
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Starts]:
@@ -139,23 +138,20 @@ def starting_offsets(
     offsets. Raises UnknownTopicIdError if a topic is recreated during the call, since offsets of
     two topics would be mixed.
     """
-    ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
+    ids = {tp.topic: cluster.view.topic_id(tp.topic) for tp in tps}
     rows: dict[TopicPartition, CommittedOffset] = {}
     former: set[str] = set()
     if group is not None:
         rows = yield from _group_offsets(
             cluster,
             group,
-            wheres,
+            tps,
             ids=ids,
             former=former,
             deadline_ms=deadline_ms,
             is_stable=config.isolation_level == "read_committed",
         )
-    standings = {
-        where: Standing(rows.get(where), where.topic in former, ids[where.topic])
-        for where in wheres
-    }
+    standings = {tp: Standing(rows.get(tp), tp.topic in former, ids[tp.topic]) for tp in tps}
     begun = yield from begin(cluster, group, standings, config, deadline_ms)
     for topic, topic_id in ids.items():
         if cluster.view.topic_id(topic) != topic_id:
@@ -186,7 +182,7 @@ def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[
 def _group_offsets(
     cluster: Cluster,
     group: str,
-    wheres: Sequence[TopicPartition],
+    tps: Sequence[TopicPartition],
     *,
     ids: Mapping[str, str],
     former: set[str],
@@ -197,7 +193,7 @@ def _group_offsets(
     for open transactions; raises UnstableOffsetCommitError after the deadline."""
     if is_stable:
         rows, unstable = yield from group_requests.stable(
-            cluster, group, wheres, until_ms=deadline_ms, deadline_ms=deadline_ms, former=former
+            cluster, group, tps, until_ms=deadline_ms, deadline_ms=deadline_ms, former=former
         )
         if unstable:
             raise UnstableOffsetCommitError(
@@ -205,17 +201,17 @@ def _group_offsets(
                 "logbus transactions list"
             )
     else:
-        rows = yield from group_requests.committed(cluster, group, wheres, deadline_ms, former)
+        rows = yield from group_requests.committed(cluster, group, tps, deadline_ms, former)
     found = requests.raise_first(rows)
-    for where, row in found.items():
-        if row.topic_id not in (NULL_TOPIC_ID, ids[where.topic]):
-            raise made_again(where.topic)
+    for tp, row in found.items():
+        if row.topic_id not in (NULL_TOPIC_ID, ids[tp.topic]):
+            raise made_again(tp.topic)
     return found
 
 
 def reset_offsets(
     cluster: Cluster,
-    wheres: Sequence[TopicPartition],
+    tps: Sequence[TopicPartition],
     timestamp_ms: int,
     config: ConsumerConfig,
     deadline_ms: float,
@@ -227,14 +223,14 @@ def reset_offsets(
         (
             yield from requests.list_offsets(
                 cluster,
-                dict.fromkeys(wheres, timestamp_ms),
+                dict.fromkeys(tps, timestamp_ms),
                 isolation_level=isolation_level,
                 deadline_ms=deadline_ms,
             )
         )
     )
-    offsets = {where: row.offset for where, row in listed.items()}
-    behind = [where for where, offset in offsets.items() if offset < 0]
+    offsets = {tp: row.offset for tp, row in listed.items()}
+    behind = [tp for tp, offset in offsets.items() if offset < 0]
     if behind and timestamp_ms != LATEST_TIMESTAMP:
         ends = yield from reset_offsets(cluster, behind, LATEST_TIMESTAMP, config, deadline_ms)
         offsets.update(ends)

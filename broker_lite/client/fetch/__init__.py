@@ -3,5 +3,5 @@
 - ``position``, ``lineage``: the state of one partition between fetches, and its leader epochs
 - ``fetches``: requests and answers of many partitions
 - ``fetch_engine``: prefetches the partitions of a consumer
-- ``range_reader``, ``first_answers``, ``ends``: fixed offset ranges and end offsets, for Spark
+- ``range_reader``, ``small_ranges``, ``ends``: fixed offset ranges and end offsets, for Spark
 """

@@ -25,6 +25,7 @@ from broker_lite.client.operations.cluster import (
 )
 from broker_lite.client.transport.blocking import Reactor, monotonic_ms
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, error_for
 from broker_lite.model import (
     LATEST_TIMESTAMP,
@@ -54,8 +55,8 @@ Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 class LogEnd(NamedTuple):
     """The end offset (exclusive) of a partition and its leader epoch.
 
-    The log has no transaction below ``transactions_from``; -1: it has none at all. 0 also means
-    that the leader has not said.
+    The log has no transaction below ``transactions_from``; -1: no transaction at all; 0: unknown,
+    or from the log's start.
     """
 
     offset: int
@@ -90,6 +91,7 @@ class EndOffsetsWatch:
         on_change: Callable[[], None] | None = None,
         client_id: str = "logbus",
         request_timeout_ms: float = REQUEST_TIMEOUT_MS,
+        security: ClientSecurity | None = None,
     ) -> None:
         self._request_timeout_ms = request_timeout_ms
         self._pick = topics if callable(topics) else None
@@ -110,7 +112,7 @@ class EndOffsetsWatch:
         self._ready = threading.Event()
         self.error: LogbusError | None = None
         """The error of the last refresh or poll, or None if the ends are current."""
-        self._reactor = Reactor(client_id, "logbus-ends", security_for(bootstrap_servers))
+        self._reactor = Reactor(client_id, "logbus-ends", security_for(bootstrap_servers, security))
         endpoints = parse_endpoints(bootstrap_servers)
         self._cluster = Cluster(endpoints, monotonic_ms, client_id)
         self._reactor.call_soon(self._renew)
@@ -170,27 +172,26 @@ class EndOffsetsWatch:
         yield from requests.refresh_once(cluster, names)
         view = cluster.view
         chosen = self._names if self._pick is None else tuple(self._pick(view))
-        wheres = [where for name in chosen for where in view.partitions_of(name)]
+        tps = [tp for name in chosen for tp in view.partitions_of(name)]
         topic_ids = {name: view.topic_id(name) for name in chosen if view.partitions_of(name)}
         stale = [
-            where
-            for where in wheres
-            if where not in self._ends
-            or self._topic_ids.get(where.topic) != view.topic_id(where.topic)
+            tp
+            for tp in tps
+            if tp not in self._ends or self._topic_ids.get(tp.topic) != view.topic_id(tp.topic)
         ]
         found: dict[TopicPartition, LogEnd | LogbusError] = {}
-        led = [where for where in stale if view.leader(where) is not None]
+        led = [tp for tp in stale if view.leader(tp) is not None]
         if led:
             found = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
         self._topic_ids = topic_ids
-        old = {where: self._ends[where] for where in wheres if where not in stale}
+        old = {tp: self._ends[tp] for tp in tps if tp not in stale}
         return {**old, **found}
 
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """List the ends of new partitions, then fetch once from there: only a fetch says where
-        transactions begin."""
+        """List the ends of new partitions, then fetch once from there: only a fetch answer has
+        ``transactions_from``."""
         cluster = self._cluster
         listed = yield from requests.list_offsets(
             cluster,
@@ -200,30 +201,28 @@ class EndOffsetsWatch:
         )
         view = cluster.view
         found: dict[TopicPartition, LogEnd | LogbusError] = {
-            where: LogEnd(row.offset, view.leader_epoch(where))
-            if isinstance(row, ListedOffset)
-            else row
-            for where, row in listed.items()
+            tp: LogEnd(row.offset, view.leader_epoch(tp)) if isinstance(row, ListedOffset) else row
+            for tp, row in listed.items()
         }
 
         def make(group: list[TopicPartition]) -> FetchExchange:
             rows = [
-                (view.topic_id(where.topic), FetchPartition(where.partition, end.offset, 1))
-                for where in group
-                if isinstance(end := found[where], LogEnd)
+                (view.topic_id(tp.topic), FetchPartition(tp.partition, end.offset, 1))
+                for tp in group
+                if isinstance(end := found[tp], LogEnd)
             ]
             return FetchExchange(fetch_request(rows, 0, self._isolation_level, ends_only=True))
 
         def read(
             answer: FetchResponse, group: list[TopicPartition]
         ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-            return answers_of(answer, {where: view.topic_id(where.topic) for where in group})
+            return answers_of(answer, {tp: view.topic_id(tp.topic) for tp in group})
 
-        known = [where for where, row in found.items() if isinstance(row, LogEnd)]
+        known = [tp for tp, row in found.items() if isinstance(row, LogEnd)]
         fetched = yield from requests.per_partition(cluster, known, make, read, deadline_ms)
-        for where, row in fetched.items():
+        for tp, row in fetched.items():
             if isinstance(row, FetchedPartition):
-                found[where] = self._end_of(row, view.leader_epoch(where))
+                found[tp] = self._end_of(row, view.leader_epoch(tp))
         return found
 
     def _looked(self, found: dict[TopicPartition, Any] | LogbusError) -> None:
@@ -234,20 +233,20 @@ class EndOffsetsWatch:
         problems = [error for error in found.values() if isinstance(error, LogbusError)]
         view = self._cluster.view
         ends = {
-            where: end._replace(leader_epoch=view.leader_epoch(where))
-            for where, end in found.items()
+            tp: end._replace(leader_epoch=view.leader_epoch(tp))
+            for tp, end in found.items()
             if isinstance(end, LogEnd)
         }
         self._publish(ends)
         self._ready.set()
         self._poll_all()
         leaderless = [
-            where
+            tp
             for name in self._topic_ids
-            for where in view.partitions_of(name)
-            if view.leader(where) is None
+            for tp in view.partitions_of(name)
+            if view.leader(tp) is None
         ]
-        problems += [error_for(5, f"{where} has no leader") for where in leaderless]
+        problems += [error_for(5, f"{tp} has no leader") for tp in leaderless]
         problems += [
             view.topics[name].error or unknown_topic(name)
             for name in self._names
@@ -283,10 +282,10 @@ class EndOffsetsWatch:
         """Keep one poll open to each leader. Restart all polls if a leader or epoch changed."""
         view = self._cluster.view
         plan = {}
-        for where in self._ends:
-            leader = view.leader(where)
+        for tp in self._ends:
+            leader = view.leader(tp)
             if leader is not None:
-                plan[where] = (leader, view.topic_id(where.topic), view.leader_epoch(where))
+                plan[tp] = (leader, view.topic_id(tp.topic), view.leader_epoch(tp))
         if plan == self._plan:
             return
         old, lane = self._plan, self._lane
@@ -301,9 +300,9 @@ class EndOffsetsWatch:
         if lane != self._lane:
             return
         rows = [
-            (topic_id, FetchPartition(where.partition, self._ends[where].offset, 1, epoch))
-            for where, (leader, topic_id, epoch) in self._plan.items()
-            if leader == endpoint and where in self._ends
+            (topic_id, FetchPartition(tp.partition, self._ends[tp].offset, 1, epoch))
+            for tp, (leader, topic_id, epoch) in self._plan.items()
+            if leader == endpoint and tp in self._ends
         ]
         request = fetch_request(rows, POLL_WAIT_MS, self._isolation_level, ends_only=True)
         timeout_ms = POLL_WAIT_MS + self._request_timeout_ms
@@ -322,7 +321,7 @@ class EndOffsetsWatch:
             return
         # Remove the failed leader from the plan. The next refresh then finds a different plan and
         # restarts the polls.
-        self._plan = {where: row for where, row in self._plan.items() if row[0] != endpoint}
+        self._plan = {tp: row for tp, row in self._plan.items() if row[0] != endpoint}
         self._later(problem)
 
     def _read(
@@ -330,18 +329,14 @@ class EndOffsetsWatch:
     ) -> tuple[dict[TopicPartition, LogEnd], LogbusError | None]:
         ends = dict(self._ends)
         problem: LogbusError | None = None
-        asked = {
-            where: row[1]
-            for where, row in self._plan.items()
-            if row[0] == endpoint and where in ends
-        }
-        for where, row in answers_of(answer, asked).items():
+        asked = {tp: row[1] for tp, row in self._plan.items() if row[0] == endpoint and tp in ends}
+        for tp, row in answers_of(answer, asked).items():
             if isinstance(row, LogbusError):
                 problem = row
                 if isinstance(problem, OffsetOutOfRangeError):
-                    del ends[where]
+                    del ends[tp]
                 continue
-            ends[where] = self._end_of(row, self._plan[where][2])
+            ends[tp] = self._end_of(row, self._plan[tp][2])
         return ends, problem
 
     def _end_of(self, row: FetchedPartition, leader_epoch: int) -> LogEnd:

@@ -3,7 +3,7 @@
 Each leader has two connections. The ``fetch`` connection serves partitions below the high watermark
 and is answered at once. The ``tail`` connection is a long poll for partitions at the high
 watermark. An idle partition therefore never delays a busy one. A third connection serves partitions
-whose records must be sent although others are read from local files.
+that need records over the network while others are read from local files.
 
 The engine queues batches as ``FetchedBatches``, at most ``buffer_bytes`` a partition. The reader
 verifies and decodes them. Every seek starts a new generation; batches of older generations are
@@ -62,7 +62,7 @@ GONE_AFTER = 3
 class FetchedBatches(NamedTuple):
     """Batches of one partition, or the error that stopped it; void if its generation is old."""
 
-    where: TopicPartition
+    tp: TopicPartition
     generation: int
     batches: list[LogBatch]
     size_bytes: int
@@ -91,7 +91,7 @@ class _FetchedSource:
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """Drop what belongs to the offsets before a seek."""
+        """Discard the state of the offsets before a seek."""
         self.generation = generation
         self.buffered_bytes = 0
         self.is_stopped = False
@@ -137,8 +137,8 @@ class FetchEngine:
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._takes: deque[tuple[TopicPartition, int, int]] = deque()
-        """Takes that the reader reported and ``pump`` has not yet subtracted: partition,
-        generation, bytes."""
+        """Batches that the reader took and ``pump`` has not yet subtracted from the buffered bytes:
+        partition, generation, bytes."""
         self._is_held = False
         """Whether a full buffer holds back at least one partition."""
         self._is_renewing = False
@@ -158,11 +158,11 @@ class FetchEngine:
         topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
-    def refetch_corrupt(self, where: TopicPartition, offset: int, generation: int) -> None:
+    def refetch_corrupt(self, tp: TopicPartition, offset: int, generation: int) -> None:
         """Fetch a corrupt batch again: the leader verifies and repairs it. Retry at the next
         leader until the repair time-out."""
-        self._in_place.refuse(where)
-        self.begin({where: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
+        self._in_place.refuse(tp)
+        self.begin({tp: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
 
     def begin(
         self,
@@ -175,44 +175,45 @@ class FetchEngine:
         ``epochs`` holds the leader epoch of the record before each offset, if known. The leader
         checks its log against that epoch.
         """
-        for where, (offset, generation) in offsets.items():
-            source, epoch = self._sources.get(where), epochs.get(where, NO_EPOCH)
+        for tp, (offset, generation) in offsets.items():
+            source, epoch = self._sources.get(tp), epochs.get(tp, NO_EPOCH)
             if source is None:
-                position = FetchPosition(where, self.pin(where.topic), offset, last_epoch=epoch)
-                self._sources[where] = _FetchedSource(position, generation)
+                position = FetchPosition(tp, self.pin(tp.topic), offset, last_epoch=epoch)
+                self._sources[tp] = _FetchedSource(position, generation)
             else:
                 self._total_bytes -= source.buffered_bytes
                 source.position.seek(offset, epoch, repair_until_ms)
                 source.begin(generation)
-                self._abandon(where, source)
+                self._abandon(tp, source)
         if self._refresh_timer is None:
             self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
         self.pump()
 
-    def end(self, where: TopicPartition) -> None:
+    def end(self, tp: TopicPartition) -> None:
         """Stop fetching a partition and drop its state."""
-        source = self._sources.get(where)
+        source = self._sources.get(tp)
         if source is not None:
             self._total_bytes -= source.buffered_bytes
-            # ``_abandon`` ends in ``pump``, which would otherwise fetch this partition again.
+            # Set this before ``_abandon``, which calls ``pump``: ``pump`` would otherwise fetch
+            # this partition again.
             source.is_stopped = True
-            self._abandon(where, source)
-            self._in_place.end(where)
-            del self._sources[where]
+            self._abandon(tp, source)
+            self._in_place.end(tp)
+            del self._sources[tp]
             self.pump()
 
     def close(self) -> None:
         """Close open local files. Call this after the shell's thread has ended."""
         self._in_place.close_all()
 
-    def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
+    def pause(self, tps: Iterable[TopicPartition], is_paused: bool) -> None:
         """Pause or resume the fetches of these partitions."""
-        for where in wheres:
-            if where in self._sources:
-                self._sources[where].is_paused = is_paused
+        for tp in tps:
+            if tp in self._sources:
+                self._sources[tp].is_paused = is_paused
                 if is_paused:
                     # An open file pins segments that retention or DeleteRecords have removed.
-                    self._in_place.close(where)
+                    self._in_place.close(tp)
         self.pump()
 
     def taken(self, fetched: FetchedBatches) -> None:
@@ -222,30 +223,30 @@ class FetchEngine:
         the interpreter lock from the reader. No wake-up is lost: this method appends to ``_takes``
         before it reads ``_is_held``; ``pump`` sets ``_is_held`` before it reads ``_takes``.
         """
-        self._takes.append((fetched.where, fetched.generation, fetched.size_bytes))
+        self._takes.append((fetched.tp, fetched.generation, fetched.size_bytes))
         if self._is_held:
             self.post(self.pump)
 
     def _count_taken(self) -> None:
         while self._takes:
-            where, generation, size_bytes = self._takes.popleft()
-            source = self._sources.get(where)
+            tp, generation, size_bytes = self._takes.popleft()
+            source = self._sources.get(tp)
             if source is not None and source.generation == generation:
                 source.buffered_bytes -= size_bytes
                 self._total_bytes -= size_bytes
 
-    def _abandon(self, where: TopicPartition, source: _FetchedSource) -> None:
+    def _abandon(self, tp: TopicPartition, source: _FetchedSource) -> None:
         """Cancel the fetch in flight of the partition's old offset."""
-        self._in_place.close(where)
-        for (endpoint, lane), wheres in list(self._polls.items()):
-            if where in wheres and source.lane == lane:
+        self._in_place.close(tp)
+        for (endpoint, lane), tps in list(self._polls.items()):
+            if tp in tps and source.lane == lane:
                 # The answer may take half a second. ``pump`` requests the fetch's other partitions
                 # again.
                 self._hang_up(endpoint, lane)
 
     def _hang_up(self, endpoint: Endpoint, lane: str) -> None:
-        for where in self._polls.pop((endpoint, lane)):
-            self._sources[where].lane = ""
+        for tp in self._polls.pop((endpoint, lane)):
+            self._sources[tp].lane = ""
         self._shell.disconnect(endpoint, lane)
 
     # -- fetching
@@ -257,12 +258,12 @@ class FetchEngine:
         now_ms = self._shell.now_ms()
         plan: dict[tuple[Endpoint, str], list[TopicPartition]] = {}
         due_ms = float("inf")
-        for where, source in self._sources.items():
+        for tp, source in self._sources.items():
             if source.lane or source.is_paused or source.is_stopped:
                 continue
-            if where in self._in_place:
-                self._read_on(where, source)
-                if where in self._in_place:
+            if tp in self._in_place:
+                self._read_on(tp, source)
+                if tp in self._in_place:
                     self._is_held = True
                     continue
             if (
@@ -274,14 +275,14 @@ class FetchEngine:
             if source.retry_at_ms > now_ms:
                 due_ms = min(due_ms, source.retry_at_ms)
                 continue
-            leader = self._cluster.view.leader(where)
+            leader = self._cluster.view.leader(tp)
             if leader is None:
                 self._renew()
                 continue
             is_behind = source.high_watermark < 0 or source.position.offset < source.high_watermark
-            plan.setdefault((leader, "fetch" if is_behind else "tail"), []).append(where)
-        for (leader, group), wheres in plan.items():
-            for lane, part in self._in_place.lanes(leader, group, wheres):
+            plan.setdefault((leader, "fetch" if is_behind else "tail"), []).append(tp)
+        for (leader, group), tps in plan.items():
+            for lane, part in self._in_place.lanes(leader, group, tps):
                 if (leader, lane) not in self._polls:
                     self._fetch(leader, lane, part)
         if self._timer is not None:
@@ -292,16 +293,16 @@ class FetchEngine:
         if self._is_held and self._takes:
             self.post(self.pump)
 
-    def _fetch(self, leader: Endpoint, lane: str, wheres: list[TopicPartition]) -> None:
+    def _fetch(self, leader: Endpoint, lane: str, tps: list[TopicPartition]) -> None:
         config, view = self._config, self._cluster.view
         rows: list[tuple[str, FetchPartition]] = []
         asked: dict[TopicPartition, int] = {}
         is_repair = False
-        for where in wheres:
-            source = self._sources[where]
+        for tp in tps:
+            source = self._sources[tp]
             source.lane = lane
-            asked[where] = source.generation
-            epoch = view.leader_epoch(where)
+            asked[tp] = source.generation
+            epoch = view.leader_epoch(tp)
             rows.append(source.position.request(epoch, config.partition_fetch_bytes))
             is_repair = is_repair or source.position.repair_until_ms > 0
         self._polls[leader, lane] = asked
@@ -320,7 +321,7 @@ class FetchEngine:
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             is_repair=is_repair,
-            files=self._in_place.asks(leader, lane, wheres) if may_read_files else (b"", 0),
+            files=self._in_place.asks(leader, lane, tps) if may_read_files else (b"", 0),
         )
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
         self._shell.request(
@@ -335,69 +336,69 @@ class FetchEngine:
         asked: dict[TopicPartition, int],
         answer: FetchResponse | LogbusError,
     ) -> None:
-        live = [where for where, row in asked.items() if self._is_live(where, row, lane)]
+        live = [tp for tp, row in asked.items() if self._is_live(tp, row, lane)]
         if self._polls.get((leader, lane)) is asked:
             del self._polls[leader, lane]
-            for where in asked:
-                self._sources[where].lane = ""
-        topic_ids = {where: self._sources[where].position.topic_id for where in live}
-        for where, row in answers_of(answer, topic_ids).items():
-            self._take(where, row)
+            for tp in asked:
+                self._sources[tp].lane = ""
+        topic_ids = {tp: self._sources[tp].position.topic_id for tp in live}
+        for tp, row in answers_of(answer, topic_ids).items():
+            self._take(tp, row)
         self.pump()
 
-    def _is_live(self, where: TopicPartition, generation: int, lane: str) -> bool:
-        source = self._sources.get(where)
+    def _is_live(self, tp: TopicPartition, generation: int, lane: str) -> bool:
+        source = self._sources.get(tp)
         return source is not None and source.generation == generation and source.lane == lane
 
-    def _take(self, where: TopicPartition, row: FetchedPartition | LogbusError) -> None:
-        source = self._sources[where]
+    def _take(self, tp: TopicPartition, row: FetchedPartition | LogbusError) -> None:
+        source = self._sources[tp]
         judged = source.position.take(row)
         if not isinstance(row, LogbusError) and row.diverging is None:
             source.high_watermark = row.high_watermark
         match judged:
             case Walked():
                 if judged.batches:
-                    self._add(where, source, judged)
+                    self._add(tp, source, judged)
                 else:
                     # The partition is read up to its visible end: move it to the ``tail``
                     # connection.
                     source.high_watermark = min(source.high_watermark, source.position.offset)
             case Stored(stored, walker):
                 if not source.is_paused:  # Resuming the partition fetches it again.
-                    self._in_place.open(where, stored, walker)
+                    self._in_place.open(tp, stored, walker)
             case Corrupt(error):
-                self._damaged(where, error)
+                self._damaged(tp, error)
             case Failed(error):
-                self._stop(where, error)
+                self._stop(tp, error)
             case Retry(LogbusError(), attempt):
                 self._retry(source, attempt)
 
-    def _read_on(self, where: TopicPartition, source: _FetchedSource) -> None:
+    def _read_on(self, tp: TopicPartition, source: _FetchedSource) -> None:
         """Read the open local range up to AHEAD_BYTES ahead of the reader."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
-            read = self._in_place.read(where)
+            read = self._in_place.read(tp)
             if read is not None:
                 source.position.advance(read)
-                self._add(where, source, read)
-            if where not in self._in_place:
+                self._add(tp, source, read)
+            if tp not in self._in_place:
                 return
 
-    def _add(self, where: TopicPartition, source: _FetchedSource, found: Walked) -> None:
+    def _add(self, tp: TopicPartition, source: _FetchedSource, found: Walked) -> None:
         size_bytes = sum(batch.header.size_bytes for batch in found.batches)
         source.buffered_bytes += size_bytes
         self._total_bytes += size_bytes
-        self._queue(FetchedBatches(where, source.generation, found.batches, size_bytes, None))
+        self._queue(FetchedBatches(tp, source.generation, found.batches, size_bytes, None))
 
     def _queue(self, fetched: FetchedBatches) -> None:
         self.fetched.append(fetched)
         self._on_fetched()
 
-    def _stop(self, where: TopicPartition, error: LogbusError) -> None:
+    def _stop(self, tp: TopicPartition, error: LogbusError) -> None:
         """Report an error to the reader and stop the partition until the reader seeks."""
-        source = self._sources[where]
+        source = self._sources[tp]
         source.is_stopped = True
-        self._in_place.close(where)
-        self._queue(FetchedBatches(where, source.generation, [], 0, error))
+        self._in_place.close(tp)
+        self._queue(FetchedBatches(tp, source.generation, [], 0, error))
 
     def _retry(self, source: _FetchedSource, attempt: int) -> None:
         """Fetch again after a pause, by then with newer metadata."""
@@ -407,43 +408,43 @@ class FetchEngine:
             self._cluster.ask_another()
         self._renew()
 
-    def may_be_intact(self, where: TopicPartition) -> bool:
+    def may_be_intact(self, tp: TopicPartition) -> bool:
         """Return whether another fetch may return a valid batch: the corrupt one was read from a
         local file, or other replicas exist. Any thread may call this."""
-        return self._in_place.was_read(where) or self._cluster.view.has_copies(where)
+        return self._in_place.was_read(tp) or self._cluster.view.has_copies(tp)
 
-    def _damaged(self, where: TopicPartition, error: CorruptMessageError) -> None:
-        source = self._sources[where]
-        position, has_copies = source.position, self._cluster.view.has_copies(where)
+    def _damaged(self, tp: TopicPartition, error: CorruptMessageError) -> None:
+        source = self._sources[tp]
+        position, has_copies = source.position, self._cluster.view.has_copies(tp)
         if position.awaits_repair(self._shell.now_ms(), has_copies):
             self._retry(source, position.failures - 1)
             return
         if self._config.on_corrupt != "skip":
             message = f"{position.located(error).message}; on_corrupt='skip' goes past it"
-            self._stop(where, CorruptMessageError(message))
+            self._stop(tp, CorruptMessageError(message))
             return
         generation, offset = source.generation, position.offset
         source.retry_at_ms = float("inf")
 
         def passed(found: Any) -> None:
-            if self._sources.get(where) is not source or source.generation != generation:
+            if self._sources.get(tp) is not source or source.generation != generation:
                 return
-            result = found if isinstance(found, LogbusError) else found[where]
+            result = found if isinstance(found, LogbusError) else found[tp]
             source.retry_at_ms = 0.0
             if isinstance(result, LogbusError):
-                self._stop(where, result)
+                self._stop(tp, result)
             elif result[0] <= offset:
-                self._stop(where, error)
+                self._stop(tp, error)
             else:
                 position.skip_to(result[0])
                 skipped = (offset, result[0])
-                self._queue(FetchedBatches(where, generation, [], 0, None, skipped))
+                self._queue(FetchedBatches(tp, generation, [], 0, None, skipped))
             self.pump()
 
         deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
-        topic_ids = {where.topic: position.topic_id}
+        topic_ids = {tp.topic: position.topic_id}
         operation = requests.offsets_for_bytes(
-            self._cluster, {where: (offset, 1)}, deadline_ms, topic_ids
+            self._cluster, {tp: (offset, 1)}, deadline_ms, topic_ids
         )
         spawn(self._shell, operation, passed)
 
@@ -468,8 +469,8 @@ class FetchEngine:
         """Cancel overdue fetches whose leader was deposed, so that the new leader gets them."""
         view = self._cluster.view
         for endpoint, lane in self._late():
-            wheres = self._polls[endpoint, lane]
-            if any(view.leader(where) not in (None, endpoint) for where in wheres):
+            tps = self._polls[endpoint, lane]
+            if any(view.leader(tp) not in (None, endpoint) for tp in tps):
                 self._hang_up(endpoint, lane)
 
     def _refresh(self) -> None:
@@ -480,12 +481,12 @@ class FetchEngine:
         if self._is_renewing:
             return
         self._is_renewing = True
-        names = tuple({where.topic: None for where in self._sources})
+        names = tuple({tp.topic: None for tp in self._sources})
         spawn(self._shell, requests.refresh_once(self._cluster, names), self._renewed)
 
     def _renewed(self, found: ClusterView | LogbusError) -> None:
         if isinstance(found, ClusterView):
-            topics = {where.topic for where in self._sources}
+            topics = {tp.topic for tp in self._sources}
             others = {topic for topic in topics if not self._check_identity(topic, found)}
             if others:
                 rest = {name: row for name, row in found.topics.items() if name not in others}
@@ -504,16 +505,16 @@ class FetchEngine:
         """Return False and stop the topic's partitions if the topic was deleted or recreated."""
         known = view.topics.get(topic)
         error: LogbusError | None = None
-        wheres = [where for where in self._sources if where.topic == topic]
+        tps = [tp for tp in self._sources if tp.topic == topic]
         if known is None or isinstance(known.error, UnknownTopicOrPartitionError):
             self._missing[topic] = self._missing.get(topic, 0) + 1
             if self._missing[topic] >= GONE_AFTER:
                 error = unknown_topic(topic)
         else:
             self._missing.pop(topic, None)
-            if known.error is None and known.topic_id != self._sources[wheres[0]].position.topic_id:
+            if known.error is None and known.topic_id != self._sources[tps[0]].position.topic_id:
                 error = made_again(topic)
-        for where in wheres:
-            if error is not None and not self._sources[where].is_stopped:
-                self._stop(where, error)
+        for tp in tps:
+            if error is not None and not self._sources[tp].is_stopped:
+                self._stop(tp, error)
         return error is None

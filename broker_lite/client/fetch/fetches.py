@@ -37,9 +37,9 @@ def fetch_request(
 ) -> FetchRequest:
     """Return the fetch of these partitions, each with its topic id.
 
-    ``is_repair``: a batch was corrupt; the leader checks CRCs before it answers. ``ends_only``:
-    the leader answers without records. ``files`` is this machine's id and the bytes of a partition
-    that may be read from files of a leader on it.
+    ``is_repair``: a batch was corrupt; the leader checks CRCs before it answers. ``ends_only``: the
+    leader answers without records. ``files``: this machine's id, and the maximum bytes per
+    partition that a leader on the same machine may answer with file positions.
     """
     flags = FLAG_REPAIR if is_repair else FLAG_CHECKS_CRC
     if ends_only:

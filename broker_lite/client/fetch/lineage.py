@@ -45,7 +45,7 @@ class Lineage:
         self._epochs = kept
 
     def forget(self) -> None:
-        """Forget the epochs: the last read batches are no longer trusted."""
+        """Clear the epochs: the last read batches are no longer trusted."""
         self._epochs = []
         self._read_in = NO_EPOCH
 

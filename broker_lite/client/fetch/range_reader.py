@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.position import (
-    LOGBUS_LOG,
     REPAIR_MS,
     Corrupt,
     Failed,
@@ -72,7 +71,7 @@ OnSkipped = Callable[[TopicPartition, int, int], None]
 
 
 def read_range(
-    where: TopicPartition,
+    tp: TopicPartition,
     topic_id: str,
     leader_epoch: int,
     start: int,
@@ -90,7 +89,6 @@ def read_range(
     on_skipped: OnSkipped | None = None,
     local_reads: bool = True,
     reads_once: bool = False,
-    first_answer: FetchedPartition | None = None,
     start_epoch: int = NO_EPOCH,
 ) -> Iterator[FetchedBatch]:
     """Yield the rows with ``start <= offset < end`` of one partition, batch by batch.
@@ -101,8 +99,7 @@ def read_range(
 
     With ``local_reads``, the calling thread reads the segment files of a leader on this machine,
     and fetches over the network if that fails. ``reads_once`` keeps these file reads out of the
-    page cache. ``first_answer`` is an answer to a fetch from ``start`` (see
-    ``fetch_first_answers``) and saves the first fetch.
+    page cache.
 
     ``start_epoch`` is the leader epoch when ``start`` was the log's end, if known. With it, the
     leader detects that the log was truncated below ``start`` and has grown again.
@@ -114,8 +111,8 @@ def read_range(
     """
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
-    check_offsets({where: start})
-    check_offsets({where: end})
+    check_offsets({tp: start})
+    check_offsets({tp: end})
     options = _RangeOptions(
         bootstrap,
         shared_pool() if pool is None else pool,
@@ -127,11 +124,8 @@ def read_range(
         local_reads and fetch_bytes >= LOCAL_BYTES_MIN,
         reads_once,
     )
-    # ``first_answer`` comes from this leader, before any request of the position.
-    policy = LOGBUS_LOG._replace(leader_epoch=leader_epoch)
-    position = FetchPosition(where, topic_id, start, last_epoch=start_epoch, policy=policy)
+    position = FetchPosition(tp, topic_id, start, last_epoch=start_epoch)
     session = _RangeSession(position, options, leader, leader_epoch)
-    session.first_answer = first_answer
     return _rows(session, start, end, depth, on_skipped)
 
 
@@ -271,7 +265,6 @@ class _RangeSession:
         self.position = position
         self.tp = position.tp
         self.skips_corrupt = options.skips_corrupt
-        self.first_answer: FetchedPartition | None = None
         self.reads_files = False
         """Whether the last batches came from local files. Local reads need no prefetch thread."""
         self._options = options
@@ -290,8 +283,8 @@ class _RangeSession:
         self._interrupted = False
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
-        """Return whether to fetch a corrupt batch once more: once per batch, if it was read from
-        a local file or other replicas hold it."""
+        """Return whether to fetch a corrupt batch again. Each batch is fetched again once, if it
+        was read from a local file or has other replicas."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
@@ -307,12 +300,6 @@ class _RangeSession:
     def fetch(self) -> list[Item]:
         """Return at least one batch from the position on, and move behind it."""
         position, options = self.position, self._options
-        first, self.first_answer = self.first_answer, None
-        if first is not None:
-            judged = position.take(first)
-            # On corruption, fetch again: that path waits for a repair or reports the error.
-            if isinstance(judged, Walked) and judged.batches:
-                return [*judged.batches]
         deadline_ms = monotonic_ms() + options.timeout_ms
         while True:
             walked = self._in_place.read(self.tp) if self.tp in self._in_place else None

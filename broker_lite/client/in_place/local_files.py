@@ -50,12 +50,12 @@ class LocalRange:
         self,
         stored: StoredRange,
         walker: BatchWalker,
-        where: TopicPartition,
+        tp: TopicPartition,
         *,
         reads_once: bool = False,
     ) -> None:
         self._walker = walker
-        self._where = where
+        self._tp = tp
         self._position = stored.position
         self._end = stored.position + stored.length
         self._asked = stored.position
@@ -69,7 +69,8 @@ class LocalRange:
         self._rest = _NOTHING
         """Undecoded bytes of the last part: the start of a batch."""
         self._fd = _open(stored)
-        if self._may_pass_cache:  # a cache probe must read no more than its page
+        if self._may_pass_cache:
+            # A probe of the page cache must not load more pages than the one that it tests.
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property
@@ -98,7 +99,7 @@ class LocalRange:
         return found
 
     def _walk(self, data: memoryview) -> Walked:
-        return walk(data, self._walker, self._where)
+        return walk(data, self._walker, self._tp)
 
     def _advance(self, found: Walked) -> int:
         """Advance behind the batches and return their bytes."""

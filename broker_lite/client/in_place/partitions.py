@@ -40,17 +40,17 @@ class InPlace:
         self._refused: set[TopicPartition] = set()
         self._was_read: set[TopicPartition] = set()
 
-    def __contains__(self, where: object) -> bool:
-        return where in self._open
+    def __contains__(self, tp: object) -> bool:
+        return tp in self._open
 
     def asks(
-        self, endpoint: Endpoint, lane: str, wheres: Sequence[TopicPartition]
+        self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]
     ) -> tuple[bytes, int]:
         """Return the machine id and the range bytes for a fetch of these partitions; (b"", 0) if
         local reads are not possible."""
-        count = len(wheres)
+        count = len(tps)
         if (
-            not self._refused.isdisjoint(wheres)
+            not self._refused.isdisjoint(tps)
             or len(self._open) + count > OPEN_MAX
             or not self._is_here(endpoint, lane)
         ):
@@ -58,63 +58,63 @@ class InPlace:
         return machine_id(), max(RANGE_BYTES_MIN, FILE_BYTES // count)
 
     def lanes(
-        self, endpoint: Endpoint, lane: str, wheres: list[TopicPartition]
+        self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
         """Split the partitions of a fetch by lane: partitions that need records over the network
         get their own fetch, so that the others can be read locally."""
-        sent = [where for where in wheres if where in self._refused]
-        is_mixed = lane == "fetch" and 0 < len(sent) < len(wheres)
+        sent = [tp for tp in tps if tp in self._refused]
+        is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):
-            return [(lane, wheres)]
-        return [(lane, [where for where in wheres if where not in sent]), ("sent", sent)]
+            return [(lane, tps)]
+        return [(lane, [tp for tp in tps if tp not in sent]), ("sent", sent)]
 
-    def open(self, where: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
+    def open(self, tp: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
         """Open the range that a leader named; ``walker`` starts at the reader's offset."""
-        self.close(where)
+        self.close(tp)
         try:
-            self._open[where] = LocalRange(stored, walker, where, reads_once=self._reads_once)
+            self._open[tp] = LocalRange(stored, walker, tp, reads_once=self._reads_once)
         except OSError:
-            self._refused.add(where)
+            self._refused.add(tp)
 
-    def read(self, where: TopicPartition) -> Walked | None:
+    def read(self, tp: TopicPartition) -> Walked | None:
         """Return the next batches, or None if the range is exhausted or unreadable."""
-        file = self._open[where]
+        file = self._open[tp]
         try:
             found = file.read()
         except OSError:
             found = None
         if found is None or not found.batches:
-            self._refused.add(where)
-            self.close(where)
+            self._refused.add(tp)
+            self.close(tp)
             return None
-        self._was_read.add(where)
+        self._was_read.add(tp)
         if file.is_read:
-            self.close(where)
+            self.close(tp)
         return found
 
-    def was_read(self, where: TopicPartition) -> bool:
+    def was_read(self, tp: TopicPartition) -> bool:
         """Return whether the partition was read locally: its file may have changed during the
         read, so a corrupt batch may be valid in a fetch. Any thread may call this."""
-        return where in self._was_read
+        return tp in self._was_read
 
-    def refuse(self, where: TopicPartition) -> None:
+    def refuse(self, tp: TopicPartition) -> None:
         """Disable local reads of this partition."""
-        self.close(where)
-        self._refused.add(where)
+        self.close(tp)
+        self._refused.add(tp)
 
-    def close(self, where: TopicPartition) -> None:
+    def close(self, tp: TopicPartition) -> None:
         """Close the partition's open range, if any."""
-        found = self._open.pop(where, None)
+        found = self._open.pop(tp, None)
         if found is not None:
             found.close()
 
-    def end(self, where: TopicPartition) -> None:
+    def end(self, tp: TopicPartition) -> None:
         """Drop the state of a partition."""
-        self.close(where)
-        self._refused.discard(where)
-        self._was_read.discard(where)
+        self.close(tp)
+        self._refused.discard(tp)
+        self._was_read.discard(tp)
 
     def close_all(self) -> None:
         """Close all ranges."""
-        for where in list(self._open):
-            self.close(where)
+        for tp in list(self._open):
+            self.close(tp)

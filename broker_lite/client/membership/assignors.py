@@ -139,13 +139,13 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
         if members and TopicPartition(topic, partition) not in owner
     ]
     # Partitions with few eligible members come first, while these members have few partitions.
-    for where in sorted(free, key=lambda each: (len(eligible[each.topic]), each)):
-        owner[where] = loads.least(eligible[where.topic])
-        loads.add(owner[where], 1)
+    for tp in sorted(free, key=lambda each: (len(eligible[each.topic]), each)):
+        owner[tp] = loads.least(eligible[tp.topic])
+        loads.add(owner[tp], 1)
     _balance(owner, eligible, loads)
     shares: Shares = {each.member_id: [] for each in ordered}
-    for where, member in owner.items():
-        shares[member].append(where)
+    for tp, member in owner.items():
+        shares[member].append(tp)
     return shares
 
 
@@ -157,15 +157,15 @@ def _kept(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> dict[Topic
     """
     owner: dict[TopicPartition, tuple[int, str]] = {}
     for each in ordered:
-        for where in each.owned:
-            if where.topic not in each.topics or where.partition >= counts.get(where.topic, 0):
+        for tp in each.owned:
+            if tp.topic not in each.topics or tp.partition >= counts.get(tp.topic, 0):
                 continue
-            known = owner.get(where)
+            known = owner.get(tp)
             if known is None or known[0] < each.generation:
-                owner[where] = (each.generation, each.member_id)
+                owner[tp] = (each.generation, each.member_id)
             elif known[0] == each.generation:
-                owner[where] = (each.generation, "")
-    return {where: member for where, (_, member) in owner.items() if member}
+                owner[tp] = (each.generation, "")
+    return {tp: member for tp, (_, member) in owner.items() if member}
 
 
 def _balance(
@@ -175,12 +175,12 @@ def _balance(
     moved = True
     while moved:
         moved = False
-        for where in sorted(owner, key=lambda each: (-loads.of[owner[each]], each)):
-            target = loads.least(eligible[where.topic])
-            if loads.of[target] + 1 < loads.of[owner[where]]:
-                loads.add(owner[where], -1)
+        for tp in sorted(owner, key=lambda each: (-loads.of[owner[each]], each)):
+            target = loads.least(eligible[tp.topic])
+            if loads.of[target] + 1 < loads.of[owner[tp]]:
+                loads.add(owner[tp], -1)
                 loads.add(target, 1)
-                owner[where] = target
+                owner[tp] = target
                 moved = True
 
 
@@ -216,7 +216,7 @@ def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
     """
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:
-        for where in each.owned:
-            owners.setdefault(where, set()).add(each.member_id)
+        for tp in each.owned:
+            owners.setdefault(tp, set()).add(each.member_id)
     for member, share in shares.items():
-        share[:] = [where for where in share if owners.get(where, {member}) == {member}]
+        share[:] = [tp for tp in share if owners.get(tp, {member}) == {member}]

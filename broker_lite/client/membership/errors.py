@@ -1,4 +1,4 @@
-"""Errors of the coordinator in the words of this member, with the cure. Pure."""
+"""Coordinator errors, explained with this member's settings and the remedy. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusErr
     """Return the error with an explanation for the user, or the error itself."""
     why = {
         InconsistentGroupProtocolError: (
-            f"group {group!r} has members that know none of partition.assignment.strategy="
-            f"{config.assignors!r}, or it is a native group; give one that they know, or another "
+            f"group {group!r} has members that support none of partition.assignment.strategy="
+            f"{config.assignors!r}, or it is a native group; give one of theirs, or another "
             "group"
         ),
         InvalidSessionTimeoutError: (

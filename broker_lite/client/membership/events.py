@@ -30,7 +30,8 @@ class Start(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The answer of a request: None for Find, the topics for Describe, the response for Ask."""
+    """The result of a request: None for Find, the topics for Describe, the coordinator's response
+    for Ask."""
 
     tag: int
     value: Any
@@ -50,7 +51,7 @@ class Stopped(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """The reader asks for records again after the member left for its silence."""
+    """The reader polls again after the member left because the reader did not poll."""
 
 
 class Look(NamedTuple):
@@ -91,14 +92,14 @@ class Ask(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """Describe the existing ones of these topics; None: all topics."""
+    """Request the metadata of these topics, if they exist; None: all topics."""
 
     tag: int
     topics: tuple[str, ...] | None
 
 
 class Idle(NamedTuple):
-    """The member left because its reader was silent; ``Polled`` brings it back."""
+    """The member left because its reader did not poll; after ``Polled`` it joins again."""
 
 
 class Unread(NamedTuple):
@@ -116,7 +117,7 @@ class Refuse(NamedTuple):
 
 
 class LeftGroup(NamedTuple):
-    """The member has left the group, or had no need to."""
+    """The member has left the group, or was not in it."""
 
 
 Effect = Find | Ask | Describe | Give | Take | Lose | Idle | Unread | Refuse | LeftGroup

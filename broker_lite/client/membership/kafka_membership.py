@@ -95,9 +95,9 @@ class KafkaMembership:
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
         # Identity before grants: no commit runs in a generation that began in between.
         identity = self.member.identity
-        for where, grant in grants.items():
-            if identity is None or not self.member.holds(where, grant):
-                raise not_owner(where)
+        for tp, grant in grants.items():
+            if identity is None or not self.member.holds(tp, grant):
+                raise not_owner(tp)
         return identity or NO_MEMBER
 
     def join(self) -> Task[None]:
@@ -150,8 +150,8 @@ class KafkaMembership:
             deadline_ms=deadline_ms,
         )
 
-    def holds(self, where: TopicPartition, grant: int | None) -> bool:
-        return self.member.holds(where, grant)
+    def holds(self, tp: TopicPartition, grant: int | None) -> bool:
+        return self.member.holds(tp, grant)
 
     def commit(
         self,

@@ -6,7 +6,7 @@ members), KIP-394 (a member id before the join) and KIP-429 (cooperative members
 during a join).
 
 ``lease_until_ms`` is the end of the lease: the send time of the last confirmed heartbeat plus the
-session timeout less a margin. ``wake_ms`` is the time of the next Tick.
+session timeout less a margin. ``wake_ms`` is the time of the next MemberTick.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class MemberMachine:
         """Revoked partitions that the reader has not released yet, by the number of the Take."""
         self._numbers = 0
 
-    # State for callers.
+    # State that callers may read.
 
     @property
     def identity(self) -> MemberIdentity | None:
@@ -132,12 +132,12 @@ class MemberMachine:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the member has its assignment and knows of no change."""
+        """Return whether the member has its assignment and no change is pending."""
         return self.phase == ACTIVE and not self._must_join and self.doing == RESTING
 
     @property
     def wake_ms(self) -> int | None:
-        """Return when the next Tick is due, or None."""
+        """Return the time in ms at which the next MemberTick is due, or None."""
         if self.phase != ACTIVE:
             return None
         times = [self._alive_ms + self._config.max_poll_interval_ms]
@@ -246,10 +246,10 @@ class MemberMachine:
         else:
             self._take(frozenset(self.owned))
 
-    def _take(self, wheres: frozenset[TopicPartition]) -> None:
+    def _take(self, tps: frozenset[TopicPartition]) -> None:
         self._numbers += 1
-        self._takes[self._numbers] = set(wheres)
-        self._out.append(Take(self._numbers, wheres))
+        self._takes[self._numbers] = set(tps)
+        self._out.append(Take(self._numbers, tps))
 
     def _join(self) -> None:
         config = self._config
@@ -284,8 +284,9 @@ class MemberMachine:
             return
         has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
         if has_missed_one and self.owned:
-            # A late static member keeps its id. Meanwhile the leader may have assigned its
-            # partitions to others, since it knew only the ones that the last join reported.
+            # A late static member keeps its id. The leader may have assigned its partitions to
+            # other members, because the leader has only the partitions that the member's last join
+            # reported.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
@@ -343,11 +344,11 @@ class MemberMachine:
         if gone:
             self._take(gone)
         if gone or self._said - share:
-            # Others get these partitions after a join without them, also those lost since that
-            # join.
+            # Join again without these partitions, and without those lost since the last join, so
+            # that others get them.
             self._must_join = True
         if new:
-            grants = {where: self._grants + n for n, where in enumerate(new, 1)}
+            grants = {tp: self._grants + n for n, tp in enumerate(new, 1)}
             self._grants += len(new)
             self.owned |= grants
             self._topic_ids |= self._topics.ids(new)
@@ -423,7 +424,7 @@ class MemberMachine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """Extend the lease: the coordinator heard from the member when the request was sent, or
+        """Extend the lease: the coordinator received the answered request when it was sent, or
         later.
 
         During a rebalance the coordinator waits for the member's join, and then for its assignment
@@ -459,30 +460,30 @@ class MemberMachine:
         """Drop partitions of a deleted topic, even if no refresh saw the deletion before the
         recreation."""
         lost = set()
-        for where in self.owned:
-            row = found.get(where.topic)
+        for tp in self.owned:
+            row = found.get(tp.topic)
             if row is None:
                 continue
-            if self._topic_ids.setdefault(where, row.topic_id) != row.topic_id:
-                lost.add(where)
+            if self._topic_ids.setdefault(tp, row.topic_id) != row.topic_id:
+                lost.add(tp)
         if lost:
             self._lose(frozenset(lost))
             self._must_join = True
 
     # Endings.
 
-    def _lose(self, wheres: frozenset[TopicPartition]) -> None:
-        self._drop(wheres)
-        self._takes = {n: left for n, row in self._takes.items() if (left := row - wheres)}
-        self._out.append(Lose(wheres))
+    def _lose(self, tps: frozenset[TopicPartition]) -> None:
+        self._drop(tps)
+        self._takes = {n: left for n, row in self._takes.items() if (left := row - tps)}
+        self._out.append(Lose(tps))
 
-    def _drop(self, wheres: Iterable[TopicPartition]) -> None:
-        for where in wheres:
-            del self.owned[where]
-            self._topic_ids.pop(where, None)
+    def _drop(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            del self.owned[tp]
+            self._topic_ids.pop(tp, None)
 
     def _lose_all(self) -> None:
-        """Drop all partitions: the membership of that generation ended."""
+        """Drop all partitions: the member's generation ended."""
         self.generation = NO_GENERATION
         self.lease_until_ms = 0
         self._topics.stop_leading()
@@ -532,7 +533,8 @@ class MemberMachine:
 
     def _end(self, error: LogbusError) -> None:
         self._forget()
-        # Leaving spares others the session timeout. Without a member id there is nothing to leave.
+        # Leave now, so that others need not wait for the session timeout. Without a member id there
+        # is no membership to leave.
         self._leave("the consumer ended", lambda _: None)
         self._lose_all()
         self.phase = ENDED

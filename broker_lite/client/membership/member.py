@@ -83,7 +83,7 @@ class MemberShell:
         """The member left because its reader did not ask for records."""
         self.is_closed = False
         self.is_settled = False
-        """The member has its assignment, knows of no change, and its reader got all reports."""
+        """The member has its assignment, no change is pending, and its reader got all reports."""
         self._shell = shell
         self._cluster = cluster
         self._group = group
@@ -95,16 +95,16 @@ class MemberShell:
         self._coordinator: Endpoint | None = None
         self._timer: Timer | None = None
 
-    # From the reader's thread.
+    # Methods that the reader's thread calls.
 
     @property
     def has_joined(self) -> bool:
         """Return whether the member ever got an assignment."""
         return self.machine.has_joined
 
-    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+    def holds(self, tp: TopicPartition, grant: int | None) -> bool:
         """Return whether that grant of a partition is still valid."""
-        return grant is not None and self.machine.owned.get(where) == grant
+        return grant is not None and self.machine.owned.get(tp) == grant
 
     def start(self) -> None:
         """Join the group."""
@@ -130,7 +130,7 @@ class MemberShell:
     def _post(self, event: Event) -> None:
         self._shell.call_soon(partial(self._step, event))
 
-    # On the shell's thread.
+    # Methods that the shell's thread calls.
 
     def _step(self, event: Event) -> None:
         now_ms, machine = self._now_ms(), self.machine
@@ -184,14 +184,14 @@ class MemberShell:
                 )
             case Unread(member_id, error):
                 logger.warning(
-                    "group %s: %s, which this consumer leads, is given no partitions, since what "
-                    "it says it subscribed to cannot be read: %s",
+                    "group %s: member %s gets no partitions: this consumer leads the group and "
+                    "cannot decode that member's subscription: %s",
                     self._group,
                     member_id,
                     error,
                 )
             case Refuse(InconsistentGroupProtocolError() as error):
-                # The error code has two causes; the group's kind tells them apart.
+                # The error code has two causes, which the group's kind distinguishes.
                 until_ms = self._shell.now_ms() + min(WHY_MS, self._config.request_timeout_ms)
                 kind = group_requests.group_kind(self._cluster, self._group, until_ms)
                 spawn(self._shell, kind, partial(self._mixed, error))

@@ -21,21 +21,21 @@ class MemberConfig(ConsumerConfig):
     session_timeout_ms: int = _setting(
         "session.timeout.ms",
         45 * SECOND,
-        "the group takes a member that it has not heard of for so long for dead",
+        "the coordinator evicts a member that sends no heartbeat for this long",
         "ms",
         1,
     )
     heartbeat_interval_ms: int = _setting(
         "heartbeat.interval.ms",
         SECOND,
-        "how often the coordinator hears of a member, and tells it that others came or went",
+        "time between heartbeats; their answers tell the member of a rebalance",
         "ms",
         1,
     )
     max_poll_interval_ms: int = _setting(
         "max.poll.interval.ms",
         5 * MINUTE,
-        "a member whose reader does not ask for records for so long leaves the group",
+        "a member that does not poll for this long leaves the group",
         "ms",
         1,
     )
@@ -49,17 +49,19 @@ class MemberConfig(ConsumerConfig):
     metadata_max_age_ms: int = _setting(
         "metadata.max.age.ms",
         30 * SECOND,
-        "how often new topics and partitions are looked for",
+        "time between two searches for new topics and partitions",
         "ms",
         10,
     )
     group_instance_id: str = _setting(
-        "group.instance.id", "", "a name that stays over restarts, which then cause no rebalance"
+        "group.instance.id",
+        "",
+        "a name that outlasts restarts, so that a restart causes no rebalance",
     )
     assignors: str = _setting(
         "partition.assignment.strategy",
         "range,cooperative-sticky",
-        "how a leader may share the partitions out, the first that all members know",
+        "assignors in order of preference; the group uses the first that all members support",
     )
 
     def validate(self) -> None:

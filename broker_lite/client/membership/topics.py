@@ -50,10 +50,10 @@ class SubscribedTopics:
             self.names = self._matching(found)
         return self.names != before
 
-    def ids(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+    def ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Return the known topic ids of these partitions."""
-        known = ((where, self._facts.get(where.topic)) for where in wheres)
-        return {where: row.topic_id for where, row in known if row is not None}
+        known = ((tp, self._facts.get(tp.topic)) for tp in tps)
+        return {tp: row.topic_id for tp, row in known if row is not None}
 
     def lead(self, wanted: Sequence[str], found: Found, *, assigns: bool) -> None:
         """Start to lead members with these subscriptions. Without an assignment the metadata of

@@ -8,6 +8,7 @@ one wins.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -54,26 +55,26 @@ class ClusterView:
     brokers: Mapping[int, Endpoint] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
 
-    def partition(self, where: TopicPartition) -> PartitionMetadata | None:
+    def partition(self, tp: TopicPartition) -> PartitionMetadata | None:
         """Return the metadata of a partition, or None."""
-        topic = self.topics.get(where.topic)
-        if topic is None or not 0 <= where.partition < len(topic.partitions):
+        topic = self.topics.get(tp.topic)
+        if topic is None or not 0 <= tp.partition < len(topic.partitions):
             return None
-        return topic.partitions[where.partition]
+        return topic.partitions[tp.partition]
 
-    def leader(self, where: TopicPartition) -> Endpoint | None:
+    def leader(self, tp: TopicPartition) -> Endpoint | None:
         """Return the address of a partition's leader, or None."""
-        known = self.partition(where)
+        known = self.partition(tp)
         return None if known is None else self.brokers.get(known.leader)
 
-    def leader_epoch(self, where: TopicPartition) -> int:
+    def leader_epoch(self, tp: TopicPartition) -> int:
         """Return the leader epoch of a partition, -1 if unknown."""
-        known = self.partition(where)
+        known = self.partition(tp)
         return NO_EPOCH if known is None else known.leader_epoch
 
-    def has_copies(self, where: TopicPartition) -> bool:
+    def has_copies(self, tp: TopicPartition) -> bool:
         """Return whether more than one replica is in sync: another may hold a valid copy."""
-        known = self.partition(where)
+        known = self.partition(tp)
         return known is not None and len(known.isr) > 1
 
     def topic_id(self, topic: str) -> str:
@@ -129,33 +130,32 @@ class Cluster:
         self.view_ms = self.now_ms()
         return self.view
 
-    def leader(self, where: TopicPartition) -> Endpoint:
+    def leader(self, tp: TopicPartition) -> Endpoint:
         """Return the leader's address; raise an error with the reason if there is no leader."""
-        found = self.view.leader(where)
+        found = self.view.leader(tp)
         if found is not None:
             return found
-        topic = self.view.topics.get(where.topic)
+        topic = self.view.topics.get(tp.topic)
         if topic is None or topic.error is not None:
-            raise (topic.error if topic and topic.error else unknown_topic(where.topic))
-        known = self.view.partition(where)
+            raise (topic.error if topic and topic.error else unknown_topic(tp.topic))
+        known = self.view.partition(tp)
         if known is None:
             raise UnknownTopicOrPartitionError(
-                f"topic {where.topic!r} has {len(topic.partitions)} partitions, "
-                f"none is {where.partition}"
+                f"topic {tp.topic!r} has {len(topic.partitions)} partitions, none is {tp.partition}"
             )
-        raise no_leader(self.view, where, known)
+        raise no_leader(self.view, tp, known)
 
     def by_leader(
-        self, wheres: Iterable[TopicPartition]
+        self, tps: Iterable[TopicPartition]
     ) -> tuple[dict[Endpoint, list[TopicPartition]], dict[TopicPartition, LogbusError]]:
         """Group partitions by leader; return the errors of partitions without one."""
         groups: dict[Endpoint, list[TopicPartition]] = {}
         errors: dict[TopicPartition, LogbusError] = {}
-        for where in wheres:
+        for tp in tps:
             try:
-                groups.setdefault(self.leader(where), []).append(where)
+                groups.setdefault(self.leader(tp), []).append(tp)
             except LogbusError as error:
-                errors[where] = error
+                errors[tp] = error
         return groups, errors
 
 
@@ -178,11 +178,15 @@ def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView
     return replace(view, topics=topics) if topics != view.topics else view
 
 
-def unknown_topic(name: str) -> UnknownTopicOrPartitionError:
-    """Return the error for a topic that does not exist, with its remedy."""
-    return UnknownTopicOrPartitionError(
-        f"topic {name!r} does not exist; create it with: logbus topic create {name}"
-    )
+def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartitionError:
+    """Return the error for a topic that does not exist: with the most similar names of ``known``
+    topics, or with the command that creates it."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    if near:
+        hint = f"did you mean {' or '.join(map(repr, near))}?"
+    else:
+        hint = f"create it with: logbus topic create {name}"
+    return UnknownTopicOrPartitionError(f"topic {name!r} does not exist; {hint}")
 
 
 def made_again(name: str) -> UnknownTopicIdError:
@@ -193,7 +197,7 @@ def made_again(name: str) -> UnknownTopicIdError:
 
 
 def no_leader(
-    view: ClusterView, where: TopicPartition, known: PartitionMetadata
+    view: ClusterView, tp: TopicPartition, known: PartitionMetadata
 ) -> LeaderNotAvailableError:
     """Return the error for a partition without a leader, with the down brokers and the remedy."""
     candidates = (known.leader,) if known.leader >= 0 else known.isr or known.replicas
@@ -202,7 +206,7 @@ def no_leader(
     if not down:
         why = (
             f"brokers {_listed(candidates)} hold it and are alive, but none was elected yet; if it "
-            "stays so see the log of the controller"
+            "stays so, see the log of the controller"
             + (f", broker {view.controller_id}" if view.controller_id >= 0 else ": there is none")
         )
     elif known.leader >= 0:
@@ -213,11 +217,11 @@ def no_leader(
     else:
         why = (
             f"every in-sync replica is down: broker {_listed(down)} ({alive}); start it. If it is "
-            "lost for good, unclean.leader.election.enable=true lets another replica lead, which "
-            "loses what that one lacks"
+            "lost for good, unclean.leader.election.enable=true lets another replica lead and "
+            "loses the records that this replica lacks"
         )
     said = f" (a broker's answer: {known.error})" if known.error is not None else ""
-    return LeaderNotAvailableError(f"{where} has no leader: {why}{said}")
+    return LeaderNotAvailableError(f"{tp} has no leader: {why}{said}")
 
 
 def _listed(brokers: Iterable[int]) -> str:
@@ -229,9 +233,9 @@ def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
     return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))
 
 
-def group_by_topic(wheres: Sequence[TopicPartition]) -> dict[str, list[TopicPartition]]:
+def group_by_topic(tps: Sequence[TopicPartition]) -> dict[str, list[TopicPartition]]:
     """Group partitions by topic, in the order of first appearance."""
     groups: dict[str, list[TopicPartition]] = {}
-    for where in wheres:
-        groups.setdefault(where.topic, []).append(where)
+    for tp in tps:
+        groups.setdefault(tp.topic, []).append(tp)
     return groups

@@ -129,7 +129,7 @@ def find_coordinator(
 def committed(
     cluster: Cluster,
     group: str,
-    wheres: Iterable[TopicPartition] | None,
+    tps: Iterable[TopicPartition] | None,
     deadline_ms: float,
     former: set[str] | None = None,
     *,
@@ -142,10 +142,10 @@ def committed(
     which are absent from the result.
     """
     topics = None
-    if wheres is not None:
+    if tps is not None:
         topics = tuple(
-            groups.OffsetFetchTopic(name, tuple(where.partition for where in rows))
-            for name, rows in group_by_topic(list(wheres)).items()
+            groups.OffsetFetchTopic(name, tuple(tp.partition for tp in rows))
+            for name, rows in group_by_topic(list(tps)).items()
         )
     wanted = (groups.OffsetFetchGroup(group, topics),)
     exchange = CallExchange(groups.OffsetFetchRequest(wanted, unstable is not None))
@@ -160,17 +160,17 @@ def committed(
                 return error_for(each.error_code)
             for topic in each.topics:
                 for row in topic.partitions:
-                    where = TopicPartition(topic.name, row.partition_index)
+                    tp = TopicPartition(topic.name, row.partition_index)
                     if row.error_code:
                         error = error_for(row.error_code)
                         if unstable is not None and isinstance(error, UnstableOffsetCommitError):
-                            unstable.add(where)
+                            unstable.add(tp)
                             continue
                         if error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
                             return error
-                        found[where] = error
+                        found[tp] = error
                     elif row.committed_offset >= 0:
-                        found[where] = CommittedOffset(
+                        found[tp] = CommittedOffset(
                             row.committed_offset,
                             row.committed_leader_epoch,
                             row.metadata or "",
@@ -188,7 +188,7 @@ def committed(
 def stable(
     cluster: Cluster,
     group: str,
-    wheres: Iterable[TopicPartition],
+    tps: Iterable[TopicPartition],
     *,
     until_ms: float,
     deadline_ms: float,
@@ -196,11 +196,11 @@ def stable(
 ) -> Operation[tuple[PerPartition[CommittedOffset], set[TopicPartition]]]:
     """Return committed offsets as ``committed`` does, and the partitions that are unstable.
 
-    Waits until ``until_ms`` for the end of the open transactions: a reader that starts at an offset
-    from before their commit reads records that they have processed.
+    Waits until ``until_ms`` for the end of the open transactions: a reader that starts at an older
+    offset would read records again that these transactions have processed.
     """
     unstable: set[TopicPartition] = set()
-    wanted, attempt = list(wheres), 0
+    wanted, attempt = list(tps), 0
     while True:
         found = yield from committed(cluster, group, wanted, deadline_ms, former, unstable=unstable)
         pause = backoff_ms(attempt)
@@ -228,13 +228,13 @@ def commit_offsets(
     def check(answer: groups.OffsetCommitResponse) -> LogbusError | None:
         for topic in answer.topics:
             for row in topic.partitions:
-                where = TopicPartition(topic.name, row.partition_index)
+                tp = TopicPartition(topic.name, row.partition_index)
                 error = error_for(row.error_code) if row.error_code else None
-                if isinstance(error, UnknownTopicIdError) and where in commits:
-                    error = other_topic(where, commits[where])
+                if isinstance(error, UnknownTopicIdError) and tp in commits:
+                    error = other_topic(tp, commits[tp])
                 elif may_retry(error) and not isinstance(error, UnknownTopicOrPartitionError):
                     return error
-                done[where] = error
+                done[tp] = error
         return None
 
     check_commits(commits)
@@ -246,11 +246,11 @@ def commit_offsets(
             )
         )
         yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
-        # The coordinator may learn of a topic later than the broker that was read from.
+        # The coordinator may receive a new topic's metadata later than the partition's leader.
         pending = {
-            where: row
-            for where, row in pending.items()
-            if isinstance(done.get(where), (UnknownTopicIdError, UnknownTopicOrPartitionError))
+            tp: row
+            for tp, row in pending.items()
+            if isinstance(done.get(tp), (UnknownTopicIdError, UnknownTopicOrPartitionError))
         }
         pause = backoff_ms(attempt)
         if not pending or cluster.now_ms() + pause >= deadline_ms:
@@ -265,9 +265,9 @@ def topics_to_commit(
 ) -> tuple[groups.OffsetCommitTopic, ...]:
     """Return offsets as the topics of an OffsetCommit or TxnOffsetCommit."""
     topics: dict[tuple[str, str], list[groups.OffsetToCommit]] = {}
-    for where, row in commits.items():
-        topics.setdefault((where.topic, row.topic_id), []).append(
-            groups.OffsetToCommit(where.partition, row.offset, row.leader_epoch, row.metadata)
+    for tp, row in commits.items():
+        topics.setdefault((tp.topic, row.topic_id), []).append(
+            groups.OffsetToCommit(tp.partition, row.offset, row.leader_epoch, row.metadata)
         )
     return tuple(
         groups.OffsetCommitTopic(name, tuple(rows), topic_id)
@@ -275,9 +275,9 @@ def topics_to_commit(
     )
 
 
-def other_topic(where: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
+def other_topic(tp: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
     """Return the error of an offset whose topic was recreated."""
     return UnknownTopicIdError(
-        f"topic {where.topic!r} was deleted and made again: {where}'s offset {commit.offset} is of "
+        f"topic {tp.topic!r} was deleted and made again: {tp}'s offset {commit.offset} is of "
         f"the topic before (id {commit.topic_id}) and was not committed"
     )

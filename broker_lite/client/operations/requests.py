@@ -34,6 +34,7 @@ from broker_lite.errors import (
     IllegalSaslStateError,
     InvalidConfigError,
     LogbusError,
+    NetworkError,
     NoBrokersError,
     SaslAuthenticationError,
     TlsError,
@@ -55,7 +56,10 @@ METADATA_TIMEOUT_MS = 5_000
 FIRST_CONTACT_MS = 5_000
 """Milliseconds to try brokers that never answered before an error is raised."""
 NOT_ADMITTED = (SaslAuthenticationError, UnsupportedSaslMechanismError, IllegalSaslStateError)
-"""Errors of a login. A retry would fail alike, and brokers slow down guesses of passwords."""
+"""Login errors. They are not retried: a retry would fail too, and brokers delay repeated wrong
+passwords."""
+UNUSABLE_TLS = (TlsError, InvalidConfigError)
+"""Errors of the TLS files of client or broker."""
 UNKNOWN_TOPIC_GRACE_MS = 700
 """Milliseconds during which a new topic may be unknown to some brokers."""
 
@@ -96,8 +100,8 @@ def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
 
 
 def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
-    """Ask brokers in turn until one answers; raise NoBrokersError if none does, or the error of
-    the login or of TLS that hindered it.
+    """Ask brokers in turn until one answers. Raise the login or TLS error of an attempt if none
+    answers, else NoBrokersError.
 
     ``topics`` None refreshes all topics; otherwise only these, including missing ones.
     """
@@ -113,7 +117,7 @@ def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[Cl
             continue
         return cluster.learn(view_of(answer), everything=names is None)
     for reason in reasons:
-        if isinstance(reason, (*NOT_ADMITTED, TlsError)):
+        if isinstance(reason, (*NOT_ADMITTED, *UNUSABLE_TLS)):
             raise reason
     raise NoBrokersError("no broker answers: " + "; ".join(each.message for each in reasons))
 
@@ -123,8 +127,8 @@ def refresh(
 ) -> Operation[ClusterView]:
     """Run ``refresh_once`` until the deadline; at most five seconds if no broker ever answered.
 
-    A refused login is final. A failure of TLS is final at the first contact: later it may be a
-    certificate that is being renewed.
+    A refused login is final. A TLS failure, or an unusable TLS file, is final at the first contact.
+    Later both are retried, because a certificate may be under renewal.
     """
     names = None if topics is None else list(topics)
     is_first = cluster.view_ms == float("-inf")
@@ -135,9 +139,9 @@ def refresh(
         try:
             view = yield from refresh_once(cluster, names)
             return view
-        except (NoBrokersError, TlsError) as error:
+        except (NoBrokersError, *UNUSABLE_TLS) as error:
             pause = backoff_ms(attempt)
-            is_final = is_first and isinstance(error, TlsError)
+            is_final = is_first and isinstance(error, UNUSABLE_TLS)
             if is_final or cluster.now_ms() + pause >= deadline_ms:
                 raise
         yield Pause(pause)
@@ -147,7 +151,10 @@ def refresh(
 def known_topics(
     cluster: Cluster, names: Sequence[str], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Return a view in which all these topics exist; raises UnknownTopicOrPartitionError."""
+    """Return a view in which all these topics exist.
+
+    Raises UnknownTopicOrPartitionError, which names similar topics.
+    """
     grace_ms = min(deadline_ms, cluster.now_ms() + UNKNOWN_TOPIC_GRACE_MS)
     missing: list[str] = []
     attempt = 0
@@ -162,8 +169,22 @@ def known_topics(
             yield Pause(pause)
         yield from refresh(cluster, missing, deadline_ms)
         attempt += 1
-    error = cluster.view.topics[missing[0]].error if missing[0] in cluster.view.topics else None
-    raise error or unknown_topic(missing[0])
+    error = yield from missing_topic(cluster, missing[0])
+    raise error
+
+
+def missing_topic(cluster: Cluster, name: str) -> Operation[LogbusError]:
+    """Return the error for a topic that the view lacks. If the topic does not exist, request all
+    topics, so that the error names similar ones."""
+    topic = cluster.view.topics.get(name)
+    error = topic.error if topic is not None else None
+    if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
+        return error
+    try:
+        view = yield from refresh_once(cluster, None)
+    except LogbusError:
+        return unknown_topic(name)
+    return unknown_topic(name, (each for each in view.topics if _is_known(view, each)))
 
 
 def _is_known(view: ClusterView, name: str) -> bool:
@@ -173,7 +194,7 @@ def _is_known(view: ClusterView, name: str) -> bool:
 
 def per_partition(
     cluster: Cluster,
-    wheres: Iterable[TopicPartition],
+    tps: Iterable[TopicPartition],
     make: Callable[[list[TopicPartition]], Exchange[Any]],
     read: Callable[[Any, list[TopicPartition]], Mapping[TopicPartition, T | LogbusError]],
     deadline_ms: float,
@@ -184,7 +205,7 @@ def per_partition(
     topic.
     """
     results: PerPartition[T] = {}
-    pending = list(dict.fromkeys(wheres))
+    pending = list(dict.fromkeys(tps))
     topics = list(group_by_topic(pending))
     yield from known_topics(cluster, topics, deadline_ms)
     attempt = 0
@@ -202,7 +223,7 @@ def per_partition(
                 results.update(dict.fromkeys(group, answer))
             else:
                 results.update(read(answer, group))
-        pending = [where for where in pending if _may_help(results[where])]
+        pending = [tp for tp in pending if _may_help(results[tp])]
         pause = backoff_ms(attempt)
         if not pending or cluster.now_ms() + pause >= deadline_ms:
             break
@@ -211,16 +232,14 @@ def per_partition(
         asked = cluster.view
         yield from refresh(cluster, group_by_topic(pending), deadline_ms)
         pending = [
-            where
-            for where in pending
-            if may_retry(results[where]) or _is_another(asked, cluster.view, where.topic)
+            tp
+            for tp in pending
+            if may_retry(results[tp]) or _is_another(asked, cluster.view, tp.topic)
         ]
         attempt += 1
         if attempt > 4:
             pending = [
-                where
-                for where in pending
-                if not isinstance(results[where], UnknownTopicOrPartitionError)
+                tp for tp in pending if not isinstance(results[tp], UnknownTopicOrPartitionError)
             ]
     return results
 
@@ -247,12 +266,12 @@ def _is_another(before: ClusterView, now: ClusterView, topic: str) -> bool:
 def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[TopicPartition, T]:
     """Return the results, or raise the first error, with its partition."""
     good: dict[TopicPartition, T] = {}
-    for where, result in results.items():
+    for tp, result in results.items():
         if isinstance(result, LogbusError):
-            if str(where) in result.message or repr(where.topic) in result.message:
+            if str(tp) in result.message or repr(tp.topic) in result.message:
                 raise result
-            raise type(result)(f"{where}: {result.message}")
-        good[where] = result
+            raise type(result)(f"{tp}: {result.message}")
+        good[tp] = result
     return good
 
 
@@ -281,9 +300,9 @@ def list_offsets(
                 name,
                 tuple(
                     offsets.ListOffsetsPartition(
-                        where.partition, timestamps[where], cluster.view.leader_epoch(where)
+                        tp.partition, timestamps[tp], cluster.view.leader_epoch(tp)
                     )
-                    for where in rows
+                    for tp in rows
                 ),
             )
             for name, rows in group_by_topic(group).items()
@@ -293,16 +312,16 @@ def list_offsets(
     def read(
         answer: offsets.ListOffsetsResponse, group: list[TopicPartition]
     ) -> PerPartition[ListedOffset]:
-        found: PerPartition[ListedOffset] = _all_missing(group)
+        found: PerPartition[ListedOffset] = {}
         for topic in answer.topics:
             for row in topic.partitions:
-                where = TopicPartition(topic.name, row.partition_index)
-                found[where] = (
+                tp = TopicPartition(topic.name, row.partition_index)
+                found[tp] = (
                     error_for(row.error_code)
                     if row.error_code
                     else ListedOffset(row.offset, row.timestamp, row.leader_epoch)
                 )
-        return found
+        return _with_missing(found, group)
 
     return per_partition(cluster, timestamps, make, read, deadline_ms)
 
@@ -318,7 +337,7 @@ def offsets_for_bytes(
 
     ``topic_ids`` fixes the topic ids of these names; other names use the current topics.
     """
-    check_offsets({where: start for where, (start, _) in ranges.items()})
+    check_offsets({tp: start for tp, (start, _) in ranges.items()})
 
     def topic_id(name: str) -> str:
         return topic_ids.get(name) or cluster.view.topic_id(name)
@@ -327,8 +346,8 @@ def offsets_for_bytes(
         return CallExchange(
             offsets.OffsetsForBytesRequest(
                 tuple(
-                    offsets.BytesPartition(topic_id(where.topic), where.partition, *ranges[where])
-                    for where in group
+                    offsets.BytesPartition(topic_id(tp.topic), tp.partition, *ranges[tp])
+                    for tp in group
                 )
             )
         )
@@ -336,12 +355,12 @@ def offsets_for_bytes(
     def read(
         answer: offsets.OffsetsForBytesResponse, group: list[TopicPartition]
     ) -> PerPartition[tuple[int, int]]:
-        found: PerPartition[tuple[int, int]] = _all_missing(group)
-        for where, row in zip(group, answer.answers):
-            found[where] = (
+        found: PerPartition[tuple[int, int]] = {}
+        for tp, row in zip(group, answer.answers):
+            found[tp] = (
                 error_for(row.error_code) if row.error_code else (row.end_offset, row.size_bytes)
             )
-        return found
+        return _with_missing(found, group)
 
     return per_partition(cluster, ranges, make, read, deadline_ms)
 
@@ -351,11 +370,9 @@ def record_times(
 ) -> Operation[PerPartition[ListedOffset]]:
     """Return the first record at or after each offset and its timestamp; -1 without a record."""
     found = yield from record_times_of_many(
-        cluster, {where: (offset,) for where, offset in after.items()}, deadline_ms
+        cluster, {tp: (offset,) for tp, offset in after.items()}, deadline_ms
     )
-    return {
-        where: rows if isinstance(rows, LogbusError) else rows[0] for where, rows in found.items()
-    }
+    return {tp: rows if isinstance(rows, LogbusError) else rows[0] for tp, rows in found.items()}
 
 
 def record_times_of_many(
@@ -365,19 +382,17 @@ def record_times_of_many(
 
     One failed offset fails its partition.
     """
-    for where, offsets_asked in after.items():
+    for tp, offsets_asked in after.items():
         for offset in offsets_asked:
-            check_offsets({where: offset})
+            check_offsets({tp: offset})
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
         return CallExchange(
             offsets.RecordTimesRequest(
                 tuple(
-                    offsets.TimePartition(
-                        cluster.view.topic_id(where.topic), where.partition, offset
-                    )
-                    for where in group
-                    for offset in after[where]
+                    offsets.TimePartition(cluster.view.topic_id(tp.topic), tp.partition, offset)
+                    for tp in group
+                    for offset in after[tp]
                 )
             )
         )
@@ -385,25 +400,29 @@ def record_times_of_many(
     def read(
         answer: offsets.RecordTimesResponse, group: list[TopicPartition]
     ) -> PerPartition[tuple[ListedOffset, ...]]:
-        found: PerPartition[tuple[ListedOffset, ...]] = _all_missing(group)
+        found: PerPartition[tuple[ListedOffset, ...]] = {}
         rows = iter(answer.answers)
-        for where in group:
-            own = list(itertools.islice(rows, len(after[where])))
-            if len(own) < len(after[where]):
+        for tp in group:
+            own = list(itertools.islice(rows, len(after[tp])))
+            if len(own) < len(after[tp]):
                 break
             failed = next((row for row in own if row.error_code), None)
-            found[where] = (
+            found[tp] = (
                 error_for(failed.error_code)
                 if failed is not None
                 else tuple(ListedOffset(row.offset, row.timestamp) for row in own)
             )
-        return found
+        return _with_missing(found, group)
 
     return per_partition(cluster, after, make, read, deadline_ms)
 
 
-def _all_missing(group: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
-    return {where: error_for(-1, f"the broker said nothing of {where}") for where in group}
+def _with_missing(found: PerPartition[T], group: Iterable[TopicPartition]) -> PerPartition[T]:
+    """Add an error for each partition that the broker's answer lacks."""
+    for tp in group:
+        if tp not in found:
+            found[tp] = error_for(-1, f"the broker's answer lacks {tp}")
+    return found
 
 
 def on_any_broker(
@@ -412,8 +431,12 @@ def on_any_broker(
     check: Callable[[T], LogbusError | None],
     deadline_ms: float,
 ) -> Operation[T]:
-    """Ask brokers in turn until one answers without a retriable error."""
+    """Ask brokers in turn until one answers without a retriable error.
+
+    If no broker has ever answered, ask for at most five seconds.
+    """
     attempt = 0
+    answers_by_ms = cluster.now_ms() + FIRST_CONTACT_MS
     while True:
         endpoint = cluster.candidates()[0]
         try:
@@ -426,6 +449,8 @@ def on_any_broker(
         if not problem.retriable:
             raise problem
         cluster.failed(endpoint)
+        if isinstance(problem, NetworkError) and cluster.view_ms == float("-inf"):
+            deadline_ms = min(deadline_ms, answers_by_ms)
         pause = backoff_ms(attempt)
         if cluster.now_ms() + pause >= deadline_ms:
             raise problem

@@ -1,4 +1,4 @@
-"""Requests of Spark's exactly-once sink to its coordinator: join, keep and end a batch.
+"""Requests of Spark's exactly-once sink to its coordinator: join a batch, keep it alive, end it.
 
 Each follows a coordinator that moves, and repeats until ``deadline_ms`` on the cluster's clock; the
 coordinator gives a repeated request the same answer. No I/O; a shell runs the steps.

@@ -54,8 +54,8 @@ def initialize(
 ) -> Operation[tuple[int, int, int]]:
     """Return producer id, epoch and the cluster's transaction version.
 
-    The coordinator aborts the id's open transaction. Without ``expected`` it fences all former
-    producers of the id; with it, it refuses a producer that was fenced.
+    The coordinator aborts the id's open transaction. Without ``expected``, the coordinator fences
+    all earlier producers of the id. With ``expected``, it refuses a fenced producer.
     """
     features = yield from on_coordinator(
         cluster,
@@ -82,13 +82,13 @@ def add_partitions(
     cluster: Cluster,
     known: KnownCoordinator,
     identity: tuple[int, int],
-    wheres: Iterable[TopicPartition],
+    tps: Iterable[TopicPartition],
     deadline_ms: float,
 ) -> Operation[None]:
     """Add partitions to the open transaction (version 1)."""
     topics = tuple(
-        transactions.TxnTopic(name, tuple(where.partition for where in rows))
-        for name, rows in group_by_topic(sorted(wheres)).items()
+        transactions.TxnTopic(name, tuple(tp.partition for tp in rows))
+        for name, rows in group_by_topic(sorted(tps)).items()
     )
 
     def check(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError | None:
@@ -98,7 +98,7 @@ def add_partitions(
             for row in topic.results_by_partition
             if row.partition_error_code
         ]
-        # One bad partition refuses the others; its own error says why.
+        # One refused partition fails the whole request; only its own error has the reason.
         final = [error for error in errors if not error.retriable]
         return next(iter(final or errors), None)
 
@@ -166,12 +166,12 @@ def commit_offsets(
 
 
 def _named(
-    where: TopicPartition, code: int, rows: Mapping[TopicPartition, CommittedOffset]
+    tp: TopicPartition, code: int, rows: Mapping[TopicPartition, CommittedOffset]
 ) -> LogbusError:
     error = error_for(code)
-    if isinstance(error, UnknownTopicIdError) and where in rows:
-        return other_topic(where, rows[where])
-    return type(error)(f"{where}: {error.message}")
+    if isinstance(error, UnknownTopicIdError) and tp in rows:
+        return other_topic(tp, rows[tp])
+    return type(error)(f"{tp}: {error.message}")
 
 
 def end(

@@ -174,7 +174,7 @@ def split(
         inverse = np.empty(len(order), np.int32)
         inverse[order] = np.arange(len(order), dtype=np.int32)
         groups = list(_groups(_take(columns, order), placed[order]))
-    # Slightly oversized batches avoid a small batch behind every full one.
+    # Slightly oversized batches avoid a small batch after every full one.
     is_small = rows.size_bytes <= batch_bytes + batch_bytes // 8
     batches = []
     for partition, part in groups:
@@ -322,7 +322,7 @@ def columns_of(
     unknown = [name for name in names if name not in known | {key, value}]
     if unknown:
         raise InvalidSchemaError(
-            f"column {unknown[0]!r} has no place in a record; drop it, or name columns with "
+            f"column {unknown[0]!r} is not a field of a record; drop it, or name columns with "
             "key=… and value=…"
         )
 

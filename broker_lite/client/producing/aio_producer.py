@@ -150,7 +150,9 @@ class AsyncProducer:
                 waiting = self._core.start_flush()
                 await self._all_done(waiting)
         except TimeoutError:
-            raise RequestTimedOutError(f"not all was acknowledged within {timeout_s} s") from None
+            raise RequestTimedOutError(
+                f"some records have no acknowledgement after {timeout_s} s; sending continues"
+            ) from None
         self._core.end_flush(waiting)
 
     async def close(self, timeout_s: float | None = None) -> None:

@@ -82,7 +82,7 @@ class ProducerBatch:
         self.halves: Sequence[ProducerBatch] = ()
 
     @property
-    def where(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
     def renumber(self) -> None:

@@ -53,7 +53,7 @@ from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 REQUEST_BYTES_MAX = 16 << 20
 """Bytes at which a request is closed, well below a broker's frame limit (64 MiB)."""
 INVALID_MAGIC = "Invalid magic found in record"
-"""How Apache Kafka refuses a batch of columns."""
+"""Apache Kafka's error message for a batch of columns."""
 REPORTED_FAILURE = 6
 """Failures in a row after which a partition's error is reported; 3 s with the default backoff."""
 
@@ -123,11 +123,11 @@ class Delivery:
 
     def is_backlogged(self, topic: str) -> bool:
         """Return whether batches of the topic are queued: a new one can then keep lingering."""
-        return any(where.topic == topic and self._partitions[where].queue for where in self._busy)
+        return any(tp.topic == topic and self._partitions[tp].queue for tp in self._busy)
 
     def topics(self) -> set[str]:
         """Return the topics with queued batches."""
-        return {where.topic for where in self._busy if self._partitions[where].queue}
+        return {tp.topic for tp in self._busy if self._partitions[tp].queue}
 
     # -- new batches
 
@@ -136,12 +136,12 @@ class Delivery:
         for batch in batches:
             self._count += 1
             batch.order = (self._count, 0)
-            where = batch.where
-            part = self._partitions.get(where)
+            tp = batch.tp
+            part = self._partitions.get(tp)
             if part is None:
-                part = self._partitions[where] = PartitionQueue()
+                part = self._partitions[tp] = PartitionQueue()
             part.queue.append(batch)
-            self._busy[where] = None
+            self._busy[tp] = None
 
     def set_identity(self, identity: ProducerIdentity) -> None:
         """Store the producer id that ``wants_identity`` requested, or that of a transaction."""
@@ -156,16 +156,16 @@ class Delivery:
 
     def fail_topic(self, topic: str, error: LogbusError) -> None:
         """Fail the topic's queued batches: the topic does not exist."""
-        for where in [where for where in self._busy if where.topic == topic]:
-            part = self._partitions[where]
+        for tp in [tp for tp in self._busy if tp.topic == topic]:
+            part = self._partitions[tp]
             while part.queue:
                 self._fail(part, part.queue.popleft(), error)
-            self._settle(where, part)
+            self._settle(tp, part)
 
     def fail_all(self, error: LogbusError) -> None:
         """Fail all batches, queued or in flight: the producer closes, or its transaction aborts."""
-        for where in list(self._busy):
-            part = self._partitions[where]
+        for tp in list(self._busy):
+            part = self._partitions[tp]
             for batch in (*part.in_flight, *part.queue):
                 self._finish(batch, error)
             part.in_flight.clear()
@@ -182,19 +182,19 @@ class Delivery:
         chosen: dict[Endpoint, list[ProducerBatch]] = {}
         sizes: dict[Endpoint, int] = {}
         refused: list[tuple[PartitionQueue, ProducerBatch, LogbusError]] = []
-        for where in self._busy:
-            part = self._partitions[where]
-            leader_epoch = view.leader_epoch(where)
+        for tp in self._busy:
+            part = self._partitions[tp]
+            leader_epoch = view.leader_epoch(tp)
             if not self._may_send(part, now_ms, leader_epoch):
                 continue
-            leader = view.leader(where)
+            leader = view.leader(tp)
             if leader is None:
-                self.stale.add(where.topic)
-                known = view.partition(where)
-                part.error = part.error if known is None else no_leader(view, where, known)
+                self.stale.add(tp.topic)
+                known = view.partition(tp)
+                part.error = part.error if known is None else no_leader(view, tp, known)
                 continue
-            if self.added is not None and where not in self.added:
-                self.unadded.add(where)
+            if self.added is not None and tp not in self.added:
+                self.unadded.add(tp)
                 continue
             batch = part.queue[0]
             if sizes.get(leader, 0) and sizes[leader] + batch.size_bytes > REQUEST_BYTES_MAX:
@@ -213,7 +213,7 @@ class Delivery:
             part.queue.remove(batch)
             self.note_failure(error)
             self._finish(batch, error)
-            self._settle(batch.where, part)
+            self._settle(batch.tp, part)
         return [
             Outgoing(
                 leader,
@@ -234,18 +234,18 @@ class Delivery:
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
         """Return topics with a partition whose leader failed and has no successor in ``view``."""
         return {
-            where.topic
-            for where in self._busy
-            for part in (self._partitions[where],)
-            if part.retry_at_ms > now_ms and part.leader_epoch >= view.leader_epoch(where)
+            tp.topic
+            for tp in self._busy
+            for part in (self._partitions[tp],)
+            if part.retry_at_ms > now_ms and part.leader_epoch >= view.leader_epoch(tp)
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the last error of each failing partition that has not been in ``failing``."""
-        parts = [(where, self._partitions[where]) for where in self._busy]
+        """Return the last error of each partition that fails now and is not in ``failing`` yet."""
+        parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
-            where: part.error
-            for where, part in parts
+            tp: part.error
+            for tp, part in parts
             if part.error is not None and part.failures < REPORTED_FAILURE
         }
 
@@ -291,14 +291,16 @@ class Delivery:
                 for row in topic.partitions:
                     rows[topic.name or names.get(topic.topic_id, ""), row.partition] = row
         for batch in sent.batches:
-            part = self._partitions[batch.where]
+            part = self._partitions[batch.tp]
             if not part.returned(batch):
                 continue
             found = rows.get((batch.topic, batch.partition))
             if response is None:
                 self._finish(batch, None)
             elif found is None:
-                self._refused(part, batch, error_for(-1, "the broker left a batch out"), now_ms)
+                self._refused(
+                    part, batch, error_for(-1, "the broker's answer lacks a batch"), now_ms
+                )
             elif found.error_code:
                 error = error_for(found.error_code, found.error_message or "")
                 self._refused(part, batch, error, now_ms)
@@ -306,16 +308,16 @@ class Delivery:
                 batch.base_offset = found.base_offset
                 batch.log_append_time_ms = found.log_append_time_ms
                 self._accepted(part, batch)
-            self._settle(batch.where, part)
+            self._settle(batch.tp, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
         """Handle a request without an answer: the connection ended or the request timed out."""
         for batch in sent.batches:
-            part = self._partitions[batch.where]
+            part = self._partitions[batch.tp]
             if part.returned(batch):
                 batch.maybe_appended = True
                 self._refused(part, batch, error, now_ms)
-                self._settle(batch.where, part)
+                self._settle(batch.tp, part)
 
     def _accepted(self, part: PartitionQueue, batch: ProducerBatch) -> None:
         part.accepted(batch)
@@ -355,7 +357,7 @@ class Delivery:
             part.refusals += 1
             part.failures += 1
             if part.failures == REPORTED_FAILURE:
-                self.failing[batch.where] = error
+                self.failing[batch.tp] = error
         part.again(batch)
         part.error = error
 
@@ -363,7 +365,7 @@ class Delivery:
         self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
-            # It overtook a batch that failed, or follows one that will never be in the log.
+            # The batch overtook one that failed, or follows one that never reaches the log.
             part.again(batch)
         elif isinstance(error, InvalidProducerEpochError) and (
             batch.maybe_appended or self.transactional
@@ -384,12 +386,12 @@ class Delivery:
     def _too_large(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
         assert batch.columns is not None
         if batch.row_count == 1:
-            self._fail(part, batch, MessageTooLargeError(f"{batch.where}: {error.message}"))
+            self._fail(part, batch, MessageTooLargeError(f"{batch.tp}: {error.message}"))
             return
         if batch.maybe_appended and batch.sequence >= 0:
             # The limit was lowered after an attempt. If that attempt was appended, the broker would
             # not recognise halves as duplicates.
-            message = f"{batch.where}: {error.message}; sent before, it may be in the log"
+            message = f"{batch.tp}: {error.message}; sent before, it may be in the log"
             self._fail(part, batch, MessageTooLargeError(message))
             return
         # Remember the limit: otherwise every batch would be sent twice, whole and halved.
@@ -420,38 +422,38 @@ class Delivery:
         batch.columns = batch.encoded = None
         self.done.append(batch)
 
-    def _settle(self, where: TopicPartition, part: PartitionQueue) -> None:
+    def _settle(self, tp: TopicPartition, part: PartitionQueue) -> None:
         if part.settle():
-            self._busy.pop(where, None)
+            self._busy.pop(tp, None)
 
     def expire(self, now_ms: float) -> None:
         """Fail queued batches whose delivery deadline has passed."""
-        for where in list(self._busy):
-            part = self._partitions[where]
+        for tp in list(self._busy):
+            part = self._partitions[tp]
             late = [batch for batch in part.queue if batch.deadline_ms <= now_ms]
             for batch in late:
                 part.queue.remove(batch)
                 self._fail(part, batch, self._late(part, batch))
             if late:
-                self._settle(where, part)
+                self._settle(tp, part)
 
     def _late(self, part: PartitionQueue, batch: ProducerBatch) -> DeliveryTimedOutError:
         tries = f" (failures: {batch.attempts})" if batch.attempts else ""
         maybe = "; it may be in the log" if batch.maybe_appended else ""
         error = part.error or self.problem
         if error is None:
-            why = "; it waited behind others: the broker is slower than what is sent"
+            why = "; it waited behind other batches: the broker is slower than the producer"
         else:
             why = f"; the last error: {error}"
         cure = "see the broker's log"
         if isinstance(error, StorageError):
-            cure = "mend that broker's disk, or make room on it (a shorter retention.ms)"
+            cure = "repair that broker's disk, or make room on it (a shorter retention.ms)"
         elif isinstance(error, (NetworkError, NoBrokersError, RequestTimedOutError)):
             cure = "see whether the broker is up and reachable (logbus status)"
         elif isinstance(error, LeaderNotAvailableError):
             cure = "start the broker"
         return DeliveryTimedOutError(
-            f"{batch.where}: not acknowledged within delivery.timeout.ms="
+            f"{batch.tp}: not acknowledged within delivery.timeout.ms="
             f"{self._delivery_timeout_ms}{tries}{maybe}{why}. {cure[0].upper()}{cure[1:]}, "
             "or raise delivery.timeout.ms to wait longer"
         )
@@ -459,8 +461,8 @@ class Delivery:
     def next_due_ms(self, now_ms: float) -> float:
         """Return when to call ``requests`` or ``expire`` again without another event."""
         due = float("inf")
-        for where in self._busy:
-            part = self._partitions[where]
+        for tp in self._busy:
+            part = self._partitions[tp]
             if part.queue:
                 due = min(due, part.queue[0].deadline_ms)
                 if part.retry_at_ms > now_ms:

@@ -140,7 +140,7 @@ class Outcome:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise RequestTimedOutError(
-                        f"no answer within {timeout_s} s; the records are still under way"
+                        f"no answer within {timeout_s} s; the records are still in flight"
                     )
                 self.waking.wait(left)
 

@@ -402,6 +402,9 @@ class Producer:
             self._space.notify_all()
         for outcome in left:
             outcome.finish(problem)
+        with self._lock:
+            # A later flush or close must not report success.
+            self._failures += left[:FAILURES_KEPT]
         with self._waking:
             self._waking.notify_all()
         raise error
@@ -443,8 +446,12 @@ class Producer:
                 raise outcome.error
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then stop the thread. Records not acknowledged after ``timeout_s`` fail."""
+        """Flush, then stop the thread. Records not acknowledged after ``timeout_s`` fail.
+
+        Raises as ``flush`` does, also if the producer's thread ended before.
+        """
         if self._end is not None:
+            self.end_flush([])
             return
         try:
             self.flush(timeout_s)

@@ -278,10 +278,10 @@ class Sender:
         self._on_released(released)
 
     def _warn(self, failing: Mapping[TopicPartition, LogbusError]) -> None:
-        for where, error in failing.items():
+        for tp, error in failing.items():
             logger.warning(
                 "%s: records are not acknowledged yet; retrying for delivery.timeout.ms=%d: %s",
-                where,
+                tp,
                 self._config.delivery_timeout_ms,
                 error,
             )
@@ -310,7 +310,7 @@ class Sender:
             sent.endpoint
             for sent, _ in self._late(self._shell.now_ms())
             for batch in sent.batches
-            if view.leader(batch.where) not in (None, sent.endpoint)
+            if view.leader(batch.tp) not in (None, sent.endpoint)
         }
         for endpoint in deposed:
             self._shell.disconnect(endpoint, LANE)
@@ -358,9 +358,7 @@ class Sender:
             elif self.delivery.without_leader(self._shell.now_ms(), found):
                 self._cluster.ask_another()
             elif all(
-                found.leader(where) is not None
-                for name in names
-                for where in found.partitions_of(name)
+                found.leader(tp) is not None for name in names for tp in found.partitions_of(name)
             ):
                 self._renewals = 0
                 pause_ms = 0
@@ -445,7 +443,7 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all rows that the shell's thread knows of are acknowledged or have failed."""
+        """Whether all rows that the shell's thread has received are acknowledged or have failed."""
         return not self.inbox and not self._unplaced and self.delivery.is_idle
 
     def close(self, error: LogbusError) -> None:

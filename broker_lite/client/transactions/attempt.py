@@ -1,8 +1,8 @@
 """``AttemptProducer``: the producer of one task attempt of Spark's exactly-once sink.
 
-The sink's coordinator gives each attempt a producer id and epoch. What the attempt sends becomes
-visible when the driver ends the batch with this attempt among the winners. The next attempt in the
-same process uses the producer again. The worker's main thread calls the methods.
+The sink's coordinator gives each attempt a producer id and epoch. The attempt's records become
+visible when the driver commits the batch with this attempt among its winners. The next attempt in
+the same process reuses the producer. The worker's main thread calls the methods.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ class AttemptProducer(Producer):
         )
         self._known = KnownCoordinator(config.transactional_id)
         self._timer: Timer | None = None
+        self._kept: KeepBatchRequest | None = None
+        """The request of the task that runs now."""
         self._sender.on_pumped = self._look
 
     def keep(self, run: str, batch: int, timeout_ms: int) -> None:
-        """Tell the coordinator from now on that the task is still at work, also before its first
-        row. Until ``finish`` or ``leave``."""
+        """Send keep-alives of the task to the coordinator until ``finish`` or ``leave``, also
+        before the task's first row."""
         request = KeepBatchRequest(self.config.transactional_id, run, batch)
         interval_ms = timeout_ms / KEEPS_PER_TIMEOUT
         self._shell.call_soon(partial(self._keep_later, request, interval_ms))
@@ -79,7 +81,7 @@ class AttemptProducer(Producer):
         self.leave()
 
     def leave(self) -> None:
-        """Stop telling the coordinator, and refuse sends until the next ``join``."""
+        """Stop the keep-alives, and refuse sends until the next ``join``."""
         with self._lock:
             self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
         self._shell.call_soon(self._stop_keeping)
@@ -98,27 +100,31 @@ class AttemptProducer(Producer):
             raise answer
         return answer
 
-    # On the shell's thread.
+    # Methods that the shell's thread calls.
 
     def _look(self) -> None:
-        """After the first failure no batch is sent any more; fail those that wait."""
+        """After the first failure, fail the batches that wait to be sent."""
         failure = self._sender.delivery.failure
         if failure is not None and not self._sender.is_idle:
             self._sender.discard(failure)
 
     def _keep_later(self, request: KeepBatchRequest, interval_ms: float) -> None:
         self._stop_keeping()
+        self._kept = request
         self._timer = self._shell.later(interval_ms, partial(self._keep, request, interval_ms))
 
     def _keep(self, request: KeepBatchRequest, interval_ms: float) -> None:
         self._keep_later(request, interval_ms)
         deadline_ms = self._shell.now_ms() + interval_ms
         operation = ask_sink(self._cluster, self._known, request, deadline_ms)
-        spawn(self._shell, operation, self._kept)
+        spawn(self._shell, operation, partial(self._answered, request))
 
-    def _kept(self, answer: SinkResponse | LogbusError) -> None:
-        """A fenced attempt fails at once. Before the join, and without an answer, go on."""
-        if isinstance(answer, ProducerFencedError) and self._shut is None:
+    def _answered(self, request: KeepBatchRequest, answer: SinkResponse | LogbusError) -> None:
+        """Fail a fenced attempt at once. Ignore other errors, a refusal before the join, and a late
+        answer to a former task.
+        """
+        is_present = request is self._kept and self._shut is None
+        if isinstance(answer, ProducerFencedError) and is_present:
             self._sender.delivery.note_failure(answer)
             self._sender.pump()
 
@@ -126,3 +132,4 @@ class AttemptProducer(Producer):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._kept = None

@@ -24,8 +24,8 @@ def end_batch(
     """Repeat the request until its outcome is known, for at most ``timeout_ms``.
 
     Raises ProducerFencedError if an attempt was aborted or another run took over,
-    SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after the timeout:
-    then the batch may be committed, and Spark's replay of the batch finds out.
+    SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after the timeout.
+    The batch may then be committed; Spark's replay of the batch detects this.
     """
     cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, client_id)
     operation = ask_sink(

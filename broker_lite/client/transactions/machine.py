@@ -7,7 +7,8 @@ InitProducerId with the present identity raises the epoch before the next transa
 A transaction that loses a record can only abort. When the coordinator refuses a commit, the machine
 sends an abort with the same identity. The coordinator accepts it if it has aborted the transaction
 itself (time-out). A refusal means that another producer has the transactional id. The machine does
-not ask with InitProducerId: Kafka's coordinator would abort the other producer's transaction.
+not verify a refusal with InitProducerId, because Kafka's coordinator would then abort the other
+producer's transaction.
 
 The caller passes one call at a time and the next one after its ``Answer``.
 """
@@ -44,7 +45,7 @@ _GROUP_MOVED_ON = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberI
 
 
 class Phase(Enum):
-    """What the producer may do next."""
+    """The phase of a producer, which decides the calls that it accepts."""
 
     IDLE = "no transaction is open"
     INITIALIZING = "InitProducerId is under way"
@@ -165,7 +166,7 @@ class TransactionMachine:
     def _init_failed(self, error: LogbusError) -> Iterator[ev.Effect]:
         is_check = self.phase is Phase.CHECKING
         if isinstance(error, InvalidProducerIdMappingError):
-            # The id expired, and with it the claim to its former identity.
+            # The transactional id expired, and its former identity with it.
             self.identity = None
             yield from self._rolled_back() if is_check else self._begin()
         elif isinstance(error, _FENCED):

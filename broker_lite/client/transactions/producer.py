@@ -51,8 +51,8 @@ def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsTo
         if not group:
             raise InvalidConfigError("send_offsets of rows needs their group: give group='…'")
         rows = {
-            where: row if isinstance(row, CommittedOffset) else CommittedOffset(row)
-            for where, row in source.items()
+            tp: row if isinstance(row, CommittedOffset) else CommittedOffset(row)
+            for tp, row in source.items()
         }
         return OffsetsToCommit(group, rows, NO_MEMBER)
     if group is not None:
@@ -103,7 +103,7 @@ class TransactionalProducer(Producer):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the producer was closed, or is of another process."""
+        """Whether the producer was closed, or belongs to another process."""
         return self._end is not None
 
     @property
@@ -155,7 +155,7 @@ class TransactionalProducer(Producer):
             raise error
 
     def _set_shut(self, error: LogbusError | None) -> None:
-        """Set the error of ``send``; rows that are open belong to the transaction before."""
+        """Set the error of ``send``. Rows that are open now belong to the previous transaction."""
         with self._lock:
             self._shut = error
             if error is not None:
@@ -172,7 +172,7 @@ class TransactionalProducer(Producer):
         try:
             self._call(AbortCall(), **options)
         except FencedError:
-            pass  # its transaction is aborted
+            pass  # the transaction of a fenced producer is aborted already
         finally:
             self.end()
 

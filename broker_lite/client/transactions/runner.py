@@ -101,7 +101,7 @@ class TransactionRunner:
             self._step(self._present.event)
 
     def _look(self) -> None:
-        """Report what the sender's turn has brought."""
+        """Report a failure or the delivery of all records after the sender's turn."""
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))
@@ -188,7 +188,7 @@ class TransactionRunner:
         else:
             self._step(ev.Ended(None if found is None else ProducerIdentity(*found)))
 
-    def _add(self, wheres: set[TopicPartition]) -> None:
+    def _add(self, tps: set[TopicPartition]) -> None:
         """Add partitions to a transaction of version 1; their batches wait for it."""
         delivery = self._sender.delivery
         identity, delivery.unadded = delivery.identity, set()
@@ -201,14 +201,14 @@ class TransactionRunner:
                 if isinstance(found, LogbusError):
                     delivery.note_failure(found)
                 else:
-                    delivery.added |= wheres
+                    delivery.added |= tps
             self._sender.pump()
 
         operation = requests.add_partitions(
             self._cluster,
             self._known,
             identity,
-            wheres,
+            tps,
             self._shell.now_ms() + self._config.max_block_ms,
         )
         spawn(self._shell, operation, added)

@@ -21,17 +21,19 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from broker_lite.client.client_config import security_of_environment
+from broker_lite.client.transport.access_tokens import RENEWED_AFTER, with_token
 from broker_lite.client.transport.connection import (
     FRAME_BYTES_MAX,
     BrokerConnection,
     open_socket,
 )
 from broker_lite.client.transport.connections import Connections
-from broker_lite.client.transport.login import login
+from broker_lite.client.transport.login import LoggedIn, TaskSecret, login
 from broker_lite.client.transport.received_buffers import received_buffers
 from broker_lite.client.transport.steps import Exchange, Operation, Pause, Send, SendAll, Timer
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
@@ -118,7 +120,7 @@ class Reactor:
         with (
             self._wake_lock,
             contextlib.suppress(BlockingIOError),
-        ):  # pipe full: the thread is awake
+        ):  # the pipe is full, so the thread is awake
             if self._wake_send >= 0:
                 os.write(self._wake_send, b"\0")
 
@@ -140,8 +142,9 @@ class Reactor:
 
     def _connect(self, connection: BrokerConnection) -> None:
         try:
+            connection.prepare()
             connection.connect(_addresses(connection.endpoint))
-        except NetworkError as error:
+        except LogbusError as error:
             connection.close(error)
         self._touched.add(connection)
 
@@ -309,6 +312,11 @@ class PooledConnection:
         self._sent: deque[tuple[int, Exchange[Any]]] = deque()
         self._next_id = 0
         self._is_answered = False
+        self.task_secret: TaskSecret | None = None
+        """The secret with which another process can log in without this connection's password."""
+        self._renewed_ms = float("inf")
+        """Monotonic milliseconds from which the pool opens a new connection instead of this one
+        (KIP-368)."""
         reason: OSError | None = None
         for family, kind, protocol, _, address in _addresses(endpoint):
             sock = open_socket(family, kind, protocol)
@@ -340,21 +348,28 @@ class PooledConnection:
         return transport
 
     def _log_in(self, deadline_ms: float) -> None:
-        steps, answer = login(self.endpoint, self._security), None
+        answer: Any = None
         try:
+            steps = login(self.endpoint, with_token(self._security))
             while True:
                 self.send(steps.send(answer), deadline_ms)
                 answer = self.receive(deadline_ms)
-        except StopIteration:
-            return
+        except StopIteration as end:
+            found: LoggedIn = end.value
+            self.task_secret = found.secret
+            if found.lifetime_ms:
+                self._renewed_ms = monotonic_ms() + found.lifetime_ms * RENEWED_AFTER
         except BaseException:
             self.close()
             raise
 
     @property
     def is_reusable(self) -> bool:
-        """Whether no answer is due and the peer has neither closed nor sent unsolicited bytes."""
-        return not self._sent and not self._frames and self._transport.is_silent()
+        """Whether no answer is due, the peer has neither closed nor sent unsolicited bytes, and the
+        session does not end soon."""
+        if self._sent or self._frames or monotonic_ms() >= self._renewed_ms:
+            return False
+        return self._transport.is_silent()
 
     @property
     def is_to_this_machine(self) -> bool:
@@ -432,6 +447,7 @@ class Pool:
         self.security = security or security_of_environment()
         self._lock = threading.Lock()
         self._idle: dict[Endpoint, list[PooledConnection]] = {}
+        self._task_secret: TaskSecret | None = None
         _pools.add(self)
 
     def borrow(self, endpoint: Endpoint, timeout_ms: float) -> PooledConnection:
@@ -441,9 +457,11 @@ class Pool:
                 idle = self._idle.get(endpoint)
                 connection = idle.pop() if idle else None
             if connection is None:
-                return PooledConnection(
+                made = PooledConnection(
                     endpoint, self.client_id, timeout_ms / 1000.0, self.security
                 )
+                self._task_secret = made.task_secret
+                return made
             if connection.is_reusable:
                 return connection
             connection.close()
@@ -520,6 +538,16 @@ class Pool:
             return value
         finally:
             operation.close()
+
+    def security_without_password(self) -> ClientSecurity:
+        """Return settings that can be pickled: in place of the password SCRAM's keys of the last
+        login, the token of OAUTHBEARER, or PLAIN's ``PlainPassword``.
+
+        The keys log in to this cluster only, until the password changes. Call it after an answer.
+        """
+        if self._task_secret is None:
+            return self.security
+        return replace(self.security, secret=self._task_secret)
 
     def close(self) -> None:
         """Close the idle connections; the pool stays usable."""

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from broker_lite.client.transport.login import Login, login
+from broker_lite.client.transport.access_tokens import RENEWED_AFTER, fresh_token, with_token
+from broker_lite.client.transport.login import LoggedIn, Login, login
 from broker_lite.client.transport.steps import Exchange
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
+from broker_lite.config.secret import Secret
 from broker_lite.errors import (
     LogbusError,
     NetworkError,
@@ -76,15 +81,32 @@ class BrokerConnection:
         self._pending: deque[_Pending] = deque()
         self._is_answered = False
         """Whether the broker has sent a frame."""
+        self._token: object = None
+        """The access token of the last login."""
         self._login: Login | None = None
         """The login in progress. Requests wait in ``_out`` until its end."""
         self._login_exchange: Exchange[Any] | None = None
         self._login_out: deque[memoryview] = deque()
+        self._renewal: Login | None = None
+        """The repeated login in progress. Later requests wait in ``_waiting`` until its end."""
+        self._waiting: deque[tuple[Exchange[Any], float, Callable[[Any], None]]] = deque()
+        self._renewed_s = float("inf")
+        """Monotonic time from which the next request is preceded by another login (KIP-368)."""
         self._next_id = 0
         self._bytes_queued = 0
         self._bytes_written = 0
 
     # -- opening
+
+    @property
+    def fetches_token(self) -> bool:
+        """Whether ``prepare`` may block."""
+        return bool(self._security.token_url)
+
+    def prepare(self) -> None:
+        """Fetch a first access token before ``connect``, if the login needs a token. Blocks. Raises
+        NetworkError and SaslAuthenticationError."""
+        with_token(self._security)
 
     def connect(self, addresses: list[tuple[Any, ...]]) -> None:
         """Start connecting to ``getaddrinfo``'s addresses in turn, until one accepts."""
@@ -133,6 +155,16 @@ class BrokerConnection:
         self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
     ) -> None:
         """Queue a request; call ``flush`` after the last one of a turn."""
+        if time.monotonic() >= self._renewed_s:
+            self._begin_renewal(deadline_ms)
+        if self._renewal is not None:
+            self._waiting.append((exchange, deadline_ms, on_answer))
+            return
+        self._queue_request(exchange, deadline_ms, on_answer)
+
+    def _queue_request(
+        self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
+    ) -> None:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         for buffer in exchange.frame(self._next_id, self.client_id):
             view = memoryview(buffer).cast("B")
@@ -211,21 +243,67 @@ class BrokerConnection:
             return
         self.connecting = False
         if self._security.demands_login:
-            self._login = login(self.endpoint, self._security)
-            self._continue_login(None)
+            self._begin_login()
+
+    def _begin_login(self) -> None:
+        try:
+            # ``prepare`` has fetched a token before the connection.
+            security = with_token(self._security)
+        except LogbusError as error:
+            self.close(error)
+            return
+        self._token = security.secret
+        self._login = login(self.endpoint, security)
+        self._continue_login(None)
 
     def _continue_login(self, answer: Any) -> None:
         """Send the next request of the login, or end it; its error closes the connection."""
         assert self._login is not None
         try:
             exchange = self._login_exchange = self._login.send(answer)
-        except StopIteration:
+        except StopIteration as end:
             self._login = None
+            self._logged_in(end.value)
         except LogbusError as error:
             self.close(error)
         else:
             frames = exchange.frame(0, self.client_id)
             self._login_out.extend(memoryview(frame).cast("B") for frame in frames)
+        self.flush()
+
+    def _logged_in(self, outcome: LoggedIn) -> None:
+        seconds = outcome.lifetime_ms / 1000 * RENEWED_AFTER
+        self._renewed_s = time.monotonic() + seconds if seconds else float("inf")
+
+    def _begin_renewal(self, deadline_ms: float) -> None:
+        """Log in again, after the requests sent so far and before later ones. Without a newer
+        token, do nothing; the next request retries."""
+        security = self._security
+        if security.token_url:
+            token = fresh_token(security) if isinstance(security.secret, Secret) else None
+            if token is None or token == self._token:
+                return
+            self._token, security = token, replace(security, secret=token)
+        self._renewed_s = float("inf")
+        self._renewal = login(self.endpoint, security)
+        self._continue_renewal(deadline_ms, None)
+
+    def _continue_renewal(self, deadline_ms: float, answer: Any) -> None:
+        assert self._renewal is not None
+        try:
+            if isinstance(answer, LogbusError):
+                raise answer
+            exchange = self._renewal.send(answer)
+        except StopIteration as end:
+            self._renewal = None
+            self._logged_in(end.value)
+            waiting, self._waiting = self._waiting, deque()
+            for request in waiting:
+                self._queue_request(*request)
+        except LogbusError as error:
+            self.close(error)
+        else:
+            self._queue_request(exchange, deadline_ms, partial(self._continue_renewal, deadline_ms))
         self.flush()
 
     def _fail(self, error: OSError) -> None:
@@ -308,6 +386,8 @@ class BrokerConnection:
         self._out.clear()
         callbacks = [callback for _, callback in self._sent]
         callbacks += [row.on_answer for row in self._pending]
+        callbacks += [on_answer for _, _, on_answer in self._waiting]
+        self._waiting.clear()
         self._sent.clear()
         self._pending.clear()
         for callback in callbacks:
@@ -317,6 +397,7 @@ class BrokerConnection:
         """Close the descriptor and drop all callbacks, in a forked child."""
         self.closed = True
         self._pending.clear()
+        self._waiting.clear()
         self._sent.clear()
         for opened in (self._transport, self._sock):
             if opened is not None:

@@ -25,7 +25,7 @@ class Connections:
         self._by_place: dict[tuple[Endpoint, str], BrokerConnection] = {}
 
     def __iter__(self) -> Iterator[BrokerConnection]:
-        """Iterate over a copy: connections may close and be removed meanwhile."""
+        """Iterate over a copy: connections may be removed during the iteration."""
         return iter(list(self._by_place.values()))
 
     def request(

@@ -1,16 +1,18 @@
-"""The client's login on a new connection, as a generator of exchanges. It does no I/O."""
+"""The client's login on a connection, as a generator of exchanges. It does no I/O."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_lite.client.transport.steps import CallExchange, Exchange
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.secret import Secret
 from broker_lite.errors import SaslAuthenticationError, UnsupportedSaslMechanismError, error_for
-from broker_lite.model import Endpoint, ScramMechanism
+from broker_lite.model import OAUTHBEARER, PLAIN, Endpoint, ScramMechanism
+from broker_lite.security.bearer import AccessToken, bearer_message
+from broker_lite.security.plain import PlainPassword, plain_message
 from broker_lite.security.scram import ScramClient, ScramKeys
 from broker_lite.wire.calls.sasl import (
     SaslAuthenticateRequest,
@@ -20,7 +22,19 @@ from broker_lite.wire.calls.sasl import (
 
 NONCE_BYTES = 24
 
-Login = Generator[Exchange[Any], Any, None]
+TaskSecret = ScramKeys | PlainPassword | AccessToken
+"""The secret that replaces a password in settings that may be pickled."""
+
+
+class LoggedIn(NamedTuple):
+    """The outcome of a login: the secret with which a task may log in, and the milliseconds until
+    the connection must log in again (0: never)."""
+
+    secret: TaskSecret
+    lifetime_ms: int
+
+
+Login = Generator[Exchange[Any], Any, LoggedIn]
 
 
 def login(endpoint: Endpoint, security: ClientSecurity) -> Login:
@@ -28,7 +42,7 @@ def login(endpoint: Endpoint, security: ClientSecurity) -> Login:
 
     Raises SaslAuthenticationError or UnsupportedSaslMechanismError, which name user and broker.
     """
-    mechanism = ScramMechanism(security.mechanism)
+    mechanism = security.mechanism
     offered = yield CallExchange(SaslHandshakeRequest(mechanism))
     if offered.error_code == UnsupportedSaslMechanismError.code:
         enabled = ", ".join(offered.mechanisms) or "none"
@@ -40,11 +54,17 @@ def login(endpoint: Endpoint, security: ClientSecurity) -> Login:
             offered.error_code,
             f"{endpoint} takes no logins; set security.protocol=PLAINTEXT (or SSL)",
         )
-    secret = security.secret
+    if mechanism in (PLAIN, OAUTHBEARER):
+        secret, message = _only_message(security)
+        answer = yield CallExchange(SaslAuthenticateRequest(message))
+        _check(endpoint, security, answer)
+        if answer.auth_bytes:
+            raise SaslAuthenticationError(_refusal(endpoint, security))
+        return LoggedIn(secret, answer.session_lifetime_ms)
     client = ScramClient(
-        mechanism,
+        ScramMechanism(mechanism),
         security.username,
-        secret.reveal() if isinstance(secret, Secret) else ScramKeys(*secret),
+        _keys_or_password(security),
         secrets.token_urlsafe(NONCE_BYTES),
     )
     challenge = yield CallExchange(SaslAuthenticateRequest(client.first()))
@@ -52,11 +72,39 @@ def login(endpoint: Endpoint, security: ClientSecurity) -> Login:
     proof = yield CallExchange(SaslAuthenticateRequest(client.final(challenge.auth_bytes)))
     _check(endpoint, security, proof)
     client.verify(proof.auth_bytes)
+    assert client.keys is not None
+    return LoggedIn(client.keys, proof.session_lifetime_ms)
+
+
+def _keys_or_password(security: ClientSecurity) -> str | ScramKeys:
+    secret = security.secret
+    return secret.reveal() if isinstance(secret, Secret) else ScramKeys(*secret)
+
+
+def _only_message(security: ClientSecurity) -> tuple[TaskSecret, bytes]:
+    """Return the secret of PLAIN or OAUTHBEARER and the client's message."""
+    given = security.secret
+    if security.mechanism == PLAIN:
+        text = given.reveal() if isinstance(given, Secret) else PlainPassword(*given).text
+        return PlainPassword(text), plain_message(security.username, text)
+    assert not isinstance(given, Secret), "with_token comes before a login"
+    token = AccessToken(*given)
+    return token, bearer_message(token.text)
 
 
 def _check(endpoint: Endpoint, security: ClientSecurity, answer: SaslAuthenticateResponse) -> None:
     if answer.error_code:
-        raise SaslAuthenticationError(
-            f"{endpoint} refused the login of user {security.username!r}: the password is wrong or "
-            "was changed, or there is no such user. Check sasl.username and sasl.password"
+        raise SaslAuthenticationError(_refusal(endpoint, security))
+
+
+def _refusal(endpoint: Endpoint, security: ClientSecurity) -> str:
+    if security.mechanism == OAUTHBEARER:
+        return (
+            f"{endpoint} refused the access token of client {security.username!r}: it has ended, "
+            "or its issuer, audience or key is not the one of the brokers' sasl.oauthbearer.* "
+            "settings. The broker's log says which"
         )
+    return (
+        f"{endpoint} refused the login of user {security.username!r}: the password is wrong or "
+        "was changed, or there is no such user. Check sasl.username and sasl.password"
+    )

@@ -66,7 +66,11 @@ class LoopShell:
     async def _connect(self, connection: BrokerConnection) -> None:
         host, port = connection.endpoint
         try:
+            if connection.fetches_token:
+                await self.loop.run_in_executor(None, connection.prepare)
             addresses = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except LogbusError as error:
+            connection.close(error)
         except OSError as error:
             why = error.strerror or str(error)
             connection.close(NetworkError(f"cannot resolve {connection.endpoint}: {why}"))

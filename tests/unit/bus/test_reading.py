@@ -14,8 +14,8 @@ from broker_lite.model import TopicPartition
 
 def test_names_partitions_and_rows_of_names_stand_side_by_side() -> None:
     assert reading(("a", ["b", "c"]), None, None, "g") == (["a", "b", "c"], None, None, "g")
-    where = TopicPartition("b", 1)
-    assert reading(("a", where), [0], None, None) == (["a"], [0, where], None, None)
+    tp = TopicPartition("b", 1)
+    assert reading(("a", tp), [0], None, None) == (["a"], [0, tp], None, None)
     assert reading((), [], "t.*", None).partitions == [], "none is chosen, which is a choice"
     with pytest.raises(InvalidConfigError, match="topics are names"):
         reading(([1],), None, None, None)  # type: ignore[list-item]

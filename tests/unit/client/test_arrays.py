@@ -1,4 +1,4 @@
-"""Buffers instead of pa.array, and the same columns."""
+"""Conversions without ``pa.array`` give the same columns as ``pa.array``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ VALUES = [b"a", None, b"", b"ccc", None, b"\x00\xff" * 50]
 
 
 @pytest.mark.parametrize("values", [VALUES, [], [None], [b""], [b"x"] * 17])
-def test_bytes_there_and_back(values: list[bytes | None]) -> None:
+def test_binary_column_round_trips(values: list[bytes | None]) -> None:
     column = binary_of(values)
     column.validate(full=True)
     assert column.to_pylist() == values
     assert list(python_of(column, len(values))) == values
 
 
-def test_slices() -> None:
+def test_sliced_column_converts_to_its_own_rows() -> None:
     column = binary_of(VALUES * 5)
     for start in range(0, 30, 7):
         part = column.slice(start, 9)
@@ -39,26 +39,26 @@ def test_slices() -> None:
         assert nulls_of(part).tolist() == [value is None for value in part.to_pylist()]
 
 
-def test_a_missing_column_is_all_none() -> None:
+def test_missing_column_yields_none() -> None:
     assert list(python_of(None, 3)) == [None] * 3
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4096, 5000, 70_000])
-def test_a_topic_in_each_row(count: int) -> None:
+def test_topic_column_has_the_topic_in_each_row(count: int) -> None:
     column = topic_column("thème", count)
     column.validate(full=True)
     assert column.type == pa.string()
     assert column.to_pylist() == ["thème"] * count
 
 
-def test_fixed_width() -> None:
+def test_fixed_width_column_wraps_numpy_values() -> None:
     values = np.array([5, 6, 7], np.int64)
     column = fixed(values, pa.int64(), np.array([True, False, True]))
     assert column.to_pylist() == [5, None, 7]
     assert numpy_of(fixed(values, pa.int64()).slice(1), np.int64).tolist() == [6, 7]
 
 
-def test_headers() -> None:
+def test_headers_round_trip_with_missing_and_null_values() -> None:
     rows = [None, [("h", b"x"), ("é", None)], [], [("h", b"")]]
     column = headers_of(rows)
     column.validate(full=True)
@@ -83,7 +83,7 @@ def test_pandas_is_not_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_buffers_longer_than_their_values() -> None:
+def test_buffer_longer_than_its_values_is_converted() -> None:
     offsets = pa.py_buffer(np.array([0, 1, 3], np.int32).tobytes() + b"odd")
     column = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
     assert list(python_of(column, 2)) == [b"a", b"bc"]

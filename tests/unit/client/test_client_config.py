@@ -1,4 +1,4 @@
-"""The client's security settings from a file, and what keeps its password hidden."""
+"""The client's security settings from a file, and the protection of its password."""
 
 from __future__ import annotations
 

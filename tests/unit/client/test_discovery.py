@@ -1,9 +1,10 @@
-"""Which cluster is meant, in which order."""
+"""Cluster discovery: the order of its sources, and invalid addresses."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,18 +32,26 @@ from broker_lite.model import Endpoint
         ("PLAINTEXT://h:7", [("h", 7)]),
     ],
 )
-def test_addresses(text: str, expected: list[tuple[str, int]]) -> None:
+def test_valid_addresses_are_parsed(text: str, expected: list[tuple[str, int]]) -> None:
     assert list(parse_endpoints(text)) == [Endpoint(*row) for row in expected]
     assert parse_endpoints(join(parse_endpoints(text))) == parse_endpoints(text)
 
 
 @pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:70000", ":9092", "::1:9092", " , "])
-def test_wrong_addresses_are_named(text: str) -> None:
+def test_error_names_the_invalid_address(text: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"host:port|brackets"):
         parse_endpoints(text)
 
 
-def test_order_of_what_names_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", [9092, [9092], ("a:1", 2), b"a:1"])
+def test_non_text_address_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidConfigError, match=r"=.*: give host and port as text: '.+'$"):
+        parse_endpoints(given)
+
+
+def test_discovery_uses_sources_in_the_documented_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def brokers(address: str) -> list[Endpoint]:
@@ -68,7 +77,7 @@ def test_order_of_what_names_a_cluster(tmp_path: Path, monkeypatch: pytest.Monke
         resolve("a:1", "z:1", environment=environment)
 
 
-def test_cluster_files_that_are_none(tmp_path: Path) -> None:
+def test_unreadable_cluster_record_is_ignored(tmp_path: Path) -> None:
     assert read_cluster(tmp_path / "missing") is None
     broken = tmp_path / "broken"
     broken.write_text("{")
@@ -77,5 +86,5 @@ def test_cluster_files_that_are_none(tmp_path: Path) -> None:
     assert read_cluster(broken) is None
 
 
-def test_the_data_directory_without_xdg() -> None:
+def test_data_directory_without_xdg_is_in_the_home_folder() -> None:
     assert data_directory({}) == Path.home() / ".local" / "share" / "logbus"

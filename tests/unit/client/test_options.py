@@ -1,4 +1,4 @@
-"""Options by name or as Kafka spells them; anything else names the nearest."""
+"""Options by name or in Kafka's spelling; errors of unknown options suggest the nearest name."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.errors import InvalidConfigError
 
 
-def test_both_spellings() -> None:
+def test_options_accept_both_spellings() -> None:
     ours = build(ProducerConfig, {"batch_bytes": 5, "compression": "lz4"}, {})
     kafkas = build(ProducerConfig, {"batch_size": 5, "compression_type": "lz4"}, {})
     assert ours == kafkas
     assert build(ConsumerConfig, {"auto_offset_reset": "earliest"}, {}).start == "earliest"
 
 
-def test_the_nearest_is_named() -> None:
+def test_unknown_option_suggests_the_nearest_name() -> None:
     with pytest.raises(InvalidConfigError, match="did you mean 'linger_ms'"):
         build(ProducerConfig, {"linger": 5}, {})
     with pytest.raises(InvalidConfigError, match="did you mean 'fetch_max_wait_ms'"):
         check_names({"fetch_max_wait": 1})
 
 
-def test_a_slip_in_an_argument_of_a_consumer_names_it() -> None:
+def test_misspelt_consumer_argument_suggests_the_argument() -> None:
     bus = Bus("localhost:1", client_id="c", options={})
     with pytest.raises(InvalidConfigError, match="'grup'; did you mean 'group'"):
         bus.consumer("t", grup="g")
@@ -58,30 +58,30 @@ def test_a_slip_in_an_argument_of_a_consumer_names_it() -> None:
         {"compression": "gzip"},
     ],
 )
-def test_wrong_values(options: dict[str, Any]) -> None:
+def test_invalid_option_value_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError):
         build(ProducerConfig, options, {})
 
 
-def test_acks_names_its_choices() -> None:
+def test_invalid_acks_error_lists_the_choices() -> None:
     with pytest.raises(InvalidConfigError, match="acks='3': give one of 0, 1, all"):
         build(ProducerConfig, {"acks": 3}, {})
 
 
 @pytest.mark.parametrize(("given", "kept"), [(-1, "all"), ("all", "all"), (1, "1"), (0, "0")])
-def test_acks(given: Any, kept: str) -> None:
+def test_acks_values_are_normalised(given: Any, kept: str) -> None:
     config = build(ProducerConfig, {"acks": given}, {})
     assert config.acks == kept
     assert config.idempotence == (kept == "all")
 
 
-def test_text_and_none() -> None:
+def test_text_option_accepts_text_and_none() -> None:
     config = build(ProducerConfig, {"linger_ms": "7", "idempotence": "false"}, {})
     assert (config.linger_ms, config.idempotence) == (7, False)
     assert build(ProducerConfig, {"compression": None}, {}).compression == "none"
 
 
-def test_defaults_of_the_connection() -> None:
+def test_connect_options_are_defaults_of_producers_and_consumers() -> None:
     base = {"client_id": "c", "linger_ms": 9, "start": "earliest"}
     assert build(ProducerConfig, {}, base).linger_ms == 9
     assert build(ProducerConfig, {"linger_ms": 1}, base).linger_ms == 1

@@ -1,10 +1,10 @@
-"""What a fetch brought: boundaries, lies, damage, and rows as records."""
+"""Fetched bytes: batch boundaries, inconsistent headers, corruption, and rows as records."""
 
 from __future__ import annotations
 
-import hand_made_log as by_hand
 import numpy as np
 import pytest
+from support import hand_made_log as by_hand
 
 from broker_lite.client import received
 from broker_lite.client.arrays import binary_of, fixed, headers_of
@@ -39,7 +39,7 @@ def batch(base: int, values: list[bytes | None], epoch: int = 3) -> bytearray:
 
 def taken(
     data: memoryview,
-    where: TopicPartition,
+    tp: TopicPartition,
     offset: int,
     leader_epoch: int,
     *,
@@ -48,14 +48,14 @@ def taken(
 ) -> Walked:
     policy = WalkPolicy(leader_epoch=leader_epoch)
     walker = BatchWalker(policy, offset, epoch=after_epoch, at_boundary=at_boundary)
-    return walk(data, walker, where)
+    return walk(data, walker, tp)
 
 
 def answer(*batches: bytes | bytearray) -> memoryview:
     return memoryview(bytearray(b"".join(batches)))
 
 
-def test_batches_one_after_the_other() -> None:
+def test_consecutive_batches_are_walked() -> None:
     found = taken(answer(batch(10, [b"a", b"b"]), batch(12, [b"c"])), WHERE, 11, 3)
     assert [each.header.base_offset for each in found.batches] == [10, 12]
     assert (found.next_offset, found.damage) == (13, None)
@@ -64,13 +64,13 @@ def test_batches_one_after_the_other() -> None:
     assert records(WHERE, rows) == [Record("t", 1, 11, 1000, None, b"b", [])]
 
 
-def test_a_batch_cut_at_the_end_is_left_for_the_next_fetch() -> None:
+def test_incomplete_last_batch_is_left_to_the_next_fetch() -> None:
     whole, part = batch(0, [b"a"]), batch(1, [b"b"])
     found = taken(answer(whole, part[:-5]), WHERE, 0, 3)
     assert (len(found.batches), found.next_offset, found.damage) == (1, 1, None)
 
 
-def test_a_range_cuts_both_ends() -> None:
+def test_decode_returns_only_rows_within_the_range() -> None:
     (raw,) = taken(answer(batch(10, [b"a", b"b", b"c", b"d"])), WHERE, 11, 3).batches
     rows = decode(raw, WHERE, 11, 13)
     assert rows is not None
@@ -82,15 +82,15 @@ def test_a_range_cuts_both_ends() -> None:
 @pytest.mark.parametrize(
     ("batches", "offset", "boundary"),
     [
-        ([batch(10, [b"a"])], 12, False),  # ends before what was asked for
-        ([batch(13, [b"a"])], 12, False),  # begins behind it
-        ([batch(11, [b"a", b"b"])], 12, True),  # overlaps what was read before
-        ([batch(12, [b"a"], epoch=9)], 12, False),  # of a leader that is not yet
+        ([batch(10, [b"a"])], 12, False),  # ends before the requested offset
+        ([batch(13, [b"a"])], 12, False),  # begins after it
+        ([batch(11, [b"a", b"b"])], 12, True),  # overlaps records that were read before
+        ([batch(12, [b"a"], epoch=9)], 12, False),  # of a later leader epoch
         ([bytes(100)], 12, False),
         ([b"x" * 30], 12, False),
     ],
 )
-def test_what_lies_is_damage_at_its_offset(
+def test_inconsistent_batch_header_is_damage_at_its_offset(
     batches: list[bytes], offset: int, boundary: bool
 ) -> None:
     found = taken(answer(*batches), WHERE, offset, 3, at_boundary=boundary)
@@ -100,19 +100,19 @@ def test_what_lies_is_damage_at_its_offset(
     assert "'t' partition 1 offset 12" in str(found.damage)
 
 
-def test_damage_behind_good_batches_stops_there() -> None:
+def test_walk_stops_at_damage_after_valid_batches() -> None:
     for second in (batch(2, [b"x"]), batch(1, [b"x"], epoch=2), bytearray(100)):
         found = taken(answer(batch(0, [b"a"]), second), WHERE, 0, 3)
         assert (len(found.batches), found.next_offset) == (1, 1)
         assert found.damage is not None
 
 
-def test_epochs_do_not_go_back_from_one_answer_to_the_next() -> None:
+def test_falling_leader_epoch_between_answers_is_damage() -> None:
     found = taken(answer(batch(1, [b"x"], epoch=2)), WHERE, 1, 3, after_epoch=3)
     assert found.batches == [] and found.damage is not None
 
 
-def test_a_wrong_crc_is_never_delivered() -> None:
+def test_batch_with_a_wrong_crc_is_never_returned() -> None:
     buffer = batch(5, [b"value"])
     buffer[-1] ^= 1
     (raw,) = taken(answer(buffer), WHERE, 5, 3).batches
@@ -120,7 +120,7 @@ def test_a_wrong_crc_is_never_delivered() -> None:
         decode(raw, WHERE, 5, None)
 
 
-def test_rows_with_gaps_keep_their_offsets() -> None:
+def test_offset_gaps_are_kept_in_decoded_rows() -> None:
     rows = [
         Row(20, 5, b"k", b"a", ()),
         Row(23, 6, None, b"b", [("h", b"x")]),
@@ -136,7 +136,7 @@ def test_rows_with_gaps_keep_their_offsets() -> None:
     assert records(WHERE, decoded) == [Record("t", 1, 23, 6, None, b"b", [("h", b"x")])]
 
 
-def test_records_of_all_columns() -> None:
+def test_records_have_all_columns() -> None:
     columns = Columns(
         3,
         binary_of([b"k", None, b""]),
@@ -157,13 +157,13 @@ def test_records_of_all_columns() -> None:
 
 
 def small(base: int, values: list[bytes], epoch: int = 3, attributes: int = 0) -> bytearray:
-    """A batch as Kafka's clients send them."""
+    """Return a batch as Kafka's clients send it."""
     rows = [Row(base + n, 1000 + base + n, None, value) for n, value in enumerate(values)]
     return encode_rows(rows, leader_epoch=epoch, attributes=attributes)
 
 
 def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list[int] | Skipped]:
-    """Offsets of each slice; what is true of one batch's rows is true of many's."""
+    """Return the offsets of each slice, and check each row's value and timestamp."""
     seen: list[list[int] | Skipped] = []
     for found in decode_all([list(items)], WHERE, start, end):
         if isinstance(found, Skipped):
@@ -177,7 +177,7 @@ def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list
     return seen
 
 
-def test_small_batches_of_rows_are_read_as_one() -> None:
+def test_small_row_batches_are_decoded_together() -> None:
     batches = [small(2 * n, [b"%d" % (2 * n), b"%d" % (2 * n + 1)]) for n in range(6)]
     items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)
     assert found_in(items) == [list(range(12))]
@@ -190,7 +190,7 @@ def test_small_batches_of_rows_are_read_as_one() -> None:
     ]
 
 
-def test_what_differs_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_with_different_headers_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [
         small(0, [b"0"]),
         small(1, [b"1"]),
@@ -208,7 +208,7 @@ def test_what_differs_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_the_damaged_one_of_joined_batches_is_named(which: int) -> None:
+def test_error_names_the_corrupt_one_of_joined_batches(which: int) -> None:
     batches = [small(n, [b"%d" % n]) for n in range(4)]
     batches[which][-2] ^= 1
     items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)

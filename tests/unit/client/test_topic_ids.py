@@ -1,4 +1,4 @@
-"""Offsets belong to a topic, not to its name: what a client remembers, sends and refuses."""
+"""Offsets belong to a topic id, not to a topic name: positions, commits and lookups of clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World, view
+from support.client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World, view
 
 from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.consuming.starting import Starts, starting_offsets
@@ -35,7 +35,7 @@ U0 = TopicPartition("u", 0)
 
 
 class Group:
-    """A broker that keeps one group's offsets; ``codes`` are its next answers to commits."""
+    """A broker with the offsets of one group; ``codes`` are its next answers to commits."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -96,7 +96,7 @@ def intake_of(
     return engine, FetchCollector(engine, skips_corrupt=False), views
 
 
-def test_positions_stay_with_the_topic_that_was_read_first() -> None:
+def test_positions_belong_to_the_first_topic_id() -> None:
     world = World()
     cluster = Cluster((ONE,), world.now_ms, view=view())
     engine, collector, _ = intake_of(world, cluster)
@@ -111,7 +111,7 @@ def test_positions_stay_with_the_topic_that_was_read_first() -> None:
     assert engine.topic_ids == {"t": TOPIC_ID}
 
 
-def test_a_readers_own_offsets_are_of_the_topic_that_it_reads_unless_it_says_which() -> None:
+def test_committed_offsets_get_the_topic_id_of_the_reader() -> None:
     world = World()
     _, collector, _ = intake_of(world, Cluster((ONE,), world.now_ms, view=view()))
     collector.begin({T0: 0})
@@ -124,7 +124,7 @@ def test_a_readers_own_offsets_are_of_the_topic_that_it_reads_unless_it_says_whi
     assert collector.stamped(named) == named
 
 
-def test_partitions_of_a_topic_that_was_made_again_are_not_new_ones() -> None:
+def test_partitions_of_a_recreated_topic_are_not_discovered() -> None:
     world = World()
     cluster = Cluster((ONE,), world.now_ms, view=view())
     engine, collector, views = intake_of(world, cluster)
@@ -135,7 +135,7 @@ def test_partitions_of_a_topic_that_was_made_again_are_not_new_ones() -> None:
     assert [len(found.partitions_of("t")) for found in views] == [3, 0]
 
 
-def test_a_commit_carries_each_topics_id() -> None:
+def test_commit_has_the_id_of_each_topic() -> None:
     world = World()
     group = Group(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -155,7 +155,7 @@ def test_a_commit_carries_each_topics_id() -> None:
 
 
 @pytest.mark.parametrize("code", [100, 3])
-def test_a_broker_that_hears_of_a_topic_later_is_asked_again(code: int) -> None:
+def test_commit_is_retried_until_the_coordinator_has_the_topic(code: int) -> None:
     world = World()
     group = Group(world)
     group.codes = [code, code]
@@ -164,13 +164,13 @@ def test_a_broker_that_hears_of_a_topic_later_is_asked_again(code: int) -> None:
     operation = group_requests.commit_offsets(cluster, "g", rows, world.now + 5000)
     assert outcome(world, operation) == dict.fromkeys(rows)
     asked = [[topic.name for topic in request.topics] for request in group.commits]
-    assert asked == [["t", "u"], ["t"], ["t"]], "what was taken is not sent again"
+    assert asked == [["t", "u"], ["t"], ["t"]], "accepted offsets are not sent again"
 
 
 @pytest.mark.parametrize(
     ("code", "kind"), [(100, UnknownTopicIdError), (3, UnknownTopicOrPartitionError)]
 )
-def test_a_refusal_that_stays_is_the_partitions_error(code: int, kind: type[LogbusError]) -> None:
+def test_repeated_refusal_becomes_the_partitions_error(code: int, kind: type[LogbusError]) -> None:
     world = World()
     group = Group(world)
     group.codes = [code] * 100
@@ -185,7 +185,7 @@ def test_a_refusal_that_stays_is_the_partitions_error(code: int, kind: type[Logb
         assert f"t-0's offset 41 is of the topic before (id {TOPIC_ID})" in found[T0].message
 
 
-def test_committed_offsets_tell_their_topic_and_time() -> None:
+def test_committed_offsets_have_topic_id_and_commit_time() -> None:
     world = World()
     group = Group(world)
     group.rows = (
@@ -200,7 +200,7 @@ def test_committed_offsets_tell_their_topic_and_time() -> None:
     }
 
 
-def test_a_consumer_does_not_begin_with_offsets_of_another_topic() -> None:
+def test_consumer_ignores_committed_offsets_of_a_deleted_topic() -> None:
     world = World()
     group = Group(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -210,14 +210,14 @@ def test_a_consumer_does_not_begin_with_offsets_of_another_topic() -> None:
         return outcome(world, starting_offsets(cluster, "g", [T0], config, world.now + 5000))
 
     group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, TOPIC_ID, 1234),)
-    assert begin() == Starts({T0: 5}, {T0: 2}), "with the epoch of what the group has read"
+    assert begin() == Starts({T0: 5}, {T0: 2}), "with the epoch of the group's last record"
     group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, OTHER_ID, 1234),)
     found = begin()
     assert isinstance(found, UnknownTopicIdError)
     assert "made again" in found.message
 
 
-def test_a_topic_made_again_while_a_consumer_begins_is_an_error() -> None:
+def test_topic_recreated_during_a_consumers_start_is_an_error() -> None:
     world = World()
     Group(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -235,12 +235,12 @@ def test_a_topic_made_again_while_a_consumer_begins_is_an_error() -> None:
 
 
 class MadeAgain:
-    """A broker of a topic ``t`` that was made again: it knows ``OTHER_ID`` only."""
+    """A broker of the recreated topic ``t``, which has only ``OTHER_ID``."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.asked: list[str] = []
-        """The ids by which it was asked."""
+        """The topic ids of the requests."""
         world.automatic[ApiKey.METADATA] = lambda asked: self._reply(asked, self._metadata())
         world.automatic[ApiKey.OFFSETS_FOR_BYTES] = lambda asked: self._reply(
             asked, OffsetsForBytesResponse((BytesAnswer(self._code(asked), 7, 70),))
@@ -269,8 +269,8 @@ class MadeAgain:
         )
 
 
-def test_who_asks_by_name_hears_of_the_topic_that_was_made_again() -> None:
-    """However old what is known of it: the former one was asked for, and that for ever."""
+def test_lookup_by_name_finds_the_recreated_topic() -> None:
+    """Regression: with old metadata, a lookup requested the deleted topic's id for ever."""
     for ask, found in (
         (lambda c, by: requests.offsets_for_bytes(c, {T0: (0, 9)}, by), (7, 70)),
         (lambda c, by: requests.record_times(c, {T0: 0}, by), ListedOffset(7, 70)),
@@ -282,7 +282,7 @@ def test_who_asks_by_name_hears_of_the_topic_that_was_made_again() -> None:
         assert broker.asked == [TOPIC_ID, OTHER_ID]
 
 
-def test_bytes_of_one_topic_are_not_those_of_another_under_its_name() -> None:
+def test_offsets_for_bytes_refuses_a_recreated_topic() -> None:
     world = World()
     broker = MadeAgain(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())
@@ -297,4 +297,4 @@ def test_bytes_of_one_topic_are_not_those_of_another_under_its_name() -> None:
     assert set(broker.asked) == {TOPIC_ID}
     assert ask(OTHER_ID) == (7, 70)
     cluster.learn(view(), everything=True)
-    assert ask(OTHER_ID) == (7, 70), "whatever is known of the name"
+    assert ask(OTHER_ID) == (7, 70), "independent of the cached metadata"

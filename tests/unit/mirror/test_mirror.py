@@ -29,8 +29,8 @@ def test_unreadable_source_partition_is_reported_and_raised_with_once(
 ) -> None:
     said: list[str] = []
     mirror = Mirror("127.0.0.1:1", "127.0.0.1:1", tell=said.append)
-    for where in (WHERE, OTHER):
-        mirror.copies[where] = Copy(where, "s", "t", OffsetMap())
+    for tp in (WHERE, OTHER):
+        mirror.copies[tp] = Copy(tp, "s", "t", OffsetMap())
     fetched = {WHERE: LeaderNotAvailableError("nobody leads it"), OTHER: EMPTY}
     assert list(mirror._advance(fetched)) == [OTHER] and not said, "an election takes a while"
     monkeypatch.setattr("broker_lite.mirror.mirror.REFUSED_MS", 0)
@@ -38,11 +38,11 @@ def test_unreadable_source_partition_is_reported_and_raised_with_once(
         mirror._advance(fetched)
     mirror._advance({WHERE: CorruptMessageError("offset 7 is damaged")})
     assert said == [
-        "t-0: the source does not give what is next: nobody leads it; trying again",
-        "t-0: the source does not give what is next: offset 7 is damaged; trying again",
+        "t-0: the next records cannot be fetched: nobody leads it; trying again",
+        "t-0: the next records cannot be fetched: offset 7 is damaged; trying again",
     ]
     mirror._is_once = True
-    with pytest.raises(LeaderNotAvailableError, match=r"t-0: the source .* nobody leads it"):
+    with pytest.raises(LeaderNotAvailableError, match=r"t-0: the next records .* nobody leads it"):
         mirror._advance(fetched)
     mirror.close()
 

@@ -59,7 +59,7 @@ def test_shared_settings_are_copied_and_others_reported() -> None:
     assert planning.settings_to_create(wanted) == {"retention.ms": "3600000"}
     assert wanted.unknown == ("index.interval.bytes=many", "preallocate=true")
     assert wanted.notes == (
-        "message.timestamp.type=LogAppendTime is not copied: the target's own counts",
+        "message.timestamp.type=LogAppendTime is not copied: the target keeps its own value",
     )
 
 

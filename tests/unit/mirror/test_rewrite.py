@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hand_made_log as by_hand
 import pyarrow as pa
 import pytest
+from support import hand_made_log as by_hand
 
 from broker_lite.client.received import Walked
 from broker_lite.errors import CorruptMessageError

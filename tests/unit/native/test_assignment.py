@@ -47,7 +47,7 @@ def test_topic_is_assigned_to_its_subscribers_only() -> None:
     members = {"a": names("t", "u"), "b": names("u"), "c": NativeSubscription((), "u.*", 1)}
     owners = assign(members, {"t": 2, "u": 3, "other": 9})
     assert counts(owners) == {"a": 3, "b": 1, "c": 1}
-    assert all(where.topic != "other" for where in owners)
+    assert all(tp.topic != "other" for tp in owners)
 
 
 def test_surplus_streams_get_no_partition() -> None:

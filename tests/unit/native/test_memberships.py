@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from data_calls import rows_batch
+from support.data_calls import rows_batch
 from support.faces import Face
 
 from broker_lite.client.consuming.changes import Give, Lose

@@ -17,12 +17,12 @@ from broker_lite.native.view import WatchedTopic
 
 def test_claim_does_not_wait_for_owner_deleted_before_it_was_read() -> None:
     """Watches come on another thread than answers: the claim waited two seconds for nothing."""
-    asking, where = Asking(), TopicPartition("t", 0)
+    asking, tp = Asking(), TopicPartition("t", 0)
     holdings = Holdings(asking, "g", "me")
-    holdings.aim({where: (0, WatchedTopic("id", 1, 1))}, taken={where})
+    holdings.aim({tp: (0, WatchedTopic("id", 1, 1))}, taken={tp})
     (look,) = asking.out
     assert isinstance(look, Get) and look.watch
-    assert look.path == znodes.owner_path("g", *where)
+    assert look.path == znodes.owner_path("g", *tp)
     holdings.owner_changed(look.path)
     asking.answered(look.tag, Znode(b"{}", 0, 1, 77))
     due_ms = holdings.next_ms()
@@ -47,8 +47,8 @@ class Large(NativeVerb):
         held = self.machine.holdings.held
         assert len(held) == PARTITIONS
         note = "\N{SNOWMAN}" * 1300
-        self.rows = {where: CommittedOffset(5, metadata=note) for where in held}
-        self.grants = {where: row.grant for where, row in held.items()}
+        self.rows = {tp: CommittedOffset(5, metadata=note) for tp in held}
+        self.grants = {tp: row.grant for tp, row in held.items()}
 
     def commit(self) -> None:
         self._step(ev.StreamCommit(1, self.rows, self.grants))
@@ -61,16 +61,16 @@ class Large(NativeVerb):
         if operations and all(isinstance(row, Set | Check) for row in operations):
             check_size(operations)
             paths = [row.path for row in operations if isinstance(row, Set)]
-            wheres = [TopicPartition("t", int(path.rpartition("/")[2])) for path in paths]
+            tps = [TopicPartition("t", int(path.rpartition("/")[2])) for path in paths]
             if self.multis and self.meanwhile:
                 verb, self.meanwhile = self.meanwhile, ""
-                self.interfere(verb, wheres)
-            self.multis.append(wheres)
+                self.interfere(verb, tps)
+            self.multis.append(tps)
         super()._carry_out(effect)
 
-    def interfere(self, verb: str, wheres: list[TopicPartition]) -> None:
+    def interfere(self, verb: str, tps: list[TopicPartition]) -> None:
         if verb == "reset":
-            self._reset({"of": f"t-{wheres[1].partition}", "offset": "77"})
+            self._reset({"of": f"t-{tps[1].partition}", "offset": "77"})
         else:
             self.is_deaf = True
 
@@ -99,9 +99,9 @@ def test_reset_partition_fails_alone_in_split_commit() -> None:
     world.commit()
     ((after, answer),) = world.answers
     assert after == len(world.multis)
-    ((where, error),) = answer.errors.items()
+    ((tp, error),) = answer.errors.items()
     assert isinstance(error, NotOwnerError)
-    assert world.offsets() == [77 if n == where.partition else 5 for n in range(PARTITIONS)]
+    assert world.offsets() == [77 if n == tp.partition else 5 for n in range(PARTITIONS)]
 
 
 def test_connection_loss_in_split_commit_reports_unknown_outcome() -> None:

@@ -1,4 +1,4 @@
-"""What is said of partitions that are not as they should be, and where replicas should move to."""
+"""Health of partitions, and plans for moves of replicas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ T0 = TopicPartition("t", 0)
 
 
 def view_of(live: int, *rows: tuple[int, ...]) -> ClusterView:
-    """Brokers 1 to ``live``; topic t with these replicas, all in sync, the first leads."""
+    """Return a view with brokers 1 to ``live``, and topic t with these replicas: all in sync, the
+    first leads."""
     partitions = tuple(
         PartitionMetadata(number, row[0], 0, row, row) for number, row in enumerate(rows)
     )
@@ -42,13 +43,13 @@ def view_of(live: int, *rows: tuple[int, ...]) -> ClusterView:
     return ClusterView("c", 1, brokers, {"t": TopicMetadata("t", partitions=partitions)})
 
 
-def test_topics_with_fewer_replicas_than_a_new_one() -> None:
+def test_topics_with_too_few_replicas_are_listed() -> None:
     view = view_of(3, (1, 2, 3), (1, 2))
     assert fewer_replicas(view, 2) == []
     assert fewer_replicas(view, 3) == ["t"]
 
 
-def wheres(view: ClusterView) -> list[TopicPartition]:
+def tps(view: ClusterView) -> list[TopicPartition]:
     return list(view.partitions_of("t"))
 
 
@@ -64,7 +65,7 @@ def wheres(view: ClusterView) -> list[TopicPartition]:
         (-1, (2,), (1, 2), "no leader", "broker 2 is up, but with another data directory"),
     ],
 )
-def test_states_of_partitions(
+def test_partition_state_and_cause_follow_from_its_replicas(
     leader: int, isr: tuple[int, ...], live: tuple[int, ...], state: str, why: str
 ) -> None:
     partition = PartitionMetadata(0, leader, 0, (1, 2, 3), isr)
@@ -73,14 +74,14 @@ def test_states_of_partitions(
     assert found.why.startswith(why) and bool(found.why) == bool(why)
 
 
-def test_who_is_being_added_need_not_be_in_sync_yet() -> None:
+def test_adding_replica_outside_the_isr_is_healthy() -> None:
     partition = PartitionMetadata(0, 1, 0, (3, 1, 2), (1, 2))
     assert partition_health(T0, partition, (1, 2, 3)).state == "under-replicated"
     assert partition_health(T0, partition, (1, 2, 3), adding=(3,)).state == "ok"
 
 
-def test_what_moves_needs_a_majority_of_where_it_goes() -> None:
-    """Not of all six, of which three in sync would be too few."""
+def test_min_insync_of_a_moving_partition_counts_target_replicas_only() -> None:
+    """Counted over all six replicas, three in sync would be too few."""
     partition = PartitionMetadata(0, 1, 0, (4, 5, 6, 1, 2, 3), (1, 2, 3))
     brokers = {number: Endpoint("h", number) for number in range(1, 7)}
     view = ClusterView("c", 1, brokers, {"t": TopicMetadata("t", partitions=(partition,))})
@@ -92,11 +93,11 @@ def test_what_moves_needs_a_majority_of_where_it_goes() -> None:
 @pytest.mark.parametrize(
     ("text", "least"), [("0", 2), ("1", 1), ("3", 3), ("two", 2), ("-1", 2), (None, 2)]
 )
-def test_how_many_must_be_in_sync(text: str | None, least: int) -> None:
+def test_min_insync_defaults_to_a_majority(text: str | None, least: int) -> None:
     assert min_insync_of(text, 3) == least
 
 
-def test_the_whole_cluster() -> None:
+def test_cluster_health_covers_every_partition() -> None:
     view = view_of(2, (1, 2), (2, 1), (1,))
     assert [row.state for row in cluster_health(view)] == ["ok"] * 3
     least = cluster_health(view, min_insync=lambda topic, replicas: replicas + 1)
@@ -104,20 +105,20 @@ def test_the_whole_cluster() -> None:
     assert broker_loads(view) == {1: BrokerLoad(2, 3, 3), 2: BrokerLoad(1, 2, 2)}
 
 
-def test_plans_to_brokers_take_turns() -> None:
+def test_plan_to_brokers_rotates_the_preferred_leader() -> None:
     view = view_of(3, (1,), (1,), (2, 3))
-    plan = to_brokers(view, {}, wheres(view), (2, 3))
+    plan = to_brokers(view, {}, tps(view), (2, 3))
     assert plan == {
         TopicPartition("t", 0): (2, 3),
         TopicPartition("t", 1): (3, 2),
     }
     with pytest.raises(InvalidReplicaAssignmentError, match="different"):
-        to_brokers(view, {}, wheres(view), (2, 2))
+        to_brokers(view, {}, tps(view), (2, 2))
 
 
-def test_plans_to_more_and_fewer_replicas() -> None:
+def test_plan_changes_the_replication_factor() -> None:
     view = view_of(3, (1,), (1,), (1,), (1,))
-    plan = to_factor(view, {}, wheres(view), 2)
+    plan = to_factor(view, {}, tps(view), 2)
     assert sorted(row[1] for row in plan.values()) == [2, 2, 3, 3]
     assert {row[0] for row in plan.values()} == {1}
     lagging = PartitionMetadata(0, 1, 0, (1, 2, 3), (1, 3))
@@ -129,20 +130,20 @@ def test_plans_to_more_and_fewer_replicas() -> None:
         to_factor(view, {}, [T0], 4)
 
 
-def test_plans_off_a_broker_keep_the_place_of_the_preferred_leader() -> None:
+def test_plan_off_a_broker_puts_the_new_replica_in_its_position() -> None:
     view = view_of(3, (1, 2), (2, 1), (3, 2))
-    plan = off_broker(view, {}, wheres(view), 1)
+    plan = off_broker(view, {}, tps(view), 1)
     assert plan == {TopicPartition("t", 0): (3, 2), TopicPartition("t", 1): (2, 3)}
     with pytest.raises(InvalidReplicaAssignmentError, match="start one more"):
         off_broker(view_of(2, (1, 2)), {}, [T0], 1)
 
 
-def test_brokers_that_nobody_knows_are_no_plan() -> None:
+def test_plan_with_an_unknown_broker_is_refused() -> None:
     view = view_of(2, (1, 2), (9, 1))
     with pytest.raises(BrokerIdNotRegisteredError, match=r"no broker 5.*live brokers: \[1, 2\]"):
         off_broker(view, {}, [T0], 5)
-    # One that is down for good is known by its replicas.
-    assert off_broker(view, {}, wheres(view), 9) == {TopicPartition("t", 1): (2, 1)}
+    # A broker that is down for good is known by its replicas.
+    assert off_broker(view, {}, tps(view), 9) == {TopicPartition("t", 1): (2, 1)}
     for broker_id in (-1, 1 << 31):
         with pytest.raises(InvalidReplicaAssignmentError, match=f"broker {broker_id}: ids are"):
             to_brokers(view, {}, [T0], (broker_id,))
@@ -161,21 +162,21 @@ def test_brokers_that_nobody_knows_are_no_plan() -> None:
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]},'
             ' {"topic": "t", "partition": 0, "replicas": [2]}]}',
-            "partition t-0 is there twice",
+            "partition t-0 is listed twice",
         ),
     ],
 )
-def test_what_is_no_plan_is_refused(text: str, why: str) -> None:
+def test_invalid_plan_file_is_refused(text: str, why: str) -> None:
     with pytest.raises(InvalidReplicaAssignmentError, match=why):
         from_text(text)
 
 
-def test_a_plan_is_read_as_kafkas_tools_write_it() -> None:
+def test_plan_of_kafkas_tools_is_parsed() -> None:
     row = '{"topic": "t", "partition": 0, "replicas": [2, 1], "log_dirs": ["any", "any"]}'
     assert from_text(f'{{"version": 1, "partitions": [{row}]}}') == {T0: (2, 1)}
 
 
-def test_what_is_on_its_way_counts_as_there() -> None:
+def test_reassignment_in_progress_counts_as_done_in_a_plan() -> None:
     view = view_of(3, (3, 1, 2))
     ongoing = {T0: Reassignment((3, 1, 2), (3,), (2,))}
     assert target(view.topics["t"].partitions[0], ongoing[T0]) == (3, 1)
@@ -190,22 +191,22 @@ def test_what_is_on_its_way_counts_as_there() -> None:
     st.integers(1, 6),
     st.data(),
 )
-def test_every_plan_can_be_carried_out(
+def test_every_plan_has_distinct_live_brokers(
     live: int, rows: list[list[int]], factor: int, data: st.DataObject
 ) -> None:
     size = data.draw(st.integers(1, 6))
     view = view_of(live, *(tuple(row[:size]) for row in rows))
     if factor <= live:
-        for where, row in to_factor(view, {}, wheres(view), factor).items():
+        for tp, row in to_factor(view, {}, tps(view), factor).items():
             assert len(row) == len(set(row)) == factor
-            present = view.partition(where)
+            present = view.partition(tp)
             assert present is not None
             assert all(b in view.brokers for b in row if b not in present.replicas)
     try:
-        plan = off_broker(view, {}, wheres(view), 1)
+        plan = off_broker(view, {}, tps(view), 1)
     except InvalidReplicaAssignmentError:
         return
-    for where, row in plan.items():
-        present = view.partition(where)
+    for tp, row in plan.items():
+        present = view.partition(tp)
         assert present is not None
         assert 1 not in row and len(set(row)) == len(row) == len(present.replicas)

@@ -1,4 +1,4 @@
-"""All groups are all brokers' groups: one that does not tell of its own is asked again."""
+"""Groups are listed by all brokers; a broker that does not list its groups is asked again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups
 
 Tells = str | int | LogbusError
-"""What a broker says: the group that it keeps, an error's code, or nothing."""
+"""A broker's answer: the group that it coordinates, an error code, or none."""
 
 
 def answer_of(said: Tells) -> Any:
@@ -35,8 +35,9 @@ def answer_of(said: Tells) -> Any:
 
 
 def play(rounds: Sequence[dict[int, Tells]], deadline_ms: float = 20_000.0) -> tuple[Any, float]:
-    """The operation while the live brokers say these; the last round goes on. The groups' names, or
-    the error; and how long it took, where a broker that says nothing takes the time it is given."""
+    """Run the operation against live brokers with these answers; the last round repeats. Return the
+    groups' names or the error, and the elapsed ms; a broker without an answer uses up its
+    time-out."""
     now, at = 0.0, 0
     cluster = Cluster((Endpoint("b", 1),), lambda: now)
     operation = list_groups(cluster, deadline_ms)
@@ -65,26 +66,25 @@ def play(rounds: Sequence[dict[int, Tells]], deadline_ms: float = 20_000.0) -> t
         return error, now
 
 
-def test_a_broker_that_loads_is_asked_again() -> None:
+def test_broker_that_loads_groups_is_asked_again() -> None:
     loads = CoordinatorLoadInProgressError.code
     assert play([{1: "b", 2: loads}, {1: "b", 2: loads}, {1: "b", 2: "a"}])[0] == ["a", "b"]
 
 
-def test_the_groups_of_a_broker_that_hangs_are_waited_for_until_others_keep_them() -> None:
-    """They were left out without a word: a check of all lags passed, and a mirror's last copy went
-    without their offsets."""
+def test_listing_waits_for_a_hung_broker_until_others_have_its_groups() -> None:
+    """Without the wait, a check of all lags passed although groups were missing from the list."""
     hangs = NetworkError("no answer")
     found, took_ms = play([{1: "b", 2: hangs}, {1: "b"}, {1: "a"}])
     assert found == ["b"] and 5_000 <= took_ms < 6_000
 
 
 @pytest.mark.parametrize("said", [NetworkError("no answer"), CoordinatorLoadInProgressError.code])
-def test_one_that_never_tells_is_named(said: Tells) -> None:
+def test_error_names_the_broker_that_never_lists_its_groups(said: Tells) -> None:
     error, took_ms = play([{1: "b", 2: said}])
-    assert isinstance(error, LogbusError) and "broker 2 does not tell of its groups" in str(error)
+    assert isinstance(error, LogbusError) and "broker 2 did not list its groups" in str(error)
     assert 19_000 <= took_ms <= 20_001
 
 
-def test_what_no_second_attempt_mends_is_raised_at_once() -> None:
+def test_final_error_of_a_broker_is_raised_at_once() -> None:
     error, took_ms = play([{1: "b", 2: InvalidRequestError.code}])
     assert isinstance(error, InvalidRequestError) and took_ms == 0

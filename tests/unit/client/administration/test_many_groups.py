@@ -13,7 +13,7 @@ from broker_lite.model import Endpoint
 from broker_lite.wire.calls import groups
 
 Answer = Callable[[int, str], int | NetworkError]
-"""The error code with which a port's broker answers for a group in a round."""
+"""Returns the error code of a port's broker for a group in a round."""
 
 
 def play(
@@ -69,7 +69,7 @@ def answer(send: Send, code: Callable[[str, int, int], Any], rounds: int) -> Any
     )
 
 
-def test_each_coordinator_gets_its_groups_in_parts() -> None:
+def test_groups_of_a_coordinator_are_split_into_requests() -> None:
     names = [f"g{n}" for n in range(250)]
     found, sizes = play(names, lambda name, _: 1 + int(name[1:]) % 2, lambda *_: 0)
     assert list(found) == names
@@ -77,7 +77,7 @@ def test_each_coordinator_gets_its_groups_in_parts() -> None:
     assert sizes == [[GROUPS_AT_ONCE] * 4, [25] * 4]
 
 
-def test_a_group_that_moved_is_asked_at_its_new_coordinator() -> None:
+def test_moved_group_is_requested_from_its_new_coordinator() -> None:
     moved = NotCoordinatorError.code
 
     def code(name: str, port: int, _: int) -> int:
@@ -88,7 +88,7 @@ def test_a_group_that_moved_is_asked_at_its_new_coordinator() -> None:
     assert sizes == [[2, 2], [1, 1]]
 
 
-def test_a_broker_that_stays_away_costs_only_its_own_groups() -> None:
+def test_unreachable_coordinator_fails_only_its_own_groups() -> None:
     gone = NetworkError("refused")
 
     def code(name: str, port: int, _: int) -> Any:

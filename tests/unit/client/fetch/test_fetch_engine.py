@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import hand_made_log as by_hand
 import pytest
-from client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
+from support import hand_made_log as by_hand
+from support.client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
 
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.consuming.fetch_collector import (
@@ -113,8 +113,8 @@ class Bench:
         asked.fetched([PartitionAnswer(0, code)])
         self.world.run()
 
-    def settle(self, where: TopicPartition, error: LogbusError) -> None:
-        self.out_of_range.append(where)
+    def settle(self, tp: TopicPartition, error: LogbusError) -> None:
+        self.out_of_range.append(tp)
 
     def advance(self) -> bool:
         return self.collector.advance(self.settle)
@@ -135,7 +135,7 @@ def asked_offsets(asked: Asked) -> dict[int, int]:
     }
 
 
-def test_what_arrives_is_handed_out_and_positions_follow() -> None:
+def test_fetched_records_are_returned_and_positions_advance() -> None:
     bench = Bench()
     bench.begin({T0: 11})
     asked = bench.fetch()
@@ -151,7 +151,7 @@ def test_what_arrives_is_handed_out_and_positions_follow() -> None:
     assert asked_offsets(bench.fetch()) == {0: 14}
 
 
-def test_partitions_at_the_end_wait_in_a_lane_of_their_own() -> None:
+def test_partitions_at_the_log_end_use_the_tail_connection() -> None:
     bench = Bench()
     bench.begin({T0: 0, T1: 0})
     asked = bench.fetch()
@@ -166,12 +166,12 @@ def test_partitions_at_the_end_wait_in_a_lane_of_their_own() -> None:
     assert lanes["tail"].message.max_wait_ms == 500
 
 
-def test_a_partition_that_cannot_be_read_in_place_is_sent_and_others_are_not() -> None:
-    """It once had all others of its fetch sent, too."""
+def test_only_the_partition_without_local_reads_is_fetched_over_the_network() -> None:
+    """The other partitions of its fetch are still read locally."""
     bench = Bench()
     bench.in_place.refuse(T1)
     bench.begin({T1: 0})
-    assert not bench.fetch().message.machine, "alone it takes no lane of its own"
+    assert not bench.fetch().message.machine, "a single partition needs no separate connection"
     bench.give(bench.fetch(), batch(0, 2), p=1)
     assert bench.values() == [b"0", b"1"]
     bench.begin({T0: 0, T1: 0})
@@ -187,7 +187,7 @@ def test_a_partition_that_cannot_be_read_in_place_is_sent_and_others_are_not() -
     assert asked_offsets(bench.fetch("sent")) == {1: 2}
 
 
-def test_no_more_is_fetched_than_the_reader_has_room_for() -> None:
+def test_full_buffer_stops_fetches_of_its_partition() -> None:
     bench = Bench(partition_fetch_bytes=1024)
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 10, size=100))
@@ -198,14 +198,14 @@ def test_no_more_is_fetched_than_the_reader_has_room_for() -> None:
     assert asked_offsets(bench.fetch()) == {0: 20}
 
 
-def test_what_the_reader_takes_wakes_nobody_who_does_not_wait_for_room() -> None:
+def test_taken_batches_wake_the_engine_only_if_a_buffer_is_full() -> None:
     bench = Bench(partition_fetch_bytes=1024)
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 10, size=100))
     assert bench.advance()
     bench.collector.take_records(10)
     assert not bench.world.is_called
-    # It was counted, though: two more have room, and the third waits until one is taken.
+    # The taken bytes are counted: two more batches fit, and the third waits until one is taken.
     bench.give(bench.fetch(), batch(10, 10, size=100))
     bench.give(bench.fetch(), batch(20, 10, size=100))
     assert bench.fetches() == []
@@ -215,7 +215,7 @@ def test_what_the_reader_takes_wakes_nobody_who_does_not_wait_for_room() -> None
     assert asked_offsets(bench.fetch()) == {0: 30}
 
 
-def test_a_seek_voids_what_is_under_way_and_what_arrived() -> None:
+def test_seek_voids_fetches_in_flight_and_queued_batches() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3))
@@ -227,7 +227,7 @@ def test_a_seek_voids_what_is_under_way_and_what_arrived() -> None:
     assert bench.values() == [b"100"]
 
 
-def test_a_paused_partition_is_neither_fetched_nor_handed_out() -> None:
+def test_paused_partition_is_neither_fetched_nor_returned() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3))
@@ -244,7 +244,7 @@ def test_a_paused_partition_is_neither_fetched_nor_handed_out() -> None:
     assert bench.values() == [b"1", b"2"]
 
 
-def test_the_new_leader_is_asked() -> None:
+def test_fetch_follows_the_partition_to_a_new_leader() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.leader = 2
@@ -254,7 +254,7 @@ def test_the_new_leader_is_asked() -> None:
     assert bench.views
 
 
-def test_a_leader_that_hangs_is_left_once_it_is_deposed() -> None:
+def test_request_to_a_hung_leader_moves_to_its_successor() -> None:
     bench = Bench()
     bench.begin({T0: 3})
     bench.world.run(2000)
@@ -265,7 +265,7 @@ def test_a_leader_that_hangs_is_left_once_it_is_deposed() -> None:
     assert asked_offsets(bench.fetch()) == {0: 3}
 
 
-def test_a_lost_connection_is_made_again() -> None:
+def test_fetch_is_retried_after_a_lost_connection() -> None:
     bench = Bench()
     bench.begin({T0: 7})
     bench.fetch().fail(NetworkError("gone"))
@@ -273,7 +273,7 @@ def test_a_lost_connection_is_made_again() -> None:
     assert asked_offsets(bench.fetch()) == {0: 7}
 
 
-def test_a_topic_made_again_is_not_read() -> None:
+def test_recreated_topic_stops_the_reader() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.topic_id = OTHER_ID
@@ -285,7 +285,7 @@ def test_a_topic_made_again_is_not_read() -> None:
         bench.advance()
 
 
-def test_a_deleted_topic_ends_the_reading() -> None:
+def test_deleted_topic_stops_the_reader() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.error = 3
@@ -297,7 +297,7 @@ def test_a_deleted_topic_ends_the_reading() -> None:
         bench.advance()
 
 
-def test_an_offset_out_of_range_is_the_readers_decision() -> None:
+def test_out_of_range_offset_is_passed_to_the_readers_callback() -> None:
     bench = Bench()
     bench.begin({T0: 50})
     bench.refuse(bench.fetch(), 1)
@@ -308,8 +308,8 @@ def test_an_offset_out_of_range_is_the_readers_decision() -> None:
     assert asked_offsets(bench.fetch()) == {0: 60}
 
 
-def test_a_log_that_was_truncated_behind_the_reader_is_not_read_on_as_if_nothing_was() -> None:
-    """It may have other records at the reader's offset by now, in a batch that begins there."""
+def test_truncation_below_the_position_is_reported() -> None:
+    """The log may now have other records at the reader's offset, in a batch that begins there."""
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
@@ -320,20 +320,20 @@ def test_a_log_that_was_truncated_behind_the_reader_is_not_read_on_as_if_nothing
     asked.fetched([PartitionAnswer(0, 0, 9, 9, 0, (), None, OffsetAndEpoch(1, 4))])
     bench.world.run()
     told: list[LogbusError] = []
-    assert not bench.collector.advance(lambda where, error: told.append(error))
+    assert not bench.collector.advance(lambda tp, error: told.append(error))
     [error] = told
     assert isinstance(error, LogTruncatedError) and error.offset == 1
     assert "topic 't' partition 0 offset 3: the log was truncated" in str(error)
     assert type(pickle.loads(pickle.dumps(error))) is LogTruncatedError
-    # What a seek leads to was not read before, so there is nothing to compare.
+    # Records after a seek were not read before, so no epoch is compared.
     bench.begin({T0: 1})
     (wanted,) = bench.fetch().message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, -1)
 
 
-def test_a_log_that_grew_beyond_the_reader_after_it_was_truncated_is_not_read_on() -> None:
-    """Two leaders in turn that the other was elected without: what lies before the reader's offset
-    is of an epoch that the log does not know, though it goes on behind it."""
+def test_truncation_is_reported_although_the_log_grew_past_the_position() -> None:
+    """After two unclean elections in turn, the log goes past the reader's offset, but lacks the
+    epoch of the records that the reader has read."""
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 20, epoch=3), batch(20, 10, epoch=5), high=30)
@@ -344,22 +344,22 @@ def test_a_log_that_grew_beyond_the_reader_after_it_was_truncated_is_not_read_on
     asked = bench.fetch("tail")
     (wanted,) = asked.message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (30, 5)
-    # Its epoch 4 goes on to 33; what was read of epoch 5 was never there.
+    # Epoch 4 of this log ends at 33; it never had the records that were read in epoch 5.
     asked.fetched([PartitionAnswer(0, 0, 33, 33, 0, (), None, OffsetAndEpoch(33, 4))])
     bench.world.run()
     told: list[LogbusError] = []
-    assert not bench.collector.advance(lambda where, error: told.append(error))
+    assert not bench.collector.advance(lambda tp, error: told.append(error))
     [error] = told
     assert isinstance(error, LogTruncatedError) and (error.offset, error.epoch) == (20, 3)
-    # What stays is compared as well: it may have parted before.
+    # The remaining records are compared as well: the logs may diverge earlier.
     bench.collector.go_on(T0, OffsetAndEpoch(20, 3))
     bench.world.run()
     (wanted,) = bench.fetch().message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (20, 3)
 
 
-def test_what_a_group_read_before_is_compared_with_the_log() -> None:
-    """A group that was away during an unclean election began in the middle of other records."""
+def test_committed_leader_epoch_is_checked_against_the_log() -> None:
+    """Without the check, a group resumed within other records after an unclean election."""
     bench = Bench()
     bench.collector.begin({T0: 3}, {T0: 4})
     bench.world.run()
@@ -370,12 +370,12 @@ def test_what_a_group_read_before_is_compared_with_the_log() -> None:
     asked.fetched([PartitionAnswer(0, 0, 9, 9, 0, (), None, OffsetAndEpoch(1, 4))])
     bench.world.run()
     told: list[LogbusError] = []
-    assert not bench.collector.advance(lambda where, error: told.append(error))
+    assert not bench.collector.advance(lambda tp, error: told.append(error))
     assert isinstance(told[0], LogTruncatedError) and told[0].offset == 1
 
 
-def test_an_epoch_that_another_client_committed_makes_no_records_damaged() -> None:
-    """Some commit the leader's present epoch rather than that of what they read."""
+def test_records_older_than_a_committed_epoch_are_not_corrupt() -> None:
+    """Some clients commit the leader's present epoch instead of the epoch of the last record."""
     bench = Bench()
     bench.collector.begin({T0: 3}, {T0: 5})
     bench.world.run()
@@ -384,7 +384,7 @@ def test_an_epoch_that_another_client_committed_makes_no_records_damaged() -> No
     assert bench.collector.commitable()[T0].leader_epoch == 4
 
 
-def test_a_position_committed_by_its_number_has_its_epoch() -> None:
+def test_plain_offset_is_committed_with_its_leader_epoch() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
@@ -394,8 +394,8 @@ def test_a_position_committed_by_its_number_has_its_epoch() -> None:
     assert bench.collector.stamped({T0: 2})[T0].leader_epoch == -1
 
 
-def test_an_epoch_that_a_flipped_bit_made_up_is_no_loss() -> None:
-    """The epoch is outside the CRC: where a log holds what comes next, nothing was cut off."""
+def test_flipped_bit_in_an_epoch_is_no_truncation() -> None:
+    """The epoch is outside the CRC. A log that has the next records was not truncated."""
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
@@ -409,19 +409,19 @@ def test_an_epoch_that_a_flipped_bit_made_up_is_no_loss() -> None:
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (3, -1)
 
 
-def test_out_of_range_names_the_partition() -> None:
+def test_out_of_range_error_names_the_partition() -> None:
     bench = Bench()
     bench.begin({T0: 50})
     bench.refuse(bench.fetch(), 1)
 
-    def refuse(where: TopicPartition, error: LogbusError) -> None:
+    def refuse(tp: TopicPartition, error: LogbusError) -> None:
         raise error
 
     with pytest.raises(OffsetOutOfRangeError, match="topic 't' partition 0 offset 50"):
         bench.collector.advance(refuse)
 
 
-def test_a_wrong_crc_stops_the_reader_at_its_offset() -> None:
+def test_wrong_crc_stops_the_reader_at_its_offset() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bad = batch(1, 2)
@@ -438,9 +438,9 @@ def test_a_wrong_crc_stops_the_reader_at_its_offset() -> None:
     assert bench.values() == [b"3"]
 
 
-def test_whoever_tries_again_asks_again_for_a_whole_batch() -> None:
-    """The second time that a batch was damaged, on another replica, nobody was asked to repair it,
-    however often its reader began anew; found by the simulator."""
+def test_each_retry_of_a_corrupt_batch_asks_the_leader_for_repair() -> None:
+    """Regression, found by the simulator: a batch that was corrupt on a second replica was never
+    repaired."""
     bench = Bench(view(isr=(1, 2)))
     bad = batch(0, 2)
     bad[-1] ^= 1
@@ -455,7 +455,7 @@ def test_whoever_tries_again_asks_again_for_a_whole_batch() -> None:
         assert bench.values() == [b"0", b"1"]
 
 
-def test_skipping_goes_past_a_wrong_crc_and_says_so() -> None:
+def test_skipped_batch_with_a_wrong_crc_is_reported() -> None:
     bench = Bench(on_corrupt="skip")
     bench.begin({T0: 0})
     bad = batch(1, 2)
@@ -465,7 +465,7 @@ def test_skipping_goes_past_a_wrong_crc_and_says_so() -> None:
     assert bench.collector.skipped == [(T0, 1, 3)]
 
 
-def test_skipping_a_batch_without_a_header_asks_where_the_next_begins() -> None:
+def test_skip_of_an_unreadable_header_looks_up_the_next_batch() -> None:
     bench = Bench(on_corrupt="skip")
 
     def next_batch(asked: Asked) -> None:
@@ -482,7 +482,7 @@ def test_skipping_a_batch_without_a_header_asks_where_the_next_begins() -> None:
     assert bench.collector.skipped == [(T0, 0, 4)]
 
 
-def test_a_batch_without_a_header_is_an_error_otherwise() -> None:
+def test_unreadable_batch_header_is_an_error_without_skip() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), bytes(200))
@@ -490,7 +490,7 @@ def test_a_batch_without_a_header_is_an_error_otherwise() -> None:
         bench.advance()
 
 
-def test_what_a_group_would_commit() -> None:
+def test_settled_positions_exclude_records_in_flight() -> None:
     bench = Bench()
     bench.begin({T0: 0, T1: 9})
     bench.give(bench.fetch(), batch(0, 3))
@@ -501,7 +501,7 @@ def test_what_a_group_would_commit() -> None:
     assert (committed[T1].offset, committed[T1].leader_epoch) == (9, -1)
 
 
-def test_arrow_rows_and_records_may_be_mixed() -> None:
+def test_arrow_rows_and_records_can_be_taken_in_turn() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
@@ -521,7 +521,7 @@ def test_arrow_rows_and_records_may_be_mixed() -> None:
     assert arrow_rows([], headers=True).num_rows == 0
 
 
-def test_rows_beyond_the_bound_stay_and_what_is_given_back_comes_again() -> None:
+def test_rows_above_the_limit_stay_and_given_back_rows_are_returned_again() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
@@ -536,7 +536,7 @@ def test_rows_beyond_the_bound_stay_and_what_is_given_back_comes_again() -> None
     assert bench.collector.position(T0) == 0
 
 
-def test_all_partitions_together_have_a_bound_too() -> None:
+def test_total_buffered_bytes_are_limited() -> None:
     bench = Bench(partition_fetch_bytes=2000, fetch_max_bytes=1024)
     bench.begin({T0: 0, T1: 0})
     asked = bench.fetch()

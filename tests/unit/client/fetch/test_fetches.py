@@ -27,7 +27,7 @@ def row(partition: int, error_code: int = 0) -> FetchedPartition:
     return FetchedPartition(partition, error_code, 9, 9, 0, memoryview(b""), None, None, -1, -1)
 
 
-def test_partitions_are_asked_for_by_topic_in_their_order() -> None:
+def test_fetch_request_groups_partitions_by_topic_in_order() -> None:
     rows = [("U", FetchPartition(0, 5, 1)), ("T", FetchPartition(1, 6, 1))]
     rows.append(("U", FetchPartition(2, 7, 1)))
     topics = fetch_request(rows, 0, READ_COMMITTED).topics
@@ -35,7 +35,7 @@ def test_partitions_are_asked_for_by_topic_in_their_order() -> None:
     assert [p.fetch_offset for p in topics[0].partitions] == [5, 7]
 
 
-def test_each_partition_gets_its_row_its_error_or_that_it_was_left_out() -> None:
+def test_each_partition_gets_its_row_or_error_and_a_missing_one_a_network_error() -> None:
     answer = FetchResponse(0, 0, [FetchedTopic("", "T", [row(1), row(0, 6), row(7)])], 0)
     found = answers_of(answer, IDS)
     assert found[T1] == row(1)
@@ -44,7 +44,7 @@ def test_each_partition_gets_its_row_its_error_or_that_it_was_left_out() -> None
     assert list(found) == [T0, T1, U0]
 
 
-def test_error_of_the_whole_answer_is_that_of_each_partition() -> None:
+def test_error_of_the_answer_applies_to_each_partition() -> None:
     late: LogbusError = RequestTimedOutError("late")
     assert answers_of(late, IDS) == dict.fromkeys(IDS, late)
     refused = answers_of(FetchResponse(-1, 0, [], 0), IDS)

@@ -1,4 +1,4 @@
-"""Where a log parts from what a reader has read of another one."""
+"""The offset at which a log diverges from the records that a reader has read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def batch(base: int, count: int, epoch: int) -> LogBatch:
 
 
 def read() -> Lineage:
-    """0 to 10 of epoch 1, 10 to 15 of epoch 3, 15 to 20 of epoch 6; served in leader epoch 7."""
+    """Return a lineage with 0 to 10 of epoch 1, 10 to 15 of epoch 3, 15 to 20 of epoch 6; served in
+    leader epoch 7."""
     lineage = Lineage()
     lineage.begin(0, -1)
     lineage.read([batch(0, 10, 1), batch(10, 5, 3)], 0, 7)
@@ -44,18 +45,18 @@ def read() -> Lineage:
     ],
     ids=str,
 )
-def test_the_log_parts_where_its_epoch_ends_or_the_readers_next_one_begins(
+def test_logs_diverge_at_the_epoch_end_or_the_readers_next_epoch(
     told: tuple[int, int], goes_on_at: tuple[int, int] | None
 ) -> None:
     assert read().cut(OffsetAndEpoch(*told), 20, 8) == goes_on_at
 
 
-def test_in_the_leader_epoch_that_served_it_an_unknown_epoch_is_a_flipped_bit() -> None:
+def test_divergence_within_the_serving_leader_epoch_is_a_flipped_bit() -> None:
     assert read().cut(OffsetAndEpoch(30, 5), 20, 7) is None
     assert read().cut(OffsetAndEpoch(12, 5), 20, 7) == (12, 3)
 
 
-def test_what_stays_is_still_known_after_a_cut() -> None:
+def test_cut_keeps_the_earlier_epochs() -> None:
     lineage = read()
     lineage.begin(12, 3)
     assert lineage.last_epoch == 3
@@ -64,9 +65,9 @@ def test_what_stays_is_still_known_after_a_cut() -> None:
     assert lineage.cut(OffsetAndEpoch(30, 7), 16, 9) == (12, 3)
 
 
-def test_of_what_others_committed_only_the_epoch_is_known() -> None:
-    """Some commit their leader's epoch, of which there may be no record: no loss follows from it
-    unless the log ends before."""
+def test_committed_epoch_without_records_is_no_truncation() -> None:
+    """Some clients commit their leader's epoch, which may have no records. This is no loss unless
+    the log ends before the offset."""
     lineage = Lineage()
     lineage.begin(20, 5)
     assert lineage.last_epoch == 5
@@ -77,7 +78,7 @@ def test_of_what_others_committed_only_the_epoch_is_known() -> None:
     assert lineage.cut(OffsetAndEpoch(40, 5), 25, 7) == (23, 4)
 
 
-def test_a_reader_that_begins_within_a_batch_goes_back_to_where_it_began() -> None:
+def test_divergence_is_not_before_the_start_within_a_batch() -> None:
     lineage = Lineage()
     lineage.begin(3, -1)
     lineage.read([batch(0, 10, 4)], 3, 4)

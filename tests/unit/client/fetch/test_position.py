@@ -1,11 +1,11 @@
-"""Every judgement that a position makes of an answer, over hand-made logs."""
+"""``FetchPosition.take`` on answers from hand-made logs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import hand_made_log as by_hand
 import pytest
+from support import hand_made_log as by_hand
 
 from broker_lite.client.fetch.position import (
     KAFKA_LOG,
@@ -86,7 +86,7 @@ def test_empty_answer_moves_nothing() -> None:
     assert position.offset == 5
 
 
-def test_gap_is_corrupt_in_a_log_of_logbus_and_normal_in_one_of_kafka() -> None:
+def test_offset_gap_is_corrupt_in_logs_of_logbus_and_valid_in_logs_of_kafka() -> None:
     ours = at()
     assert isinstance(ours.take(answer(batch(0, 2), batch(4, 6))), Walked)
     assert ours.offset == 2
@@ -110,7 +110,7 @@ def test_batch_of_a_later_epoch_than_its_leader_is_corrupt() -> None:
     assert isinstance(at().take(answer(batch(0, 2, epoch=4))), Corrupt)
 
 
-def test_corruption_behind_valid_batches_is_met_by_the_next_fetch() -> None:
+def test_corruption_after_valid_batches_is_left_to_the_next_fetch() -> None:
     position = at()
     found = position.take(answer(batch(0, 2), bytes(100)))
     assert isinstance(found, Walked) and found.damage is not None
@@ -141,7 +141,7 @@ def test_log_that_lost_records_below_the_offset_is_reported_as_truncated() -> No
 
 
 def test_leader_without_the_epoch_of_an_intact_log_is_fetched_without_it() -> None:
-    """A leader that wrote no record in its epoch leaves no trace of it on its successors."""
+    """A leader epoch without records is unknown to later leaders."""
     position = at(8, last_epoch=3)
     position.request(5, 1)
     assert position.take(answer(diverging=OffsetAndEpoch(8, 2))) == Retry(None)

@@ -1,4 +1,4 @@
-"""Memory that a disk writes into: aligned, used again, never while anybody can see it."""
+"""Buffers for direct disk reads: aligned, and reused only once no view exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).ctypes.data)
 
 
-def test_what_the_disk_writes_begins_where_a_huge_page_can() -> None:
+def test_buffer_is_aligned_to_a_huge_page() -> None:
     kept = DiskBuffers()
     for front, size in ((FRONT, SIZE), (0, 4096), (HUGE_BYTES, HUGE_BYTES)):
         buffer, begin = kept.take(front, size)
@@ -26,20 +26,20 @@ def test_what_the_disk_writes_begins_where_a_huge_page_can() -> None:
         buffer[begin - front : begin + size] = bytes(front + size)
 
 
-def test_a_room_is_taken_again_when_nothing_looks_at_it() -> None:
+def test_buffer_is_reused_once_no_view_of_it_exists() -> None:
     kept = DiskBuffers()
     buffer, begin = kept.take(FRONT, SIZE)
     first = address(buffer)
     column = pa.py_buffer(buffer[begin : begin + 10])
     del buffer
-    assert address(kept.take(FRONT, SIZE)[0]) != first, "a column is over it"
+    assert address(kept.take(FRONT, SIZE)[0]) != first, "a column still uses it"
     del column
     held = [kept.take(FRONT, size)[0] for size in (SIZE, 4096)]
     assert first in map(address, held)
     assert address(kept.take(FRONT, SIZE)[0]) not in map(address, held)
 
 
-def test_no_more_are_kept_than_were_said_and_the_longest_unused_goes() -> None:
+def test_full_pool_evicts_the_least_recently_used_buffer() -> None:
     kept = DiskBuffers(kept_max=2)
     held = [kept.take(0, 4096)[0] for _ in range(3)]
     assert len(kept._buffers) == 2
@@ -49,7 +49,7 @@ def test_no_more_are_kept_than_were_said_and_the_longest_unused_goes() -> None:
     assert address(large) in (address(memoryview(buffer.memory)) for buffer in kept._buffers)
 
 
-def test_no_two_threads_have_one_room() -> None:
+def test_two_threads_never_get_the_same_buffer() -> None:
     kept, wrong = DiskBuffers(), []
 
     def work(number: int) -> None:

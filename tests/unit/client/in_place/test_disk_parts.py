@@ -1,4 +1,4 @@
-"""Ranges of files that come from the disk past the page cache, whatever is cached of them."""
+"""File ranges read by direct I/O, with any part of them in the page cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from stored_ranges import SIZES, opened, read_all, write
+from support.stored_ranges import SIZES, opened, read_all, write
 
 from broker_lite.client.in_place import disk_parts, local_files
 from broker_lite.client.in_place.disk_parts import ALIGNED_BYTES, DIRECT, NOWAIT, DiskParts
@@ -18,22 +18,24 @@ VALUES = [bytes([65 + n % 26]) * size for n, size in enumerate(SIZES * 3)]
 
 
 def forget(path: str) -> None:
-    """Let the page cache drop a file, where the file system has one."""
+    """Drop a file from the page cache, if its file system has one."""
     fd = os.open(path, os.O_RDONLY)
-    os.pread(fd, os.fstat(fd).st_size, 0)  # What is on its way from the disk cannot be dropped.
+    os.pread(
+        fd, os.fstat(fd).st_size, 0
+    )  # Pages that are being read cannot be dropped, so wait for them.
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
 
 
 def open_count(path: str | Path) -> int:
-    """How often a file is open in this process."""
+    """Return how often a file is open in this process."""
     fds = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
     return sum(fd == os.path.realpath(path) for fd in fds)
 
 
 def open_direct(path: Path) -> int:
-    """Past the page cache, where the file system has that."""
+    """Open a file for direct I/O, if its file system supports it."""
     try:
         return os.open(path, os.O_RDONLY | DIRECT)
     except OSError:
@@ -58,7 +60,7 @@ def opens_direct(folder: Path) -> bool:
 
 
 def content(stored: StoredRange) -> bytes:
-    """What is read of a range, batch by batch."""
+    """Return the bytes of a range, read batch by batch."""
     return b"".join(b.buffer for b in read_all(opened(stored, reads_once=True)))
 
 
@@ -100,10 +102,10 @@ def test_cold_range_is_read_once_and_only_through_the_direct_descriptor(
     assert not open_count(stored.path)
 
 
-def test_a_range_whose_first_pages_alone_are_in_memory_passes_the_cache(
+def test_range_with_only_its_first_pages_cached_is_read_directly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a look-up of where it begins; what was in memory before stays there."""
+    """The broker's lookup of the range's start cached these pages; they stay cached."""
     begins_until = 3 * ALIGNED_BYTES
     told = lambda fd, position: position < begins_until  # noqa: E731
     monkeypatch.setattr(disk_parts, "is_in_memory", told)
@@ -119,10 +121,10 @@ def test_a_range_whose_first_pages_alone_are_in_memory_passes_the_cache(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_in_memory_meanwhile(
+def test_range_is_read_whole_whichever_pages_are_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Also from a place in the middle, and with batches that are too large to pass the cache."""
+    """Covers a start in the middle, and batches that are too large for direct I/O."""
     chance = random.Random(seed)
     cached = chance.choice([0.0, 0.2, 0.8])
     told = lambda fd, position: chance.random() < cached  # noqa: E731
@@ -144,10 +146,10 @@ def test_whatever_is_in_memory_meanwhile(
     assert b"".join(batch.buffer for batch in batches) == whole[before:]
 
 
-def test_a_disk_that_fails_is_asked_by_way_of_the_cache(
+def test_failed_direct_read_is_retried_through_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And where that fails too the error is the reader's, who then asks the broker."""
+    """If the cached read fails too, the reader gets the error and fetches from the broker."""
     stored = write(tmp_path / "0.log", VALUES)
     whole = (tmp_path / "0.log").read_bytes()
     read, failing = os.preadv, [1 << 16]
@@ -181,7 +183,7 @@ def test_a_disk_that_fails_is_asked_by_way_of_the_cache(
     assert not open_count(stored.path)
 
 
-def test_a_file_that_is_cut_while_parts_are_under_way_ends_there(
+def test_file_truncated_during_reads_ends_at_its_new_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_parts, "FIRST_BYTES", ALIGNED_BYTES)
@@ -195,7 +197,7 @@ def test_a_file_that_is_cut_while_parts_are_under_way_ends_there(
         parts = DiskParts(cached.fileno(), open_direct(path), 7, len(data))
         found = parts.take(memoryview(b"rest"))
         assert bytes(found) == b"rest" + data[7:ALIGNED_BYTES]
-        parts._drop()  # what is read from here on finds the file cut
+        parts._drop()  # later reads find the truncated file
         os.truncate(path, cut_at)
         parts._next = ALIGNED_BYTES
         found = parts.take(found)
@@ -207,7 +209,7 @@ def test_a_file_that_is_cut_while_parts_are_under_way_ends_there(
         parts.close()
 
 
-def test_a_reader_that_ends_early_leaves_nothing(tmp_path: Path) -> None:
+def test_reader_closed_early_releases_files_and_reads(tmp_path: Path) -> None:
     stored = write(tmp_path / "0.log", VALUES)
     forget(stored.path)
     for _ in range(3):

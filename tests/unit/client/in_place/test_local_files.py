@@ -1,4 +1,4 @@
-"""Ranges of files as a reader on the broker's machine sees them, whatever became of the files."""
+"""Local reads of file ranges, also of files that are truncated, rewritten or deleted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from data_calls import columns_batch, rows_batch
-from stored_ranges import SIZES, opened, read_all, write
+from support.data_calls import columns_batch, rows_batch
+from support.stored_ranges import SIZES, opened, read_all, write
 
 from broker_lite.client.in_place import local_files
 from broker_lite.client.received import check_crc
@@ -20,7 +20,7 @@ def values() -> list[bytes]:
 
 
 @pytest.mark.parametrize("read_bytes", [100, 1000, 65_536, 1 << 20])
-def test_every_batch_once_whatever_the_sizes(
+def test_every_batch_is_returned_once_for_any_batch_size(
     tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch, read_bytes: int
 ) -> None:
     monkeypatch.setattr(local_files, "READ_BYTES", read_bytes)
@@ -33,7 +33,7 @@ def test_every_batch_once_whatever_the_sizes(
     assert b"".join(batch.buffer for batch in seen) == (tmp_path / "0.log").read_bytes()
 
 
-def test_a_range_in_the_middle(tmp_path: Path, values: list[bytes]) -> None:
+def test_range_in_the_middle_of_a_file_is_read(tmp_path: Path, values: list[bytes]) -> None:
     stored = write(tmp_path / "0.log", values)
     before = sum(len((rows_batch, columns_batch)[n % 2]([values[n]])) for n in range(3))
     middle = stored._replace(position=before, length=stored.length - before)
@@ -41,7 +41,7 @@ def test_a_range_in_the_middle(tmp_path: Path, values: list[bytes]) -> None:
     assert [batch.header.base_offset for batch in seen] == list(range(3, len(values)))
 
 
-def test_what_is_not_in_memory_is_read_from_the_disk(
+def test_uncached_bytes_are_read_from_the_disk(
     tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = write(tmp_path / "0.log", values)
@@ -61,7 +61,7 @@ def test_what_is_not_in_memory_is_read_from_the_disk(
 
 
 @pytest.mark.parametrize("reads_once", [False, True])
-def test_a_stream_lets_go_of_what_it_brought_in_and_of_nothing_else(
+def test_stream_drops_only_the_pages_that_it_loaded(
     tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch, reads_once: bool
 ) -> None:
     stored = write(tmp_path / "0.log", values)
@@ -80,7 +80,7 @@ def test_a_stream_lets_go_of_what_it_brought_in_and_of_nothing_else(
             raise BlockingIOError(11, "not in memory")
         return read(fd, [buffers[0][: in_memory - position]], position)
 
-    monkeypatch.setattr(local_files, "DIRECT", 0)  # as where the file system does not have it
+    monkeypatch.setattr(local_files, "DIRECT", 0)  # as on a file system without O_DIRECT
     monkeypatch.setattr(local_files, "READ_BYTES", 1000)
     monkeypatch.setattr(local_files, "AHEAD_BYTES", 100_000)
     monkeypatch.setattr(os, "posix_fadvise", advise)
@@ -97,9 +97,7 @@ def test_a_stream_lets_go_of_what_it_brought_in_and_of_nothing_else(
     assert all(a[1] - page < b[0] <= a[1] for a, b in itertools.pairwise(gone))
 
 
-def test_a_file_that_was_cut_ends_the_range_without_a_batch(
-    tmp_path: Path, values: list[bytes]
-) -> None:
+def test_truncated_file_ends_the_range_without_a_batch(tmp_path: Path, values: list[bytes]) -> None:
     stored = write(tmp_path / "0.log", values)
     found = opened(stored)
     os.truncate(stored.path, 1000)
@@ -113,7 +111,7 @@ def test_a_file_that_was_cut_ends_the_range_without_a_batch(
     found.close()
 
 
-def test_what_was_written_anew_in_its_place_is_damage(tmp_path: Path, values: list[bytes]) -> None:
+def test_rewritten_bytes_are_reported_as_corruption(tmp_path: Path, values: list[bytes]) -> None:
     stored = write(tmp_path / "0.log", values)
     found = opened(stored)
     write(tmp_path / "0.log", values, epoch=4)
@@ -125,9 +123,7 @@ def test_what_was_written_anew_in_its_place_is_damage(tmp_path: Path, values: li
     found.close()
 
 
-def test_a_deleted_file_is_read_on_and_not_opened_again(
-    tmp_path: Path, values: list[bytes]
-) -> None:
+def test_open_deleted_file_is_read_but_not_reopened(tmp_path: Path, values: list[bytes]) -> None:
     stored = write(tmp_path / "0.log", values)
     found = opened(stored)
     os.unlink(stored.path)
@@ -136,9 +132,7 @@ def test_a_deleted_file_is_read_on_and_not_opened_again(
         opened(stored)
 
 
-def test_only_the_very_file_that_the_broker_has_is_read(
-    tmp_path: Path, values: list[bytes]
-) -> None:
+def test_file_with_another_inode_is_refused(tmp_path: Path, values: list[bytes]) -> None:
     path = tmp_path / "0.log"
     stored = write(path, values)
     with pytest.raises(FileNotFoundError):

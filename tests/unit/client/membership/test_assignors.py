@@ -1,4 +1,4 @@
-"""Who reads what: every partition once, evenly, and with little moved."""
+"""Assignments give every partition one owner, are balanced, and move few partitions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def parts(topic: str, *numbers: int) -> tuple[TopicPartition, ...]:
 
 
 def owners(shares: Shares) -> dict[TopicPartition, str]:
-    found = [(where, member) for member, share in shares.items() for where in share]
+    found = [(tp, member) for member, share in shares.items() for tp in share]
     assert len(dict(found)) == len(found), "nothing has two owners"
     return dict(found)
 
 
-def test_ranges_topic_by_topic_static_members_first() -> None:
+def test_range_assignor_orders_static_members_first() -> None:
     members = [
         Candidate("b", None, ("t", "u")),
         Candidate("a", None, ("t",)),
@@ -52,19 +52,19 @@ def test_ranges_topic_by_topic_static_members_first() -> None:
     }
 
 
-def test_a_sticky_newcomer_gets_its_part_and_no_more_is_moved() -> None:
+def test_sticky_assignor_moves_only_the_new_members_share() -> None:
     old = [
         Candidate("a", None, ("t",), parts("t", 0, 2, 4), 3),
         Candidate("b", None, ("t",), parts("t", 1, 3, 5), 3),
     ]
     before = owners(assign(STICKY, old, {"t": 6}))
-    assert before == {where: row.member_id for row in old for where in row.owned}
+    assert before == {tp: row.member_id for row in old for tp in row.owned}
     after = owners(assign(STICKY, [*old, Candidate("c", None, ("t",))], {"t": 6}))
     assert Counter(after.values()) == {"a": 2, "b": 2, "c": 2}
-    assert sum(before[where] != after[where] for where in before) == 2
+    assert sum(before[tp] != after[tp] for tp in before) == 2
 
 
-def test_cooperative_moves_take_two_rounds() -> None:
+def test_cooperative_assignor_moves_a_partition_in_two_rebalances() -> None:
     counts = {"t": 4}
     a, b = Candidate("a", None, ("t",), parts("t", 0, 1, 2, 3), 1), Candidate("b", None, ("t",))
     first = assign(COOPERATIVE_STICKY, [a, b], counts)
@@ -76,26 +76,28 @@ def test_cooperative_moves_take_two_rounds() -> None:
     assert owners(second).keys() == set(parts("t", 0, 1, 2, 3))
 
 
-def test_of_two_who_claim_a_partition_the_later_generation_is_believed() -> None:
+def test_owner_of_the_later_generation_keeps_a_twice_reported_partition() -> None:
     a = Candidate("a", None, ("t",), parts("t", 0), 4)
     b = Candidate("b", None, ("t",), parts("t", 0, 1), 5)
     shares = assign(COOPERATIVE_STICKY, [a, b], {"t": 2})
-    assert shares["a"] == [], "it lets go of what it thinks it has, before anybody is given it"
+    assert shares["a"] == [], (
+        "it releases the partitions that it reports before another member gets them"
+    )
     assert shares["b"] == [*parts("t", 1)]
     assert owners(assign(STICKY, [a, b], {"t": 1})) == {parts("t", 0)[0]: "b"}
 
 
-def test_whoever_may_have_little_is_served_first() -> None:
+def test_topics_with_few_subscribers_are_assigned_first() -> None:
     members = [Candidate("a", None, ("t", "u")), Candidate("b", None, ("u",))]
     shares = assign(STICKY, members, {"t": 2, "u": 2})
     assert {member: len(share) for member, share in shares.items()} == {"a": 2, "b": 2}
-    assert {where.topic for where in shares["b"]} == {"u"}
+    assert {tp.topic for tp in shares["b"]} == {"u"}
 
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, int]]:
     counts = {topic: draw(st.integers(0, 6)) for topic in TOPICS}
-    every = [where for topic, count in counts.items() for where in parts(topic, *range(count + 1))]
+    every = [tp for topic, count in counts.items() for tp in parts(topic, *range(count + 1))]
     members = []
     for number in range(draw(st.integers(1, 6))):
         topics = tuple(sorted(draw(st.sets(st.sampled_from(TOPICS)))))
@@ -108,24 +110,24 @@ def groups(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, int]]:
 
 def wanted(members: Iterable[Candidate], counts: dict[str, int]) -> set[TopicPartition]:
     asked = {topic for each in members for topic in each.topics}
-    return {where for topic in asked for where in parts(topic, *range(counts[topic]))}
+    return {tp for topic in asked for tp in parts(topic, *range(counts[topic]))}
 
 
 @settings(deadline=None, max_examples=60)
 @given(groups(), st.sampled_from([RANGE, STICKY]))
-def test_every_partition_has_one_owner_who_asked_for_it(
+def test_every_partition_has_exactly_one_subscribed_owner(
     group: tuple[list[Candidate], dict[str, int]], name: str
 ) -> None:
     members, counts = group
     topics = {each.member_id: each.topics for each in members}
     found = owners(assign(name, members, counts))
     assert found.keys() == wanted(members, counts)
-    assert all(where.topic in topics[member] for where, member in found.items())
+    assert all(tp.topic in topics[member] for tp, member in found.items())
 
 
 @settings(deadline=None, max_examples=60)
 @given(groups())
-def test_no_single_move_would_make_it_more_even(
+def test_no_single_move_improves_the_balance(
     group: tuple[list[Candidate], dict[str, int]],
 ) -> None:
     members, counts = group
@@ -139,7 +141,7 @@ def test_no_single_move_would_make_it_more_even(
 
 @settings(deadline=None, max_examples=60)
 @given(groups())
-def test_what_is_as_it_should_be_stays(group: tuple[list[Candidate], dict[str, int]]) -> None:
+def test_balanced_assignment_is_unchanged(group: tuple[list[Candidate], dict[str, int]]) -> None:
     members, counts = group
     shares = assign(STICKY, members, counts)
     settled = [row._replace(owned=tuple(shares[row.member_id]), generation=9) for row in members]
@@ -150,21 +152,21 @@ def test_what_is_as_it_should_be_stays(group: tuple[list[Candidate], dict[str, i
 
 @settings(deadline=None, max_examples=60)
 @given(groups())
-def test_cooperative_members_agree_after_a_few_rounds_and_never_share_one(
+def test_cooperative_rebalances_converge_without_shared_partitions(
     group: tuple[list[Candidate], dict[str, int]],
 ) -> None:
     members, counts = group
-    # Nobody has what another has: so much the coordinator's generations see to.
+    # No two members own the same partition, which the coordinator's generations guarantee.
     seen: set[TopicPartition] = set()
     for index, row in enumerate(members):
-        owned = tuple(where for where in row.owned if where not in seen)
+        owned = tuple(tp for tp in row.owned if tp not in seen)
         seen.update(owned)
         members[index] = row._replace(owned=owned)
     for generation in range(10, 14):
         shares = assign(COOPERATIVE_STICKY, members, counts)
         for row in members:
-            for where in shares[row.member_id]:
-                assert all(where not in other.owned for other in members if other is not row)
+            for tp in shares[row.member_id]:
+                assert all(tp not in other.owned for other in members if other is not row)
         members = [
             row._replace(owned=tuple(shares[row.member_id]), generation=generation)
             for row in members
@@ -173,7 +175,7 @@ def test_cooperative_members_agree_after_a_few_rounds_and_never_share_one(
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
-def test_what_a_member_says_is_what_its_leader_hears(name: str) -> None:
+def test_leader_decodes_the_members_metadata(name: str) -> None:
     owned = parts("t", 0, 3)
     said = JoinedMember("m", "i", metadata(name, ("t", "u"), owned, 5))
     heard = candidate(name, said)
@@ -182,7 +184,7 @@ def test_what_a_member_says_is_what_its_leader_hears(name: str) -> None:
         assert (heard.owned, heard.generation) == (owned, 5)
 
 
-def test_members_of_other_clients_say_it_in_their_ways() -> None:
+def test_metadata_of_other_clients_is_decoded() -> None:
     owned = parts("t", 1)
     older = encode_member(Subscription(("t",), b"\0\0\0\7", owned), 1)
     heard = candidate(COOPERATIVE_STICKY, JoinedMember("m", None, older))

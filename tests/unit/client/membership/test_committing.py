@@ -1,4 +1,4 @@
-"""Commits of a member while its generation changes under them."""
+"""Commits of a member whose generation changes during the commit."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ OK, ILLEGAL_GENERATION, UNKNOWN_MEMBER, GATHERS, FENCED = 0, 22, 25, 27, 82
 
 
 class Seat:
-    """Who commits; ``held`` are the partitions that are the reader's still."""
+    """The member that commits; ``held`` are the partitions that the reader still has."""
 
     def __init__(self) -> None:
         self.identity: MemberIdentity | None = MemberIdentity("me", 1, None)
         self.held = {T0, T1}
         self.grant = 1
 
-    def holds(self, where: TopicPartition, grant: int | None) -> bool:
-        return where in self.held and grant == self.grant
+    def holds(self, tp: TopicPartition, grant: int | None) -> bool:
+        return tp in self.held and grant == self.grant
 
 
 class Play:
-    """The operation against a coordinator that answers these codes, one for all rows each time.
-    ``sent`` is as whom and what was committed; ``then`` is called after each answer."""
+    """The operation against a coordinator that answers these codes, one per request. ``sent`` has
+    the identity and rows of each request; ``then`` is called after each answer."""
 
     def __init__(self, seat: Seat, codes: Sequence[int], then: Any = lambda: None) -> None:
         self.sent: list[tuple[int, set[TopicPartition]]] = []
@@ -66,7 +66,7 @@ class Play:
             self.done: dict[TopicPartition, LogbusError | None] = stop.value
 
 
-def test_a_member_commits_what_is_its_own() -> None:
+def test_member_commits_its_own_partitions() -> None:
     seat = Seat()
     seat.held = {T1}
     play = Play(seat, [OK])
@@ -74,7 +74,7 @@ def test_a_member_commits_what_is_its_own() -> None:
     assert isinstance(play.done[T0], NotOwnerError) and play.done[T1] is None
 
 
-def test_while_the_group_gathers_it_is_tried_again_in_the_next_generation() -> None:
+def test_commit_during_a_rebalance_is_retried_in_the_next_generation() -> None:
     seat = Seat()
 
     def next_generation() -> None:
@@ -88,13 +88,13 @@ def test_while_the_group_gathers_it_is_tried_again_in_the_next_generation() -> N
     assert [each[0] for each in play.sent] == [1, 1] and play.done == {T0: None, T1: None}
 
 
-def test_it_is_not_waited_for_without_end() -> None:
+def test_commit_during_a_long_rebalance_times_out() -> None:
     play = Play(Seat(), [GATHERS])
     assert play.now < 3000
     assert all(isinstance(error, RebalanceInProgressError) for error in play.done.values())
 
 
-def test_who_is_no_member_changes_nothing() -> None:
+def test_commit_without_membership_is_refused() -> None:
     for code in (UNKNOWN_MEMBER, FENCED):
         play = Play(Seat(), [code])
         assert len(play.sent) == 1
@@ -105,16 +105,16 @@ def test_who_is_no_member_changes_nothing() -> None:
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
 
-def test_what_was_read_under_a_former_grant_is_not_committed_under_the_next() -> None:
-    """The commit is carried out when the reader has taken the next one already: it was let pass,
-    and others had committed more in between."""
+def test_rows_of_an_earlier_grant_are_not_committed_under_a_later_one() -> None:
+    """Regression: the commit ran after the reader had the next grant, and overwrote later offsets
+    of other members."""
     seat = Seat()
     seat.grant = 2
     play = Play(seat, [OK])
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
 
-def test_which_partitions_were_made_since_the_group_began() -> None:
+def test_partitions_created_after_the_group_began_count_as_added() -> None:
     look = FirstLook({"t": 3, "u": 2}, {"t": 1}, {"t": "a", "u": "b"})
 
     def added(topic: str, topic_id: str, count: int) -> list[bool]:
@@ -122,6 +122,6 @@ def test_which_partitions_were_made_since_the_group_began() -> None:
 
     assert added("t", "a", 4) == [False, False, True, True]
     assert added("u", "b", 3) == [False, False, True]
-    assert added("new", "c", 1) == [True], "all of it was written while it was there"
-    assert added("u", "d", 2) == [True, True], "another topic, which was made since"
-    assert added("u", NULL_TOPIC_ID, 2) == [False, False], "a broker that does not say"
+    assert added("new", "c", 1) == [True], "all its records are newer than the member"
+    assert added("u", "d", 2) == [True, True], "a recreated topic"
+    assert added("u", NULL_TOPIC_ID, 2) == [False, False], "a broker that reports no topic id"

@@ -1,4 +1,4 @@
-"""Options of members: which there are, and what does not go together."""
+"""Options of group members, and combinations that are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_lite.client.options import build, check_names
 from broker_lite.errors import InvalidConfigError
 
 
-def test_assignors_are_named_in_a_row_or_a_list() -> None:
+def test_assignors_are_given_as_text_or_list() -> None:
     config = build(MemberConfig, {"assignors": ["sticky", "range"]}, {})
     assert config.assignor_names == ("sticky", "range") and not config.is_cooperative
     kafkas = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -20,7 +20,7 @@ def test_assignors_are_named_in_a_row_or_a_list() -> None:
     check_names({"session_timeout_ms": 6000, "group_instance_id": "a"})
 
 
-def test_a_rebalance_waits_as_long_as_a_reader_may_be_at_its_work() -> None:
+def test_rebalance_timeout_defaults_to_max_poll_interval() -> None:
     assert MemberConfig(max_poll_interval_ms=7000).gathering_ms == 7000
     assert MemberConfig(rebalance_timeout_ms=500).gathering_ms == 500
 
@@ -35,6 +35,6 @@ def test_a_rebalance_waits_as_long_as_a_reader_may_be_at_its_work() -> None:
         {"max_poll_interval_ms": 0},
     ],
 )
-def test_wrong_settings(options: dict[str, Any]) -> None:
+def test_invalid_member_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError):
         build(MemberConfig, options, {})

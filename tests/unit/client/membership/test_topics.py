@@ -1,4 +1,4 @@
-"""What a member subscribes to: which looks make a difference, and by what it leads."""
+"""A member's topics: which metadata refreshes make it rejoin; which topics a leader watches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_lite.model import TopicPartition
 A, B = TopicFacts("id-a", 2), TopicFacts("id-b", 1)
 
 
-def test_a_pattern_matches_whole_names_and_no_internal_ones() -> None:
+def test_pattern_matches_whole_names_and_no_internal_topics() -> None:
     topics = SubscribedTopics((), "a.*|__x")
     assert topics.are_unknown and topics.watched is None
     assert topics.learn({"ab": A, "a": A, "ba": B, "__x": B})
@@ -18,23 +18,25 @@ def test_a_pattern_matches_whole_names_and_no_internal_ones() -> None:
     assert topics.learn({"a": A})
 
 
-def test_who_leads_watches_what_others_want_too() -> None:
+def test_leader_watches_the_topics_of_all_members() -> None:
     topics = SubscribedTopics(("b", "a", "a"), None)
     assert topics.watched == topics.names == ("a", "b")
     topics.lead(("a", "c"), {"a": A}, assigns=True)
     assert topics.watched == ("a", "b", "c") and topics.partition_counts == {"a": 2}
     assert not topics.would_assign_otherwise({"a": A, "other": B})
-    assert topics.would_assign_otherwise({"a": A, "c": B}), "it has come to be"
-    assert topics.would_assign_otherwise({"a": A, "b": B}), "its own, which none wanted"
+    assert topics.would_assign_otherwise({"a": A, "c": B}), "the topic was created"
+    assert topics.would_assign_otherwise({"a": A, "b": B}), (
+        "its own topic, without other subscribers"
+    )
     topics.stop_leading()
     assert not topics.would_assign_otherwise({}) and topics.partition_counts == {}
 
 
-def test_where_it_assigns_nothing_others_lead_by_what_was_known_before() -> None:
+def test_leader_without_an_assignment_keeps_the_previous_metadata() -> None:
     topics = SubscribedTopics(("a",), None)
     topics.learn({"a": A})
     grown = TopicFacts("id-a", 5)
     topics.lead(("a",), {"a": grown}, assigns=False)
     assert topics.partition_counts == {"a": 2} and topics.would_assign_otherwise({"a": grown})
-    where = TopicPartition("a", 0)
-    assert topics.ids([where, TopicPartition("new", 0)]) == {where: "id-a"}
+    tp = TopicPartition("a", 0)
+    assert topics.ids([tp, TopicPartition("new", 0)]) == {tp: "id-a"}

@@ -1,11 +1,11 @@
-"""Why a partition has no leader, in words that help."""
+"""Errors for partitions without a leader: the cause and the next step."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import pytest
-from client_world import view
+from support.client_world import view
 
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.errors import LeaderNotAvailableError
@@ -32,27 +32,27 @@ def with_isr(*isr: int) -> ClusterView:
     return dataclasses.replace(found, topics={"t": dataclasses.replace(topic, partitions=rows)})
 
 
-def test_the_leader_is_down() -> None:
+def test_error_names_the_leader_that_is_down() -> None:
     assert why(view(leaders=(9,))) == (
         "t-0 has no leader: broker 9, which led it, is down (alive: 1, 2); "
         "start it, or wait until another in-sync replica is elected"
     )
 
 
-def test_the_last_in_sync_replica_is_down() -> None:
+def test_error_names_the_last_in_sync_replica_that_is_down() -> None:
     message = why(with_isr(3))
     assert "every in-sync replica is down: broker 3 (alive: 1, 2); start it." in message
     assert "unclean.leader.election.enable=true" in message
     assert "[LOGBUS_LEADER_NOT_AVAILABLE] no in-sync replica of the partition" in message
 
 
-def test_none_is_elected_yet() -> None:
-    assert "alive, but none was elected yet; if it stays so see the log of the controller" in why(
+def test_error_of_a_pending_election_names_the_controller() -> None:
+    assert "alive, but none was elected yet; if it stays so, see the log of the controller" in why(
         with_isr(1)
     )
 
 
-def test_a_broker_that_is_cut_off_does_not_bring_back_a_deposed_leader() -> None:
+def test_stale_metadata_does_not_restore_a_deposed_leader() -> None:
     cluster = Cluster((), lambda: 0.0, view=view(leaders=(2,), leader_epoch=6))
     cluster.learn(view(leaders=(1,), leader_epoch=5), everything=False)
     assert cluster.view.partition(T0) == view(leaders=(2,), leader_epoch=6).partition(T0)
@@ -60,7 +60,7 @@ def test_a_broker_that_is_cut_off_does_not_bring_back_a_deposed_leader() -> None
     assert cluster.learn(other, everything=True) == other
 
 
-def test_the_next_question_goes_to_another() -> None:
+def test_request_after_a_failure_goes_to_another_broker() -> None:
     one, two = Endpoint("a", 1), Endpoint("b", 2)
     cluster = Cluster((one, two), lambda: 0.0)
     cluster.ask_another()

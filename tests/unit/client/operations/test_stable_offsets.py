@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from client_world import ONE, TOPIC_ID, Asked, World, view
+from support.client_world import ONE, TOPIC_ID, Asked, World, view
 
 from broker_lite.client.consuming.starting import Starts, starting_offsets
 from broker_lite.client.membership.beginning import FirstLook, beginnings

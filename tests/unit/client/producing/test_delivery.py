@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from client_world import ONE, TOPIC_ID, TWO, view
+from support.client_world import ONE, TOPIC_ID, TWO, view
 
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.operations.cluster import ClusterView
@@ -107,7 +107,7 @@ class Bench:
 
 
 def sequences(sent: Sequence[Outgoing]) -> list[tuple[int, int]]:
-    """Producer id and base sequence of each batch, as its bytes say."""
+    """Return producer id and base sequence of each batch, from its bytes."""
     found = []
     for outgoing in sent:
         for batch in outgoing.batches:
@@ -126,7 +126,7 @@ def test_sequences_count_rows_per_partition() -> None:
     assert sorted(sequences(sent)) == [(1001, 0), (1001, 0), (1001, 3)]
 
 
-def test_partitions_of_one_leader_share_a_request_others_do_not() -> None:
+def test_partitions_of_one_leader_share_a_request() -> None:
     bench = Bench()
     bench.add(make(), make(partition=1))
     assert [(each.endpoint, len(each.batches)) for each in bench.send()] == [(ONE, 2)]
@@ -161,7 +161,7 @@ def test_batches_refused_as_columns_are_sent_at_once_as_rows_with_their_sequence
     assert not read_header(later.batches[0].encoded).is_columns  # type: ignore[arg-type]
 
 
-def test_at_most_five_in_flight() -> None:
+def test_at_most_five_batches_per_partition_are_in_flight() -> None:
     bench = Bench()
     bench.add(*[make() for _ in range(7)])
     sent = bench.send()
@@ -170,9 +170,9 @@ def test_at_most_five_in_flight() -> None:
     assert sequences(bench.send()) == [(1001, 5)]
 
 
-def test_nothing_goes_behind_the_first_batch_before_the_broker_knows_the_producer() -> None:
-    """Where a log's beginning was deleted a broker takes any number of a producer that it does not
-    know: it refused the first batch, took the second, and the first came behind it."""
+def test_first_batch_of_a_producer_is_sent_alone() -> None:
+    """If the log's start was deleted, a broker accepts any sequence of an unknown producer. It
+    could refuse the first batch, append the second, and then append the first after it."""
     bench = Bench(new=True)
     bench.add(make(4), make(1), make(1, partition=1))
     (both,) = bench.send()
@@ -185,8 +185,9 @@ def test_nothing_goes_behind_the_first_batch_before_the_broker_knows_the_produce
     assert sequences(bench.send()) == [(1001, 2), (1001, 4)]
 
 
-def test_a_batch_that_hangs_is_not_outrun_beyond_what_a_broker_remembers() -> None:
-    """A leader that was deposed keeps the first batch; the next leader takes what comes after."""
+def test_hung_batch_is_overtaken_by_at_most_four_batches() -> None:
+    """The first batch hangs at a deposed leader while the next leader appends the following
+    ones."""
     bench = Bench()
     bench.add(*(make() for _ in range(9)))
     first, *rest = bench.send()
@@ -201,7 +202,7 @@ def test_a_batch_that_hangs_is_not_outrun_beyond_what_a_broker_remembers() -> No
     assert [sequence for _, sequence in sequences([*again[1:], *bench.later()])] == [5, 6, 7, 8]
 
 
-def test_nothing_goes_before_there_is_an_identity() -> None:
+def test_batches_wait_for_the_producer_id() -> None:
     bench = Bench()
     bench.delivery.identity = None
     assert not bench.delivery.wants_identity
@@ -212,19 +213,19 @@ def test_nothing_goes_before_there_is_an_identity() -> None:
     assert sequences(bench.send()) == [(1002, 0)]
 
 
-def test_without_idempotence_there_are_no_sequences() -> None:
+def test_non_idempotent_batches_have_no_sequences() -> None:
     bench = Bench(idempotent=False)
     bench.add(make(), make())
     assert sequences(bench.send()) == [(-1, -1), (-1, -1)]
 
 
-def test_a_lost_answer_is_sent_again_as_it_was_and_in_order() -> None:
+def test_unanswered_batches_are_resent_unchanged_and_in_order() -> None:
     bench = Bench()
     batches = [make(2), make(2), make(2)]
     bench.add(*batches)
     first, second, third = bench.send()
     bench.fail(first)
-    assert bench.later() == [], "until all that is under way has come back"
+    assert bench.later() == [], "until all batches in flight have returned"
     bench.fail(second)
     bench.fail(third)
     bench.add(make(2))
@@ -234,7 +235,7 @@ def test_a_lost_answer_is_sent_again_as_it_was_and_in_order() -> None:
     assert "t" in bench.delivery.stale
 
 
-def test_a_retry_waits_for_its_pause() -> None:
+def test_retry_waits_for_the_backoff() -> None:
     bench = Bench()
     bench.add(make())
     bench.answer(bench.send()[0], NOT_LEADER)
@@ -243,7 +244,7 @@ def test_a_retry_waits_for_its_pause() -> None:
     assert len(bench.later(51)) == 1
 
 
-def test_a_duplicate_is_a_success() -> None:
+def test_duplicate_sequence_error_acknowledges_the_batch() -> None:
     bench = Bench()
     bench.add(make())
     bench.fail(bench.send()[0])
@@ -252,7 +253,7 @@ def test_a_duplicate_is_a_success() -> None:
     assert batch.error is None
 
 
-def test_what_came_before_its_predecessor_goes_again_with_its_number() -> None:
+def test_out_of_order_batch_is_resent_with_its_sequence() -> None:
     bench = Bench()
     bench.add(make(), make())
     first, second = bench.send()
@@ -261,7 +262,7 @@ def test_what_came_before_its_predecessor_goes_again_with_its_number() -> None:
     assert sequences(bench.later()) == [(1001, 0), (1001, 1)]
 
 
-def test_after_a_refused_batch_the_next_takes_its_numbers() -> None:
+def test_batch_after_a_refused_one_takes_its_sequences() -> None:
     bench = Bench()
     refused, following = make(3), make(2)
     bench.add(make(), refused, following)
@@ -274,7 +275,7 @@ def test_after_a_refused_batch_the_next_takes_its_numbers() -> None:
     assert following.error is None
 
 
-def test_after_a_refused_first_batch_an_accepted_successor_counts() -> None:
+def test_batch_accepted_after_a_refused_first_batch_sets_the_sequence() -> None:
     bench = Bench()
     bench.add(make(3), make(2))
     first, second = bench.send()
@@ -285,7 +286,7 @@ def test_after_a_refused_first_batch_an_accepted_successor_counts() -> None:
 
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER, 47])
-def test_a_forgetful_broker_gets_a_new_identity_if_nothing_can_be_twice(code: int) -> None:
+def test_unknown_producer_error_gets_a_new_identity_if_no_duplicate_is_possible(code: int) -> None:
     bench = Bench()
     bench.add(make(2))
     bench.answer(bench.send()[0], base=0)
@@ -301,7 +302,7 @@ def test_a_forgetful_broker_gets_a_new_identity_if_nothing_can_be_twice(code: in
     assert sequences(bench.send()) == [(1002, 2)]
 
 
-def test_a_batch_that_may_be_in_the_log_is_never_renumbered() -> None:
+def test_possibly_appended_batch_is_never_renumbered() -> None:
     bench = Bench()
     batch = make(2)
     bench.add(batch)
@@ -310,8 +311,8 @@ def test_a_batch_that_may_be_in_the_log_is_never_renumbered() -> None:
     assert sequences(bench.later()) == [(1001, 0)]
 
 
-def test_a_deposed_leader_that_judges_sequences_does_not_end_a_batch() -> None:
-    """Its log ends before what the leader took; found by the simulator, seed 1791202826."""
+def test_sequence_error_of_a_deposed_leader_does_not_fail_the_batch() -> None:
+    """The deposed leader's log may lack the batch. Found by the simulator, seed 1791202826."""
     bench = Bench()
     acked, batch = make(2), make(2, deadline_ms=60_000)
     bench.add(acked)
@@ -333,7 +334,7 @@ def test_a_deposed_leader_that_judges_sequences_does_not_end_a_batch() -> None:
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_after_a_timeout_with_unknown_end_the_numbers_are_not_used_again() -> None:
+def test_sequences_of_a_timed_out_batch_are_not_reused() -> None:
     bench = Bench()
     lost, following = make(2, deadline_ms=500), make(2)
     bench.add(lost)
@@ -348,8 +349,9 @@ def test_after_a_timeout_with_unknown_end_the_numbers_are_not_used_again() -> No
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_a_batch_behind_one_that_is_asked_again_does_not_take_its_numbers() -> None:
-    """A leader that saw it as a repetition of that one said that it was written."""
+def test_batch_after_a_retried_one_does_not_take_its_sequences() -> None:
+    """With the same sequences, a leader would acknowledge it as a duplicate of the retried
+    batch."""
     bench = Bench()
     asked_again, too_large, following = make(), make(), make()
     bench.add(asked_again, too_large, following)
@@ -363,8 +365,9 @@ def test_a_batch_behind_one_that_is_asked_again_does_not_take_its_numbers() -> N
     assert sequences(again) == [(1001, 0), (1001, 1)]
 
 
-def test_a_late_duplicate_does_not_take_the_numbers_back() -> None:
-    """The first hung at a deposed leader while the next one took what came behind it."""
+def test_late_duplicate_does_not_move_the_sequence_back() -> None:
+    """The first batch hung at a deposed leader while the next leader appended the following
+    ones."""
     bench = Bench()
     bench.add(make(), make())
     first, second = bench.send()
@@ -380,9 +383,9 @@ def test_a_late_duplicate_does_not_take_the_numbers_back() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_after_an_error_that_says_nothing_the_numbers_are_not_used_again(is_answered: bool) -> None:
-    """Nobody knows what the broker did before it, nor what it did where its answer is unreadable:
-    the next batch would pass for this one."""
+def test_sequences_are_not_reused_after_an_unclear_error(is_answered: bool) -> None:
+    """The broker may have appended the batch. With its sequences, the next batch would count as a
+    duplicate."""
     bench = Bench()
     batch = make()
     bench.add(batch)
@@ -398,8 +401,9 @@ def test_after_an_error_that_says_nothing_the_numbers_are_not_used_again(is_answ
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_a_batch_that_may_be_in_the_log_is_not_halved() -> None:
-    """Its topic's limit was lowered before it was asked again; halves would be there twice."""
+def test_possibly_appended_batch_is_not_halved() -> None:
+    """The topic's limit was lowered before the retry. If the first attempt was appended, halves
+    would duplicate its records."""
     bench = Bench()
     batch = make(2)
     bench.add(batch)
@@ -410,7 +414,7 @@ def test_a_batch_that_may_be_in_the_log_is_not_halved() -> None:
     assert bench.later() == []
 
 
-def test_what_was_never_sent_times_out_without_a_new_identity() -> None:
+def test_unsent_batch_times_out_without_a_new_identity() -> None:
     bench = Bench()
     bench.view = ClusterView()
     lost = make(deadline_ms=500)
@@ -426,7 +430,7 @@ def test_what_was_never_sent_times_out_without_a_new_identity() -> None:
     assert sequences(bench.later()) == [(1001, 0)]
 
 
-def test_other_partitions_keep_the_old_identity_until_they_have_settled() -> None:
+def test_partitions_keep_the_old_identity_until_their_batches_return() -> None:
     bench = Bench()
     bench.add(make(), make(partition=1))
     (both,) = bench.send()
@@ -441,7 +445,7 @@ def test_other_partitions_keep_the_old_identity_until_they_have_settled() -> Non
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_a_batch_too_large_goes_on_as_two_halves_with_its_numbers() -> None:
+def test_too_large_batch_is_sent_as_two_halves_with_its_sequences() -> None:
     bench = Bench()
     batch, following = make(5), make(1)
     bench.add(batch, following)
@@ -460,7 +464,7 @@ def test_a_batch_too_large_goes_on_as_two_halves_with_its_numbers() -> None:
     assert [each.base_offset + at for each, at in found if each] == [10, 11, 12, 13, 14]
 
 
-def test_a_refused_size_is_remembered_for_the_topic() -> None:
+def test_size_of_a_refused_batch_limits_later_batches_of_the_topic() -> None:
     bench = Bench()
     batch = make(8)
     batch.size_bytes = 8000
@@ -473,7 +477,7 @@ def test_a_refused_size_is_remembered_for_the_topic() -> None:
     assert bench.delivery.limits_bytes == {batch.topic: 2000}
 
 
-def test_a_single_record_too_large_fails_alone() -> None:
+def test_too_large_record_fails_alone() -> None:
     bench = Bench()
     batch, following = make(1), make(1)
     bench.add(batch, following)
@@ -484,7 +488,7 @@ def test_a_single_record_too_large_fails_alone() -> None:
     assert sequences(bench.later()) == [(1001, 0)]
 
 
-def test_an_omitted_batch_fails() -> None:
+def test_batch_missing_in_the_answer_fails() -> None:
     bench = Bench()
     batch = make()
     bench.add(batch)
@@ -492,7 +496,7 @@ def test_an_omitted_batch_fails() -> None:
     assert batch.error is not None
 
 
-def test_acks_0_is_done_when_written() -> None:
+def test_acks_0_completes_without_an_answer() -> None:
     bench = Bench(idempotent=False)
     batch = make()
     bench.add(batch)
@@ -501,7 +505,7 @@ def test_acks_0_is_done_when_written() -> None:
     assert (batch.error, batch.base_offset) == (None, -1)
 
 
-def test_a_leaderless_partition_waits_and_asks_for_metadata() -> None:
+def test_partition_without_a_leader_waits_and_requests_metadata() -> None:
     bench = Bench()
     bench.view = view(leaders=(1, 9))
     bench.add(make(), make(partition=1))
@@ -512,7 +516,7 @@ def test_a_leaderless_partition_waits_and_asks_for_metadata() -> None:
     assert len(bench.send()) == 1
 
 
-def test_a_timeout_names_the_last_error_of_the_broker_and_the_cure() -> None:
+def test_timeout_error_names_the_last_broker_error_and_the_remedy() -> None:
     bench = Bench()
     first, second = make(deadline_ms=500), make(deadline_ms=500)
     bench.add(first, second)
@@ -523,13 +527,13 @@ def test_a_timeout_names_the_last_error_of_the_broker_and_the_cure() -> None:
         assert str(batch.error) == (
             "[LOGBUS_DELIVERY_TIMED_OUT] t-0: not acknowledged within "
             "delivery.timeout.ms=500 (failures: 1); it may be in the log; the last error: "
-            "[LOGBUS_KAFKA_STORAGE_ERROR] t-0: no space left on device. Mend that broker's disk, "
-            "or make room on it (a shorter retention.ms), or raise delivery.timeout.ms to wait "
-            "longer"
+            "[LOGBUS_KAFKA_STORAGE_ERROR] t-0: no space left on device. Repair that broker's "
+            "disk, or make room on it (a shorter retention.ms), or raise delivery.timeout.ms to "
+            "wait longer"
         )
 
 
-def test_a_timeout_without_a_leader_says_which_broker_is_down() -> None:
+def test_timeout_error_without_a_leader_names_the_broker_that_is_down() -> None:
     bench = Bench()
     bench.view = view(leaders=(9,))
     lost = make(deadline_ms=500)
@@ -547,8 +551,8 @@ def test_retries_follow_the_leader() -> None:
     assert [each.endpoint for each in bench.later()] == [TWO]
 
 
-def test_batches_that_fail_together_are_one_failure() -> None:
-    """Five under way at a broker that dies once made the first pause 1.6 s."""
+def test_batches_that_fail_together_share_one_backoff() -> None:
+    """Regression: five batches in flight at a broker that died made the first backoff 1.6 s."""
     bench = Bench()
     bench.add(*(make() for _ in range(5)))
     for sent in bench.send():
@@ -559,7 +563,7 @@ def test_batches_that_fail_together_are_one_failure() -> None:
     assert bench.delivery.next_due_ms(bench.now) == 150
 
 
-def test_a_newer_leader_is_asked_at_once() -> None:
+def test_batch_is_retried_at_a_newer_leader_at_once() -> None:
     bench = Bench()
     bench.add(make())
     bench.fail(bench.send()[0])
@@ -569,7 +573,7 @@ def test_a_newer_leader_is_asked_at_once() -> None:
     assert [each.endpoint for each in bench.send()] == [TWO]
 
 
-def test_backoff_at_a_newer_leader_begins_anew() -> None:
+def test_backoff_restarts_at_a_newer_leader() -> None:
     """The next leader of killed brokers refuses records until a second replica is in sync."""
     bench = Bench()
     bench.add(make())
@@ -583,7 +587,7 @@ def test_backoff_at_a_newer_leader_begins_anew() -> None:
     assert bench.delivery.next_due_ms(bench.now) == bench.now + 100
 
 
-def test_a_topic_that_is_gone_fails_what_waits_for_it() -> None:
+def test_deleted_topic_fails_its_queued_batches() -> None:
     bench = Bench()
     bench.view = ClusterView()
     batch = make()
@@ -594,7 +598,7 @@ def test_a_topic_that_is_gone_fails_what_waits_for_it() -> None:
     assert not bench.delivery.topics()
 
 
-def test_the_end_fails_everything() -> None:
+def test_close_fails_all_batches() -> None:
     bench = Bench(max_in_flight=1)
     batches = [make(), make()]
     bench.add(*batches)
@@ -604,7 +608,7 @@ def test_the_end_fails_everything() -> None:
     assert bench.delivery.next_due_ms(0) == float("inf")
 
 
-def test_a_request_is_closed_when_it_is_large() -> None:
+def test_request_is_closed_at_its_size_limit() -> None:
     bench = Bench()
     large = [make(partition=0), make(partition=1)]
     for batch in large:
@@ -613,7 +617,7 @@ def test_a_request_is_closed_when_it_is_large() -> None:
     assert [len(each.batches) for each in bench.send()] == [1, 1]
 
 
-def test_sequences_wrap() -> None:
+def test_sequences_wrap_after_2_to_the_31() -> None:
     bench = Bench()
     bench.add(make())
     bench.answer(bench.send()[0], base=0)

@@ -1,4 +1,4 @@
-"""Waiting for what was sent."""
+"""Futures of sent records: waits, callbacks and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def make() -> tuple[Outcome, list[Outcome]]:
     return Outcome("t", threading.Condition(), urged.append), urged
 
 
-def test_waiting_ends_the_linger_and_gives_up_in_time() -> None:
+def test_result_ends_the_linger_and_times_out() -> None:
     outcome, urged = make()
     future = RecordFuture(outcome, 0)
     assert not future.done()
@@ -24,7 +24,7 @@ def test_waiting_ends_the_linger_and_gives_up_in_time() -> None:
     assert urged == [outcome]
 
 
-def test_a_waiter_is_woken() -> None:
+def test_result_wakes_when_the_batch_completes() -> None:
     outcome, _ = make()
     seen: list[BaseException | None] = []
     waiting = threading.Thread(target=lambda: seen.append(RecordFuture(outcome, 0).exception(30)))
@@ -48,7 +48,7 @@ def test_callbacks_run_once_done_or_at_once() -> None:
     assert called == [future, future]
 
 
-def test_several_callbacks_of_one_record_run_in_their_order() -> None:
+def test_callbacks_of_one_record_run_in_order() -> None:
     outcome, _ = make()
     first, second, called = RecordFuture(outcome, 0), RecordFuture(outcome, 1), []
     first.add_done_callback(lambda future: called.append(("a", future)))
@@ -58,8 +58,8 @@ def test_several_callbacks_of_one_record_run_in_their_order() -> None:
     assert called == [("a", first), ("b", second), ("c", second)]
 
 
-def test_one_callback_of_many_records_keeps_no_futures_and_gets_equal_ones() -> None:
-    """A garbage collection went through a hundred thousand of them again and again."""
+def test_shared_callback_of_many_records_keeps_no_futures_alive() -> None:
+    """Kept futures would slow down every garbage collection."""
     outcome, _ = make()
     called: list[RecordFuture] = []
 
@@ -81,7 +81,7 @@ def test_one_callback_of_many_records_keeps_no_futures_and_gets_equal_ones() -> 
     assert RecordFuture(other, 0) != futures[0] != futures[1]
 
 
-def test_a_callback_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_callback_does_not_stop_others(caplog: pytest.LogCaptureFixture) -> None:
     outcome, _ = make()
     called: list[RecordFuture] = []
 
@@ -96,8 +96,8 @@ def test_a_callback_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) 
     assert "a callback of a sent record failed" in caplog.text
 
 
-def test_each_callback_runs_once_while_the_end_comes() -> None:
-    """They are put down without a lock while the sender's thread looks for them."""
+def test_callback_added_during_completion_runs_once() -> None:
+    """``add_done_callback`` takes no lock while the sender's thread completes the record."""
     for _ in range(200):
         outcome, _ = make()
         called: list[RecordFuture] = []
@@ -112,7 +112,7 @@ def test_each_callback_runs_once_while_the_end_comes() -> None:
         assert sorted(called, key=id) == sorted(futures, key=id)
 
 
-def test_the_first_error_of_many_rows() -> None:
+def test_batch_future_raises_the_first_error_of_its_rows() -> None:
     good, _ = make()
     bad, _ = make()
     good.finish(None)

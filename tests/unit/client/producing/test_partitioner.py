@@ -1,4 +1,4 @@
-"""Keys go where Kafka's Java producers put them."""
+"""Keys go to the same partitions as with Kafka's Java producers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from java_partitions import murmur2, partition_for
+from support.java_partitions import murmur2, partition_for
 
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.producing.partitioner import Sticky, murmur2_column, partitions_for
@@ -23,7 +23,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("key", KNOWN)
-def test_known_hashes(key: bytes) -> None:
+def test_murmur2_equals_kafkas_test_vectors(key: bytes) -> None:
     assert murmur2(key) == KNOWN[key] & 0xFFFFFFFF
 
 
@@ -32,18 +32,18 @@ def random_keys(count: int, seed: int) -> list[bytes]:
     return [rng.randbytes(rng.choice([0, 1, 2, 3, 4, 5, 7, 8, 15, 33, 200])) for _ in range(count)]
 
 
-def test_the_column_hashes_as_the_oracle_does() -> None:
+def test_murmur2_of_a_column_equals_the_reference() -> None:
     keys = random_keys(2000, 1)
     assert murmur2_column(binary_of(keys)).tolist() == [murmur2(key) for key in keys]
 
 
-def test_the_oracle_hashes_as_kafka_python_does() -> None:
+def test_murmur2_reference_equals_kafka_python() -> None:
     other = pytest.importorskip("kafka.partitioner.default").murmur2
     for key in random_keys(500, 2):
         assert murmur2(key) & 0xFFFFFFFF == other(key) & 0xFFFFFFFF
 
 
-def test_a_slice_hashes_its_own_rows() -> None:
+def test_murmur2_of_a_slice_hashes_its_own_rows() -> None:
     keys = random_keys(100, 3)
     column = binary_of([None, *keys, b"behind"]).slice(1, 100)
     assert partitions_for(column, 7).tolist() == [partition_for(key, 7) for key in keys]
@@ -55,17 +55,17 @@ def test_null_keys_have_no_partition() -> None:
     assert found[0] == partition_for(b"a", 3)
 
 
-def test_no_keys() -> None:
+def test_empty_key_column_has_no_partitions() -> None:
     assert len(partitions_for(binary_of([]), 3)) == 0
     assert partitions_for(binary_of([b"", b""]), 5).tolist() == [partition_for(b"", 5)] * 2
 
 
-def test_the_sticky_partition_moves_on_and_passes_over_the_leaderless() -> None:
+def test_sticky_partition_changes_and_skips_leaderless_partitions() -> None:
     sticky = Sticky(0)
     assert {sticky.choose(3, [0, 2]) for _ in range(10)} == {0, 2}
     assert {sticky.choose(3, []) for _ in range(10)} == {0, 1, 2}
 
 
-def test_partitions_spread() -> None:
+def test_keys_spread_over_all_partitions() -> None:
     found = partitions_for(binary_of([b"key-%d" % i for i in range(10_000)]), 4)
     assert np.bincount(found).min() > 2000

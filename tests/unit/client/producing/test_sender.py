@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World
-from java_partitions import partition_for
+from support.client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World
+from support.java_partitions import partition_for
 
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.operations.cluster import Cluster
@@ -85,7 +85,8 @@ class Bench:
         self.released += count
 
     def reply(self, asked: Asked, answer: Any) -> None:
-        """Answers that are values skip the bytes; the codecs of calls have their own tests."""
+        """Answer a request. Answers given as values are not encoded: the codecs have their own
+        tests."""
         self.world.asked.remove(asked)
         self.world.call_soon(lambda: asked.on_answer(answer))
 
@@ -113,7 +114,7 @@ class Bench:
         return rows
 
     def produced(self) -> dict[int, arrow.Columns]:
-        """What the one waiting produce request carries, by partition."""
+        """Return the columns of the only produce request, by partition."""
         topic = self.world.the(ApiKey.PRODUCE).message.topics[0]
         return {
             row.partition: arrow.decode(row.records, read_header(row.records))
@@ -134,7 +135,7 @@ def test_repeated_refusals_of_a_partition_are_logged_once(
     assert "NOT_ENOUGH_REPLICAS" in warning
 
 
-def test_keys_go_to_their_partitions_in_order_and_futures_find_their_offsets() -> None:
+def test_keyed_rows_reach_their_partitions_in_order_with_offsets() -> None:
     bench = Bench()
     keys = [b"k%d" % index for index in range(20)]
     rows = bench.rows(*[(key, b"v" + key) for key in keys])
@@ -157,7 +158,7 @@ def test_keys_go_to_their_partitions_in_order_and_futures_find_their_offsets() -
         assert found.timestamp_ms == 77
 
 
-def test_rows_without_keys_share_a_partition_and_the_next_rows_take_another() -> None:
+def test_rows_without_keys_use_one_sticky_partition_per_batch() -> None:
     bench = Bench()
     bench.rows((None, b"a"), (None, b"b"))
     first = set(bench.produced())
@@ -168,7 +169,7 @@ def test_rows_without_keys_share_a_partition_and_the_next_rows_take_another() ->
     assert len(first) == len(second) == 1
 
 
-def test_headers_times_and_chosen_partitions() -> None:
+def test_headers_timestamps_and_chosen_partitions_are_sent() -> None:
     bench = Bench()
     headers = [("h", b"x")]
     rows = bench.rows((b"k", b"v"), headers=headers, partition=1, timestamp_ms=5)
@@ -179,7 +180,7 @@ def test_headers_times_and_chosen_partitions() -> None:
     assert RecordFuture(rows, 0).result(0) == ("t", 1, 3, 5)
 
 
-def test_a_partition_that_is_not_there() -> None:
+def test_row_for_a_missing_partition_fails() -> None:
     bench = Bench()
     rows = bench.rows((b"k", b"v"), partition=2)
     with pytest.raises(InvalidPartitionsError, match="it has 2"):
@@ -187,7 +188,7 @@ def test_a_partition_that_is_not_there() -> None:
     assert bench.released == rows.size_bytes
 
 
-def test_large_rows_become_batches_of_the_wanted_size() -> None:
+def test_rows_are_split_into_batches_of_batch_bytes() -> None:
     bench = Bench(batch_bytes=4096)
     bench.metadata = metadata(partitions=1)
     values = [bytes([65 + index]) * 1000 for index in range(10)]
@@ -210,7 +211,7 @@ def test_large_rows_become_batches_of_the_wanted_size() -> None:
     assert bench.released == rows.size_bytes
 
 
-def test_chunks_with_a_partition_for_each_row() -> None:
+def test_arrow_chunk_with_a_partition_column_is_routed_by_row() -> None:
     bench = Bench()
     columns = Columns(4, binary_of([b"k"] * 4), binary_of([b"a", b"b", b"c", b"d"]))
     chunk = Chunk(
@@ -230,7 +231,7 @@ def test_chunks_with_a_partition_for_each_row() -> None:
     assert sent == expected
 
 
-def test_slices_send_their_own_rows_only() -> None:
+def test_arrow_slice_sends_only_its_own_rows() -> None:
     bench = Bench()
     value = pa.array([b"x" * 100] * 50 + [b"mine"] + [b"y"] * 50).slice(50, 1)
     bench.put(
@@ -249,7 +250,7 @@ def test_slices_send_their_own_rows_only() -> None:
     assert bench.produced()[0].value.to_pylist() == [b"mine"]
 
 
-def test_not_leader_is_never_seen_by_the_user() -> None:
+def test_not_leader_error_is_retried_at_the_new_leader() -> None:
     bench = Bench()
     rows = bench.rows((b"k", b"v"))
     partition = next(iter(bench.produced()))
@@ -262,7 +263,7 @@ def test_not_leader_is_never_seen_by_the_user() -> None:
     assert RecordFuture(rows, 0).result(0).offset == 8
 
 
-def test_the_next_leader_is_looked_for_until_there_is_one() -> None:
+def test_metadata_is_refreshed_until_a_leader_is_elected() -> None:
     bench = Bench(retry_backoff_ms=10_000)
     rows = bench.rows((b"k", b"v"))
     bench.world.the(ApiKey.PRODUCE).fail(NetworkError("gone"))
@@ -274,7 +275,7 @@ def test_the_next_leader_is_looked_for_until_there_is_one() -> None:
 
 
 @pytest.mark.parametrize("outage_ms", [100, 400, 700, 1100, 2000, 6000, 20_000])
-def test_end_of_an_outage_is_noticed_within_an_eighth_of_its_length(outage_ms: int) -> None:
+def test_end_of_an_outage_is_detected_within_an_eighth_of_its_length(outage_ms: int) -> None:
     bench = Bench()
     bench.rows((b"k", b"v"))
     bench.metadata = NetworkError("refused")
@@ -287,7 +288,7 @@ def test_end_of_an_outage_is_noticed_within_an_eighth_of_its_length(outage_ms: i
     assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "two"
 
 
-def test_a_leader_that_hangs_is_left_once_it_is_deposed() -> None:
+def test_request_to_a_hung_leader_moves_to_its_successor() -> None:
     bench = Bench()
     bench.rows((b"k", b"v"))
     bench.world.run(2000)
@@ -297,7 +298,7 @@ def test_a_leader_that_hangs_is_left_once_it_is_deposed() -> None:
     assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "two"
 
 
-def test_a_dead_broker_is_asked_again_until_the_deadline() -> None:
+def test_request_to_a_dead_broker_is_retried_until_the_deadline() -> None:
     bench = Bench(delivery_timeout_ms=5000)
     rows = bench.rows((b"k", b"v"))
     while not rows.done:
@@ -310,7 +311,7 @@ def test_a_dead_broker_is_asked_again_until_the_deadline() -> None:
     assert bench.released == rows.size_bytes
 
 
-def test_a_missing_topic_fails_soon_with_the_cure() -> None:
+def test_missing_topic_fails_with_the_command_that_creates_it() -> None:
     bench = Bench()
     bench.metadata = metadata(error=3)
     rows = bench.rows((b"k", b"v"))
@@ -319,7 +320,7 @@ def test_a_missing_topic_fails_soon_with_the_cure() -> None:
     assert "logbus topic create t" in str(rows.error)
 
 
-def test_a_topic_made_just_now_is_waited_for() -> None:
+def test_send_waits_for_a_new_topic() -> None:
     bench = Bench()
     bench.metadata = metadata(error=3)
     rows = bench.rows((b"k", b"v"))
@@ -330,7 +331,7 @@ def test_a_topic_made_just_now_is_waited_for() -> None:
     assert len(bench.produced()) == 1
 
 
-def test_a_topic_deleted_under_way_fails_what_waits() -> None:
+def test_topic_deleted_during_sends_fails_queued_rows() -> None:
     bench = Bench()
     rows = bench.rows((b"k", b"v"))
     partition = next(iter(bench.produced()))
@@ -340,7 +341,7 @@ def test_a_topic_deleted_under_way_fails_what_waits() -> None:
     assert isinstance(rows.error, UnknownTopicOrPartitionError)
 
 
-def test_a_topic_made_again_gets_the_records_by_its_new_id() -> None:
+def test_records_reach_a_recreated_topic_by_its_new_id() -> None:
     bench = Bench()
     rows = bench.rows((b"k", b"v"))
     partition = next(iter(bench.produced()))
@@ -353,7 +354,7 @@ def test_a_topic_made_again_gets_the_records_by_its_new_id() -> None:
     assert rows.error is None
 
 
-def test_brokers_that_were_never_reached() -> None:
+def test_rows_fail_if_no_broker_was_ever_reached() -> None:
     bench = Bench()
     bench.metadata = NoBrokersError("refused")
     rows = bench.rows((b"k", b"v"))
@@ -361,7 +362,7 @@ def test_brokers_that_were_never_reached() -> None:
     assert isinstance(rows.error, NoBrokersError)
 
 
-def test_identity_refused_for_a_while() -> None:
+def test_refused_init_producer_id_is_retried() -> None:
     bench = Bench()
     answers = [InitProducerIdResponse(0, 15, -1, -1)] * 3 + [InitProducerIdResponse(0, 0, 7, 0)]
     bench.world.automatic[ApiKey.INIT_PRODUCER_ID] = lambda asked: bench.reply(
@@ -373,14 +374,14 @@ def test_identity_refused_for_a_while() -> None:
     assert read_header(records).producer_id == 7
 
 
-def test_acks_0_asks_for_no_answer() -> None:
+def test_acks_0_request_expects_no_answer() -> None:
     bench = Bench(acks="0", idempotence=False)
     bench.rows((b"k", b"v"))
     assert bench.world.the(ApiKey.PRODUCE).message.acks == 0
     assert not bench.world.the(ApiKey.PRODUCE).exchange.has_answer
 
 
-def test_the_end_fails_what_is_left() -> None:
+def test_close_fails_remaining_rows() -> None:
     bench = Bench()
     under_way = bench.rows((b"k", b"v"))
     waiting = OpenRows("t", threading.Condition(), lambda _: None, 1)
@@ -394,7 +395,7 @@ def test_the_end_fails_what_is_left() -> None:
         RecordFuture(waiting, 0).result(0)
 
 
-def test_old_metadata_is_renewed_so_that_new_partitions_are_used() -> None:
+def test_stale_metadata_is_refreshed_and_new_partitions_are_used() -> None:
     bench = Bench(metadata_max_age_ms=1000)
     bench.rows((None, b"v"))
     bench.world.the(ApiKey.PRODUCE).produced(p0=(0, 0), p1=(0, 0))

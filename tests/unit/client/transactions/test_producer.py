@@ -67,12 +67,12 @@ def test_asyncio_refuses_a_send_outside_of_a_transaction() -> None:
 
 
 @pytest.mark.parametrize("given", ["", None, 5])
-def test_a_transactional_id_is_text(bus: Bus, given: object) -> None:
+def test_transactional_id_must_be_text(bus: Bus, given: object) -> None:
     with pytest.raises(InvalidConfigError, match="transactional_id"):
         bus.transaction(given)  # type: ignore[arg-type]
 
 
-def test_acks_of_the_bus_and_a_transaction_contradict() -> None:
+def test_transaction_with_acks_1_of_the_bus_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="needs acks=all"):
         Bus(NOBODY, client_id="test", options={"acks": 1}).transaction("x")
 
@@ -91,7 +91,7 @@ def test_a_consumer_that_commits_automatically_cannot_join_a_transaction() -> No
         checked_offsets(Positions(ConsumerConfig()), None)
 
 
-def test_offsets_are_of_a_consumer_or_of_rows_with_a_group() -> None:
+def test_send_offsets_takes_a_consumer_or_rows_with_a_group() -> None:
     rows = {AT: CommittedOffset(7)}
     consumer = Positions(ConsumerConfig(auto_commit=False))
     assert checked_offsets({AT: 7}, "g") == OffsetsToCommit("g", rows)
@@ -118,4 +118,4 @@ def test_idle_producers_are_reused_and_limited() -> None:
     assert idle.take(producers[3].config) is None
     for each in (producers[0], producers[1], twin, *idle.drain()):
         each.end()
-    assert idle.give_back(twin) == [twin], "one that is unusable is the caller's to close"
+    assert idle.give_back(twin) == [twin], "the caller must close an unusable producer"

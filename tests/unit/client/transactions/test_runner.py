@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_world import ONE, TOPIC_ID, TWO, Asked, World
+from support.client_world import ONE, TOPIC_ID, TWO, Asked, World
 
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.transaction_requests import OffsetsToCommit
@@ -95,7 +95,8 @@ class Bench:
         return lambda asked: self.reply(asked, make(asked.message))
 
     def reply(self, asked: Asked, answer: Any) -> None:
-        """Answers that are values skip the bytes; the codecs of calls have their own tests."""
+        """Answer a request. Answers given as values are not encoded: the codecs have their own
+        tests."""
         self.world.asked.remove(asked)
         self.world.call_soon(lambda: asked.on_answer(answer))
 
@@ -200,7 +201,7 @@ def test_version_1_adds_partitions_before_their_first_batch() -> None:
     assert message.topics[0].name == "t", "version 12 and up would add partitions implicitly"
 
 
-def test_version_1_raises_the_epoch_before_each_transaction() -> None:
+def test_transaction_version_1_bumps_the_epoch_before_each_transaction() -> None:
     bench = Bench(version=1)
     for epoch in (0, 1):
         bench.begin()
@@ -256,7 +257,7 @@ def test_a_refused_batch_discards_the_others_and_aborts() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
-    other = bench.send()  # waits: the first batch of an identity is sent alone
+    other = bench.send()  # this batch waits, because the first batch of an identity is sent alone
     bench.acknowledge(p0=(INVALID_EPOCH, -1))
     assert isinstance(other.error, TransactionAbortedError)
     assert isinstance(bench.shut, TransactionAbortedError)

@@ -1,4 +1,4 @@
-"""Sockets: pooled connections, the reactor, and what goes wrong on the way, on loopback."""
+"""Pooled connections and the reactor on loopback sockets, and network failures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.blocking import Pool, Reactor, monotonic_ms
+from broker_lite.client.transport.blocking import Pool, Reactor, monotonic_ms, shared_pool
 from broker_lite.client.transport.steps import CallExchange, Send, SendAll
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.config.secret import Secret
 from broker_lite.errors import (
     ClosedError,
     LogbusError,
@@ -135,13 +138,13 @@ def ask(reactor: Reactor, endpoint: Endpoint, timeout_ms: float = 20_000, lane: 
     return found[0]
 
 
-def test_a_pool_uses_its_connections_again(server: Server, pool: Pool) -> None:
+def test_pool_reuses_its_connections(server: Server, pool: Pool) -> None:
     for _ in range(5):
         assert pool.ask(Send(server.endpoint, REQUEST)).producer_id == 7
     assert server.connections == 1
 
 
-def test_a_connection_that_ended_meanwhile_is_not_used(server: Server, pool: Pool) -> None:
+def test_pool_does_not_reuse_a_closed_connection(server: Server, pool: Pool) -> None:
     pool.ask(Send(server.endpoint, REQUEST))
     borrowed = pool.borrow(server.endpoint, 1000)
     server.hang_up_all()
@@ -152,7 +155,7 @@ def test_a_connection_that_ended_meanwhile_is_not_used(server: Server, pool: Poo
     assert server.connections == 2
 
 
-def test_each_borrower_has_a_connection_alone(server: Server, pool: Pool) -> None:
+def test_concurrent_borrowers_get_different_connections(server: Server, pool: Pool) -> None:
     one, two = (pool.borrow(server.endpoint, 1000) for _ in range(2))
     assert one is not two
     pool.give_back(one)
@@ -163,7 +166,7 @@ def test_each_borrower_has_a_connection_alone(server: Server, pool: Pool) -> Non
 
 
 @pytest.mark.parametrize("kind", ["pool", "reactor"])
-def test_what_goes_wrong_on_the_way(
+def test_network_failure_raises_its_error(
     server: Server, reactor: Reactor, pool: Pool, kind: str
 ) -> None:
     def failure(endpoint: Endpoint, timeout_ms: float = 20_000) -> LogbusError:
@@ -200,14 +203,14 @@ def test_what_goes_wrong_on_the_way(
     assert found.producer_id == 7
 
 
-def test_a_host_without_an_address(reactor: Reactor) -> None:
+def test_unresolvable_host_fails_its_request(reactor: Reactor) -> None:
     endpoint = Endpoint("no-such-host.invalid", 1)
     assert isinstance(ask(reactor, endpoint), NetworkError)
     with pytest.raises(NetworkError, match="resolve"):
         Pool().ask(Send(endpoint, REQUEST))
 
 
-def test_answers_come_in_order_and_in_pieces(server: Server, reactor: Reactor) -> None:
+def test_fragmented_answers_are_returned_in_order(server: Server, reactor: Reactor) -> None:
     held: list[bytes] = []
     complete = threading.Event()
 
@@ -236,7 +239,7 @@ def test_answers_come_in_order_and_in_pieces(server: Server, reactor: Reactor) -
     assert server.connections == 1
 
 
-def test_lanes_have_connections_of_their_own(server: Server, reactor: Reactor) -> None:
+def test_each_lane_has_its_own_connection(server: Server, reactor: Reactor) -> None:
     received, done = threading.Event(), threading.Event()
     server.script = lambda connection, frame: received.set()
     failures: list[Any] = []
@@ -255,7 +258,7 @@ def test_lanes_have_connections_of_their_own(server: Server, reactor: Reactor) -
     assert isinstance(failures[0], ClosedError)
 
 
-def test_timers_and_the_end(reactor: Reactor) -> None:
+def test_timers_run_until_the_reactor_stops(reactor: Reactor) -> None:
     order: list[int] = []
     done = threading.Event()
 
@@ -271,7 +274,7 @@ def test_timers_and_the_end(reactor: Reactor) -> None:
     reactor.stop()
 
 
-def test_the_end_of_a_reactor_fails_what_is_under_way(server: Server) -> None:
+def test_stopped_reactor_fails_requests_in_flight(server: Server) -> None:
     server.script = server.ignore
     reactor = Reactor("test", "test-reactor")
     reactor.start()
@@ -284,9 +287,9 @@ def test_the_end_of_a_reactor_fails_what_is_under_way(server: Server) -> None:
     assert isinstance(found[0], ClosedError)
 
 
-def test_the_end_of_a_reactor_leaves_no_number_of_its_pipe() -> None:
-    """A child forked after it closed the files that had the numbers by then: Bad file descriptor
-    in Popen(preexec_fn=…), which is how Spark starts its JVM. A late wake wrote into them."""
+def test_stopped_reactor_does_not_use_its_closed_descriptors() -> None:
+    """Regression: a child that was forked later closed files that had reused the pipe's descriptor
+    numbers, so Popen(preexec_fn=…), which Spark uses, failed. A late wake wrote into them."""
     reactor = Reactor("test", "test-reactor")
     reactor.start()
     reactor.stop()
@@ -309,7 +312,7 @@ def test_the_end_of_a_reactor_leaves_no_number_of_its_pipe() -> None:
     assert child.returncode == 0, child.stderr
 
 
-def test_several_brokers_at_once_and_one_of_them_dead(server: Server, pool: Pool) -> None:
+def test_dead_broker_fails_only_its_own_request_of_many(server: Server, pool: Pool) -> None:
     def operation() -> Any:
         answers = yield SendAll([Send(server.endpoint, REQUEST), Send(dead(), REQUEST)])
         return answers
@@ -326,9 +329,94 @@ def test_brokers_are_asked_in_turn_until_one_answers(server: Server, pool: Pool)
     assert cluster.candidates()[0] == server.endpoint
 
 
-def test_no_broker_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_cluster_raises_no_brokers_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "FIRST_CONTACT_MS", 100)
     nobody = dead()
     cluster = Cluster((nobody,), monotonic_ms)
     with pytest.raises(NoBrokersError, match=str(nobody.port)):
         Pool().run(requests.refresh(cluster, None, monotonic_ms() + 60_000))
+
+
+def test_pool_is_shared_by_one_credential_alone() -> None:
+    """A reused worker process must not send for another user."""
+
+    def pool_of(user: str, password: str) -> Pool:
+        login = ClientSecurity(
+            "SASL_SSL", mechanism="SCRAM-SHA-256", username=user, secret=Secret(password)
+        )
+        return shared_pool("shared", login)
+
+    assert pool_of("alice", "a") is pool_of("alice", "a")
+    assert len({id(pool_of(*each)) for each in (("alice", "a"), ("alice", "b"), ("bob", "a"))}) == 3
+
+
+class LoginServer(Server):
+    """Accepts every login with PLAIN for a session of 1 ms; with ``refuses``, it refuses later
+    logins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script = self.serve
+        self.keys: list[int] = []
+        self.refuses = False
+
+    def serve(self, connection: socket.socket, frame: memoryview) -> None:
+        header = parse_header(frame)
+        self.keys.append(header.api_key)
+        if header.api_key == ApiKey.SASL_HANDSHAKE:
+            body = I16.pack(0) + I32.pack(0)
+        elif header.api_key == ApiKey.SASL_AUTHENTICATE:
+            body = I16.pack(58 if self.refuses else 0) + I16.pack(-1) + I32.pack(0) + I64.pack(1)
+        else:
+            self.reply(connection, frame)
+            return
+        body = I32.pack(header.correlation_id) + body
+        connection.sendall(I32.pack(len(body)) + body)
+
+
+WITH_PLAIN = ClientSecurity(
+    "SASL_PLAINTEXT", mechanism="PLAIN", username="alice", secret=Secret("of alice")
+)
+LOGIN = [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
+
+
+def test_connection_logs_in_again_between_its_requests() -> None:
+    server, found, done = LoginServer(), [], threading.Event()
+    running = Reactor("test", "test-reactor", WITH_PLAIN)
+    running.start()
+
+    def three() -> None:
+        for _ in range(3):
+            running.request(Send(server.endpoint, REQUEST), take)
+
+    def take(result: Any) -> None:
+        found.append(result)
+        if len(found) == 3:
+            done.set()
+
+    try:
+        assert ask(running, server.endpoint).producer_id == 7
+        time.sleep(0.002)
+        running.call_soon(three)
+        assert done.wait(20)
+        assert [each.producer_id for each in found] == [7, 7, 7]
+        assert server.keys == [*LOGIN, 22, *LOGIN, 22, 22, 22]
+        assert server.connections == 1
+        server.refuses = True
+        time.sleep(0.002)
+        assert "refused the login of user 'alice'" in str(ask(running, server.endpoint))
+    finally:
+        running.stop()
+        server.close()
+
+
+def test_pool_replaces_a_connection_whose_session_ends() -> None:
+    server, pool = LoginServer(), Pool("test", WITH_PLAIN)
+    try:
+        for _ in range(2):
+            assert pool.ask(Send(server.endpoint, REQUEST)).producer_id == 7
+            time.sleep(0.002)
+        assert server.connections == 2
+    finally:
+        pool.close()
+        server.close()

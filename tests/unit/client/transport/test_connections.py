@@ -1,4 +1,4 @@
-"""On which connection a request goes, and what becomes of it; the shells' tests have sockets."""
+"""The connection that a request uses, and its replacement, without sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def asked(
     return *connections.request(send, 0, answers.append), answers
 
 
-def test_each_endpoint_and_lane_has_its_own() -> None:
+def test_each_endpoint_and_lane_has_its_own_connection() -> None:
     connections = Connections("test")
     first, is_new, _ = asked(connections, ONE)
     assert is_new and asked(connections, ONE)[:2] == (first, False)
@@ -33,19 +33,19 @@ def test_each_endpoint_and_lane_has_its_own() -> None:
     assert connections.get(ONE, "tail") is others[1]
 
 
-def test_one_that_has_ended_is_replaced_and_only_then_forgotten_by_its_place() -> None:
+def test_closed_connection_is_replaced_and_its_removal_keeps_the_new_one() -> None:
     connections = Connections("test")
     first, _, answers = asked(connections, ONE)
     assert connections.disconnect(ONE, "") is first and isinstance(answers[0], ClosedError)
     second, is_new, _ = asked(connections, ONE)
     assert is_new and second is not first
-    connections.forget(first)  # its place is another's by now
+    connections.forget(first)  # another connection has its endpoint and lane now
     assert connections.get(ONE, "") is second
     connections.forget(second)
     assert connections.get(ONE, "") is None is connections.disconnect(ONE, "")
 
 
-def test_an_answer_that_is_overdue_ends_its_connection_alone() -> None:
+def test_overdue_answer_closes_only_its_connection() -> None:
     connections = Connections("test")
     assert connections.next_deadline_ms() == float("inf")
     slow, _, answers = asked(connections, ONE, timeout_ms=50)
@@ -57,7 +57,7 @@ def test_an_answer_that_is_overdue_ends_its_connection_alone() -> None:
     assert isinstance(others[0], ClosedError)
 
 
-def test_what_cannot_be_sent_leaves_no_connection_behind() -> None:
+def test_unencodable_request_opens_no_connection() -> None:
     connections = Connections("test")
     unsound = CallExchange(InitProducerIdRequest(producer_id=1 << 63))
     with pytest.raises(InvalidRequestError):

@@ -16,7 +16,7 @@ from broker_lite.model import Endpoint
 
 
 class Large:
-    """A request that no socket takes at once."""
+    """A request larger than a socket's send buffer."""
 
     has_answer = True
 
@@ -28,8 +28,8 @@ class Large:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_connection_ends_while_it_writes_and_reads(is_closed: bool) -> None:
-    """Its descriptor is closed by then: epoll cannot modify what is left to watch of it."""
+def test_loop_connection_closes_during_reads_and_writes(is_closed: bool) -> None:
+    """Regression: the loop modified an already closed descriptor in epoll."""
     troubles: list[dict[str, Any]] = []
 
     async def main() -> None:

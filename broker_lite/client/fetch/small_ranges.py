@@ -1,0 +1,91 @@
+"""Read many small ranges with one fetch per leader.
+
+For a thousand small ranges, one round trip per range takes seconds. Creating a reader for each
+range takes longer than decoding its few records. ``read_range`` reads a range whose answer is
+missing, refused, corrupt or incomplete. Any thread may call this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from broker_lite.client.fetch.fetches import answers_of, fetch_request
+from broker_lite.client.fetch.position import LOGBUS_LOG, FetchPosition
+from broker_lite.client.fetch.range_reader import WAIT_MS, FetchedBatch
+from broker_lite.client.operations import requests
+from broker_lite.client.received import Item, Slice, Walked, decode_all
+from broker_lite.client.transport.blocking import Pool
+from broker_lite.client.transport.steps import FetchExchange, Send
+from broker_lite.errors import LogbusError
+from broker_lite.model import NO_EPOCH, Endpoint, TopicPartition
+from broker_lite.wire.fetch import FetchedPartition, FetchPartition
+
+
+class SmallRange(NamedTuple):
+    """Offsets ``start`` to ``end`` (exclusive) and the leader to fetch them from. ``start_epoch``
+    as in ``read_range``."""
+
+    tp: TopicPartition
+    topic_id: str
+    leader_epoch: int
+    leader: Endpoint
+    start: int
+    end: int
+    start_epoch: int = NO_EPOCH
+
+
+def read_small_ranges(
+    ranges: Sequence[SmallRange],
+    *,
+    pool: Pool,
+    fetch_bytes: int,
+    isolation: str,
+    request_timeout_ms: float,
+) -> Iterator[list[FetchedBatch] | None]:
+    """Yield the rows of each range in order, decoded on demand; None if its answer does not hold
+    the whole range.
+
+    Fetches at most ``fetch_bytes`` per leader. Name each partition at most once.
+    """
+    by_leader: dict[Endpoint, list[SmallRange]] = {}
+    for item in ranges:
+        by_leader.setdefault(item.leader, []).append(item)
+    isolation_level = requests.isolation_code(isolation)
+    sends = []
+    for leader, items in by_leader.items():
+        rows = [(item.topic_id, _row(item, fetch_bytes)) for item in items]
+        request = fetch_request(rows, WAIT_MS, isolation_level, max_bytes=fetch_bytes)
+        sends.append(Send(leader, FetchExchange(request), request_timeout_ms))
+    found: dict[TopicPartition, FetchedPartition | LogbusError] = {}
+    for items, answer in zip(by_leader.values(), pool.ask_all(sends)):
+        found |= answers_of(answer, {item.tp: item.topic_id for item in items})
+    for item in ranges:
+        yield _rows(item, found.pop(item.tp))
+
+
+def _row(item: SmallRange, fetch_bytes: int) -> FetchPartition:
+    return FetchPartition(
+        item.tp.partition,
+        item.start,
+        fetch_bytes,
+        current_leader_epoch=item.leader_epoch,
+        last_fetched_epoch=item.start_epoch,
+    )
+
+
+def _rows(item: SmallRange, answer: FetchedPartition | LogbusError) -> list[FetchedBatch] | None:
+    policy = LOGBUS_LOG._replace(leader_epoch=item.leader_epoch)
+    position = FetchPosition(
+        item.tp, item.topic_id, item.start, last_epoch=item.start_epoch, policy=policy
+    )
+    walked = position.take(answer)
+    if not isinstance(walked, Walked) or position.offset < item.end:
+        return None
+    batches: list[Item] = [each for each in walked.batches if each.header.base_offset < item.end]
+    rows = []
+    for found in decode_all([batches], item.tp, item.start, item.end):
+        if not isinstance(found, Slice):
+            return None
+        rows.append(found)
+    return rows

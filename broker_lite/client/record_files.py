@@ -1,0 +1,99 @@
+"""Files of records: CSV, JSON Lines or Parquet. The caller opens and closes the file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker_lite.config.time_text import iso
+from broker_lite.record.envelope import envelope
+
+COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+"""Columns of a CSV file."""
+Row = dict[str, Any]
+Writer = Callable[[pa.RecordBatch], None]
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Row]:
+    """Return records as dictionaries; ``timestamp_ms`` is -1 if unknown."""
+    if not batch.num_rows:
+        return []
+    stamps = batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    names = [name for name in batch.schema.names if name not in ("timestamp", "timestampType")]
+    rows: list[Row] = batch.select(names).to_pylist()
+    for row, stamp in zip(rows, stamps.to_pylist(), strict=True):
+        row["timestamp_ms"] = -1 if stamp is None else stamp
+        row["headers"] = row.get("headers") or []
+    return rows
+
+
+def _lines(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
+    def write(batch: pa.RecordBatch) -> None:
+        file.writelines((envelope(row, "auto") + "\n").encode() for row in rows_of(batch))
+
+    return write, file.flush
+
+
+def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
+    text = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+
+    def write(batch: pa.RecordBatch) -> None:
+        for row in rows_of(batch):
+            headers = {pair["key"]: _text(pair["value"]) for pair in row["headers"]}
+            writer.writerow(
+                (
+                    row["partition"],
+                    row["offset"],
+                    iso(row["timestamp_ms"]),
+                    _text(row["key"]),
+                    _text(row["value"]),
+                    json.dumps(headers, ensure_ascii=False) if headers else "",
+                )
+            )
+
+    def finish() -> None:
+        text.flush()
+        text.detach()
+
+    return write, finish
+
+
+def _text(value: bytes | None) -> str:
+    """Return bytes as text; invalid UTF-8 becomes surrogate escapes, so the file has the original
+    bytes."""
+    return "" if value is None else value.decode("utf-8", "surrogateescape")
+
+
+def _parquet(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
+    opened: list[Any] = []
+
+    def write(batch: pa.RecordBatch) -> None:
+        if not opened:
+            opened.append(pq.ParquetWriter(file, batch.schema))
+        if batch.num_rows:
+            opened[0].write_batch(batch)
+
+    def finish() -> None:
+        if opened:
+            opened[0].close()
+        else:
+            pq.write_table(pa.table({"value": pa.array([], pa.binary())}), file)
+
+    return write, finish
+
+
+WRITERS: Mapping[str, Callable[[IO[bytes]], tuple[Writer, Callable[[], None]]]] = {
+    "csv": _csv,
+    "jsonl": _lines,
+    "parquet": _parquet,
+}
+"""The writers by format. Each takes a file, and returns a function that writes a consumer's batch,
+and a function that writes the end. Both raise OSError."""
