@@ -1,10 +1,10 @@
-"""One broker process: it composes all parts and runs them in order of start and stop.
+"""One broker process: composes its parts, starts them in order and stops them in order.
 
 Start: bind the port, open the data directory (lock, identity, recovery), start the registry
 (cluster id, registration), listen, print the ready line. Stop (SIGTERM): close the listener, finish
-requests in flight, flush every log, write the clean-shutdown marker, remove the registration.
-Errors that an operator can fix end the process with one line on stderr. Loop thread, except
-recovery and closing, which run in other threads.
+requests in flight, flush every log, write the clean-shutdown marker, remove the registration. An
+error that an operator can fix ends the process with one line on stderr. Runs on the event-loop
+thread; recovery and closing run on other threads.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import gc
 import json
 import logging
@@ -19,24 +20,28 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from broker_lite import __version__
-from broker_lite.client.client_config import security_of_file
-from broker_lite.config import BrokerConfig
-from broker_lite.config.listeners import ListenerConfig
+from broker_lite.config import MINUTE, BrokerConfig
+from broker_lite.config.listeners import ListenerConfig, metrics_listener
 from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,
     MissingDependencyError,
     NotLeaderError,
+    PortInUseError,
 )
 from broker_lite.metadata.zookeeper import OPERATIONS, ZooKeeperStore
-from broker_lite.model import NO_BROKER, PartitionView
+from broker_lite.metadata.zookeeper_tls import tls_of
+from broker_lite.model import NO_BROKER, OAUTHBEARER, PartitionView
+from broker_lite.server.audit import AuditLog
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
-from broker_lite.server.cluster.peers import Peers
+from broker_lite.server.cluster.peers import Peers, security_between_brokers
 from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, CoordinatorFencing
@@ -49,21 +54,26 @@ from broker_lite.server.coordinators.transaction_coordinator import (
 from broker_lite.server.coordinators.transaction_markers import MarkerSender
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
 from broker_lite.server.dispatch import Dispatcher
+from broker_lite.server.http_login import HttpLogin
+from broker_lite.server.json_log import JsonFormatter
+from broker_lite.server.log_events import log_event
 from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.access import Authorizer, check_start
-from broker_lite.server.network.listener import Listener
-from broker_lite.server.network.logins import SWEEP_MS, Logins
+from broker_lite.server.network.listener import RELOAD_S, Listener
+from broker_lite.server.network.logins import CHECK_THREADS, SWEEP_MS, Issuer, Logins
+from broker_lite.server.network.quotas import Quotas
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
+from broker_lite.server.service_manager import READY, STOPPING, notify
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.manager import LogManager
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
     from uvloop import new_event_loop
-except ImportError:  # Produce and fetch cost as much on the standard loop.
+except ImportError:  # uvloop is optional: the broker uses only asyncio's interface.
     from asyncio import new_event_loop
 
 NO_UVLOOP = (
@@ -73,17 +83,21 @@ NO_UVLOOP = (
 logger = logging.getLogger("logbus.broker")
 
 SWITCH_INTERVAL_S = 0.0005
-"""Seconds after which a disk thread must yield the interpreter to the loop; Python's default is
-5 ms."""
+"""The interpreter's switch interval in seconds, after which a disk thread must yield to the event
+loop. Python's default is 5 ms.
+"""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 HOUSEKEEPING_MS = 1000
-"""Milliseconds between runs that remove deleted files and idle producers."""
+"""Milliseconds between housekeeping runs, which delete files of deleted segments and expire idle
+producers.
+"""
 FINISH_S = 0.7
 """Maximum seconds for requests in flight during a stop."""
 DRAIN_S = 10.0
 """Maximum seconds for moving leadership away during a stop."""
 DEREGISTER_S = 0.5
-"""Maximum seconds for ZooKeeper during a stop; otherwise the session expires by itself."""
+"""Maximum seconds for ZooKeeper requests during a stop; after them the session expires by itself.
+"""
 
 Ready = Callable[[dict[str, Any]], None]
 
@@ -151,7 +165,12 @@ class Broker:
         if config.sasl_mechanisms:
             parts = await self._with_logins(parts, registry)
         dispatcher = Dispatcher(self._loop, parts)
-        listener.start(self._loop, dispatcher.begin)
+        listener.start(
+            self._loop,
+            dispatcher.begin,
+            may_connect=parts.quotas.may_connect,
+            on_login=parts.audit.write if parts.audit.is_on else None,
+        )
         if listener.has_tls:
             self._loop.add_signal_handler(signal.SIGHUP, listener.reload)
         stack.push_async_callback(self._finish, listener, dispatcher, parts.replicas)
@@ -168,6 +187,7 @@ class Broker:
             cluster_id,
             bound,
             listener.endpoint,
+            extra=log_event("broker_started"),
         )
         return {
             "id": config.broker_id,
@@ -178,26 +198,26 @@ class Broker:
         }
 
     def _store(self) -> ZooKeeperStore:
-        """Return the connection to ZooKeeper, with a histogram of each kind of request."""
+        """Return the connection to ZooKeeper, with a latency histogram for each kind of request."""
         store = ZooKeeperStore(
             self._config.zookeeper_connect,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
             auth_file=self._config.zookeeper_auth_file,
+            tls=tls_of(self._config),
         )
         answers = {
             name: self._metrics.histogram("zookeeper_request_duration_seconds", name)
             for name in OPERATIONS
         }
         store.on_answer = lambda name, seconds: answers[name].observe(seconds)
+        store.on_refused = lambda: self._metrics.count("zookeeper_write_conflicts")
         return store
 
     def _compose(
         self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry
     ) -> BrokerContext:
-        """Create the partitions and groups, which follow the registry's snapshots, and the
-        handlers' context."""
+        """Create the partitions, groups and handlers' context; subscribe to the registry."""
         config, clock, metrics = self._config, self._clock, self._metrics
-        file = config.inter_broker_client_config
         peers = Peers(
             self._loop,
             config,
@@ -205,9 +225,7 @@ class Broker:
             judge=registry,
             metrics=metrics,
             listener=listener.inter_broker.name,
-            security=(
-                security_of_file(Path(file)) if file else listener.inter_broker.peer_security
-            ),
+            security=security_between_brokers(config, listener.inter_broker),
         )
         self._stack.callback(peers.close)
         replicas = ReplicaManager(
@@ -254,37 +272,66 @@ class Broker:
             ),
             verifier=verifier,
             fetch_waits=metrics.histogram("fetch_wait_seconds"),
+            quotas=Quotas(clock, metrics),
         )
+        parts.quotas.apply(registry.snapshot)
+        registry.on_change(parts.quotas.apply)
         registry.on_change(peers.apply)
         registry.on_change(replicas.apply)
         return parts
 
     def _with_authorizer(self, parts: BrokerContext, inter_broker: ListenerConfig) -> BrokerContext:
-        """Return the context with an authorizer that follows the registry's snapshots."""
-        authorizer, registry = Authorizer(self._config, inter_broker), parts.registry
+        """Return the context with an authorizer that is updated with every snapshot of the
+        registry.
+        """
+        audit = AuditLog(self._config.audit_log, self._clock)
+        self._stack.callback(audit.close)
+        authorizer = Authorizer(
+            self._config, inter_broker, on_denial=audit.write if audit.is_on else None
+        )
+        registry = parts.registry
         authorizer.apply(registry.snapshot)
         check_start(self._config, inter_broker, authorizer.index)
         registry.on_change(authorizer.apply)
-        return dataclasses.replace(parts, authorizer=authorizer)
+        return dataclasses.replace(parts, authorizer=authorizer, audit=audit)
 
     async def _with_logins(self, parts: BrokerContext, registry: Registry) -> BrokerContext:
-        """Return the context of a broker that demands logins."""
+        """Return the context with logins, for a broker with SASL."""
+        threads = ThreadPoolExecutor(CHECK_THREADS, "logins")
         logins = Logins(
             self._config.sasl_mechanisms,
             clock=self._clock,
             users=lambda: registry.snapshot.users,
             salt_key=await registry.administration.salt_key(),
             reauth_ms=self._config.reauth_ms,
+            issuer=await self._issuer(threads),
+            threads=threads,
+            check_name=partial(parts.authorizer.check_user_name, has_token=True),
         )
         registry.on_change(lambda _: logins.sweep())
         return dataclasses.replace(parts, logins=logins)
 
+    async def _issuer(self, threads: ThreadPoolExecutor) -> Issuer | None:
+        """Return the issuer of access tokens, None if OAUTHBEARER is not enabled."""
+        if OAUTHBEARER not in self._config.sasl_mechanisms:
+            return None
+        try:
+            from broker_lite.server.network.token_issuer import TokenIssuer
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(
+                f"sasl.enabled.mechanisms has OAUTHBEARER, and the package {error.name} is "
+                "missing; run: pip install 'pyspark-logbus[oauth]'"
+            ) from None
+        issuer = TokenIssuer(self._config, self._clock, threads)
+        await issuer.start()
+        return issuer
+
     def watch_loop(self) -> None:
-        """Start to record loop delays; delays during the start belong to no request."""
+        """Start to record loop delays. It runs after the start, whose delays affect no request."""
         self._watch.start()
 
     async def stop(self) -> None:
-        """Stop gracefully, within 2 s unless a disk hangs or leadership cannot move."""
+        """Stop gracefully, within 2 s unless a disk hangs or leadership cannot be moved."""
         self._clean = True
         for task in self._timers:
             task.cancel()
@@ -319,6 +366,7 @@ class Broker:
             len(opened),
             f" after {stop}" if opened else "",
             clock.monotonic_ms() - began_ms,
+            extra=log_event("logs_opened"),
         )
         _say_what_was_found(logs)
         return logs
@@ -330,23 +378,36 @@ class Broker:
             logs.close()
 
     async def _drain(self, registry: Registry) -> None:
-        """Move leadership while this broker still answers, so that clients can learn of the new
-        leaders."""
+        """Move leadership while this broker still answers, so that clients can request the new
+        leaders from it.
+        """
         if not self._clean or not registry.connected:
             return
         began_ms = self._clock.monotonic_ms()
         try:
             await asyncio.wait_for(registry.drain(), DRAIN_S)
         except (TimeoutError, LogbusError) as error:
-            logger.warning("cannot move leadership to other brokers before the stop: %s", error)
+            logger.warning(
+                "cannot move leadership to other brokers before the stop: %s",
+                error,
+                extra=log_event("drain_failed"),
+            )
         else:
-            logger.info("drained in %d ms", self._clock.monotonic_ms() - began_ms)
+            logger.info(
+                "drained in %d ms",
+                self._clock.monotonic_ms() - began_ms,
+                extra=log_event("broker_drained"),
+            )
 
     async def _deregister(self, registry: Registry) -> None:
         try:
             await asyncio.wait_for(registry.close(), DEREGISTER_S)
         except (TimeoutError, LogbusError) as error:
-            logger.warning("cannot remove the registration: %s", error)
+            logger.warning(
+                "cannot remove the registration: %s",
+                error,
+                extra=log_event("deregistration_failed"),
+            )
 
     async def _finish(
         self, listener: Listener, dispatcher: Dispatcher, replicas: ReplicaManager
@@ -376,20 +437,39 @@ class Broker:
                 f"metrics.port={config.metrics_port} needs the package {error.name}: "
                 "pip install 'pyspark-logbus[broker]'"
             ) from None
-        server = HttpServer(Exposition(self._metrics), lambda: self._unready(parts))
+        login = self._metrics_login(parts)
+        server = HttpServer(Exposition(self._metrics), lambda: self._unready(parts), login)
         try:
             port = await server.start(config.metrics_host, config.metrics_port)
         except OSError as error:
-            raise InvalidConfigError(
+            kind = PortInUseError if error.errno == errno.EADDRINUSE else InvalidConfigError
+            raise kind(
                 f"metrics.host={config.metrics_host}, metrics.port={config.metrics_port}: "
-                f"{error.strerror or error}"
+                f"{error.strerror or error}; set metrics.port to another number "
+                "(0 takes a free one)"
             ) from None
         self._stack.push_async_callback(server.close)
-        logger.info("metrics on http://%s:%d/metrics", config.metrics_host, port)
+        scheme = "http" if login is None else "https"
+        logger.info("metrics on %s://%s:%d/metrics", scheme, config.metrics_host, port)
         return port
 
+    def _metrics_login(self, parts: BrokerContext) -> HttpLogin | None:
+        """Return the TLS and the login of the HTTP port; None without metrics.listener.name."""
+        listener = metrics_listener(self._config)
+        if listener is None:
+            return None
+        from broker_lite.server.network.tls_listener import ListenerTls
+
+        tls = ListenerTls(listener, "", clock=self._clock)
+
+        async def reload() -> None:
+            tls.reload()
+
+        self._timers.add(self._loop.create_task(_every(int(RELOAD_S * 1000), reload)))
+        return HttpLogin(parts, tls)
+
     def _unready(self, parts: BrokerContext) -> list[str]:
-        """Return why clients cannot rely on this broker; empty if they can."""
+        """Return why clients cannot rely on this broker; empty if the broker is ready."""
         own = parts.registry.snapshot.brokers.get(self._config.broker_id)
         reasons = {
             "not registered in ZooKeeper": own is None,
@@ -450,6 +530,7 @@ class Broker:
             (config.offsets_retention_check_ms, groups.expire),
             (config.offsets_retention_check_ms, parts.group_transactions.end_overdue),
             (SWEEP_MS, end_sessions),
+            (MINUTE, parts.logins.refresh),
             (EXPIRY_CHECK_MS, parts.transactions.expire),
             (LOOK_MS, opinion.look),
         ):
@@ -461,7 +542,9 @@ class Broker:
 
 
 def _count(registry: Registry, applies: Callable[[PartitionView], bool]) -> float:
-    """Return the number of such partitions on the controller, 0 on other brokers."""
+    """On the controller, return the number of partitions for which ``applies`` is true; on other
+    brokers 0.
+    """
     if not registry.is_controller:
         return 0
     topics = registry.snapshot.topics.values()
@@ -482,14 +565,15 @@ def _say_what_was_found(logs: LogManager) -> None:
     for key, report in logs.reports.items():
         if report.torn_bytes:
             logger.warning(
-                "%s: %d bytes from offset %d on were %s; they are set aside",
+                "%s: %d bytes from offset %d on were %s; they were moved to a separate file",
                 key,
                 report.torn_bytes,
                 report.torn_offset,
                 "damaged" if report.torn_whole else "half written",
+                extra=log_event("log_end_repaired"),
             )
     for key, log in logs.logs.items():
-        for damage in log.corruption:
+        for damage in log.reader.corruption:
             logger.error("%s: %s", key, damage)
 
 
@@ -500,7 +584,11 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
         try:
             await work()
         except Exception:
-            logger.exception("housekeeping failed; retrying in %d ms", interval_ms)
+            logger.exception(
+                "housekeeping failed; retrying in %d ms",
+                interval_ms,
+                extra=log_event("housekeeping_failed"),
+            )
 
 
 async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:
@@ -510,6 +598,7 @@ async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> Non
     """
     broker = Broker(config)
     ready(await broker.start())
+    notify(READY)
     # The objects made so far live as long as the process, so garbage collections can skip them.
     gc.collect()
     gc.freeze()
@@ -517,6 +606,7 @@ async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> Non
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((stopping, broker.fatal), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
+    notify(STOPPING)
     await broker.stop()
     if broker.fatal.done():
         raise broker.fatal.result()
@@ -533,9 +623,13 @@ def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | N
         return 2
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     own = OutputFile(Path(output_path)) if output_path else logging.StreamHandler()
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[own])
+    is_json = config.log_format == "json"
+    own.setFormatter(JsonFormatter() if is_json else logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[own])
     for handler in logging.getLogger().handlers:
         handler.addFilter(RepeatLimit())
+        if isinstance(handler.formatter, JsonFormatter):
+            handler.formatter.broker_id = config.broker_id
     if new_event_loop is asyncio.new_event_loop:
         logger.info(NO_UVLOOP)
     try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint
+from broker_lite.server.audit import NO_AUDIT, AuditLog
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.cluster.registry import Registry
@@ -23,6 +24,7 @@ from broker_lite.server.coordinators.transaction_verifier import TransactionVeri
 from broker_lite.server.metrics import Histogram, Metrics
 from broker_lite.server.network.access import Authorizer
 from broker_lite.server.network.logins import Logins
+from broker_lite.server.network.quotas import Quotas
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
@@ -30,8 +32,9 @@ from broker_lite.storage.manager import LogManager
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The broker's parts that handlers use. ``endpoint`` is the address advertised to
-    other brokers, ``listeners`` the address of each listener."""
+    """The parts of the broker that handlers use. ``endpoint`` is the address advertised to other
+    brokers; ``listeners`` maps each listener's name to its address.
+    """
 
     config: BrokerConfig
     clock: Clock
@@ -51,11 +54,13 @@ class BrokerContext:
     fetch_waits: Histogram = field(default_factory=Histogram)
     logins: Logins = field(default_factory=Logins)
     authorizer: Authorizer = field(default_factory=Authorizer)
+    audit: AuditLog = NO_AUDIT
+    quotas: Quotas = field(default_factory=Quotas)
 
     @property
     def broker_id(self) -> int:
         return self.config.broker_id
 
     def cluster_id(self) -> str:
-        """Return the cluster's id, which the registry read at start."""
+        """Return the cluster id, which the registry reads from ZooKeeper at start."""
         return self.registry.snapshot.cluster_id

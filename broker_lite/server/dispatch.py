@@ -1,10 +1,10 @@
-"""Route each request to its handler, and turn failures into error answers.
+"""Route each request to its handler, and turn exceptions into error responses.
 
-Loop thread. Produce and fetch are called directly and answer by callback. The other APIs are
-coroutines over generated messages, one task each. A request for an unsupported API version receives
-UNSUPPORTED_VERSION in that version's format. ApiVersions is answered in version 0, so that newer
-clients can downgrade. A request that cannot be parsed has no answer format; the broker logs it and
-closes the connection.
+Runs on the event-loop thread. The dispatcher calls the produce and fetch handlers directly; they
+answer by callback. The handlers of the other APIs are coroutines, one task per request. A request
+for an unsupported API version receives UNSUPPORTED_VERSION in that version's format. ApiVersions is
+answered in version 0, so that newer clients can downgrade. A request that cannot be parsed has no
+answer format; the broker logs it and closes the connection.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,10 +26,12 @@ from broker_lite.errors import (
     UnsupportedVersionError,
     wire_code,
 )
+from broker_lite.server.audit import CHANGES
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_user_scram_credentials,
@@ -41,6 +44,7 @@ from broker_lite.server.handlers import (
     delete_records,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -86,6 +90,7 @@ from broker_lite.server.handlers import (
 from broker_lite.server.network.access import FORWARDED
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
+from broker_lite.server.network.quotas import timed
 from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import (
     VERSIONS,
@@ -133,6 +138,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DESCRIBE_ACLS: describe_acls.handle,
     ApiKey.CREATE_ACLS: create_acls.handle,
     ApiKey.DELETE_ACLS: delete_acls.handle,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas.handle,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas.handle,
     ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
     ApiKey.CREATE_PARTITIONS: create_partitions.handle,
@@ -166,11 +173,12 @@ TIMED = frozenset({
     ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT, ApiKey.CREATE_TOPICS, ApiKey.INIT_PRODUCER_ID,
 })  # fmt: skip
-"""APIs with a histogram of their own; the others share one."""
+"""APIs with metrics of their own; the others share those of OTHER_APIS."""
+OTHER_APIS = "other"
 
 NOT_ASKED = "the handler did not ask whether the request is allowed, so its answer is dropped"
 TOLD_MAX = 1000
-"""Maximum number of unsupported request kinds that are logged, one line each."""
+"""Maximum number of unsupported (API, version) pairs that the broker logs, one line per pair."""
 
 
 class Dispatcher:
@@ -181,15 +189,15 @@ class Dispatcher:
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: set[tuple[int, int, str | None]] = set()
-        others = parts.metrics.histogram("request_duration_seconds", "other")
-        self._meters = {
-            key: (
+        meters = {
+            label: (
                 parts.metrics.counter("requests", label),
-                parts.metrics.histogram("request_duration_seconds", label)
-                if key in TIMED
-                else others,
+                parts.metrics.histogram("request_duration_seconds", label),
             )
-            for key, label in LABELS.items()
+            for label in (*(LABELS[key] for key in TIMED), OTHER_APIS)
+        }
+        self._meters = {
+            key: meters[label if key in TIMED else OTHER_APIS] for key, label in LABELS.items()
         }
 
     def begin(self, frame: memoryview, reply: ResponseSlot) -> None:
@@ -213,9 +221,21 @@ class Dispatcher:
             return
         requests, reply.duration = self._meters[key]
         requests.n += 1
+        if self._parts.quotas.is_on:
+            request = request._replace(quota=self._parts.quotas.of(request))
+            if request.quota is not None and request.quota.limits_time:
+                began = time.perf_counter()
+                self._start(request, frame, reply)
+                request.quota.spend_time(time.perf_counter() - began)
+                return
+        self._start(request, frame, reply)
+
+    def _start(self, request: RequestContext, frame: memoryview, reply: ResponseSlot) -> None:
+        key = request.api_key
         try:
-            if request.access.is_checked:
-                _demand_cluster_rows(request)
+            access = request.access
+            if access.is_checked and access.row.cluster:
+                access.check_cluster(*access.row.cluster)
             if key == ApiKey.PRODUCE:
                 produce.handle(self._parts, request, frame, reply)
             elif key == ApiKey.FETCH:
@@ -226,7 +246,7 @@ class Dispatcher:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 return
-            if not request.access.is_asked:
+            if not access.is_asked:
                 logger.error("%s: %s: %s", request, _name(request), NOT_ASKED)
                 reply.refuse(NOT_ASKED)
         except ClusterAuthorizationError as denial:
@@ -240,7 +260,7 @@ class Dispatcher:
     def _refuse(
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
-        """Refuse a request of an unsupported version or excessive size."""
+        """Answer a request whose API version is unsupported or whose frame is too large."""
         label = LABELS.get(request.api_key, "unknown")
         self._parts.metrics.count("request_errors", label, error.name)
         reason = error.message
@@ -257,7 +277,7 @@ class Dispatcher:
     def _fail(
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
-        """Answer with an error in the response's format after the handler failed."""
+        """After a handler raised ``error``, answer with it in the response's format."""
         self._parts.metrics.count("request_errors", LABELS[request.api_key], error.name)
         refusal = _refusal(request, frame, wire_code(error), error.message)
         if refusal is None:
@@ -268,8 +288,13 @@ class Dispatcher:
     async def _answer(
         self, request: RequestContext, message: Any, frame: memoryview, reply: ResponseSlot
     ) -> None:
+        quota = request.quota
+        work = self._encoded(request, message, reply)
         try:
-            data = await self._encoded(request, message)
+            if quota is None:
+                data = await work
+            else:
+                data = await timed(work, time.perf_counter, quota.spend_time)
         except LogbusError as error:
             self._fail(request, frame, reply, error)
         except Exception:
@@ -278,20 +303,49 @@ class Dispatcher:
         else:
             reply.answer((data,))
 
-    async def _encoded(self, request: RequestContext, message: Any) -> bytes:
-        """Return the whole frame of the answer."""
+    async def _encoded(
+        self, request: RequestContext, message: Any, reply: ResponseSlot | None = None
+    ) -> bytes:
+        """Return the whole frame of the answer. If the client is over its quota, ``reply`` is
+        throttled.
+        """
         key = request.api_key
         handler = self._unpack if key == ApiKey.ENVELOPE else HANDLERS[key]
+        before = self._parts.registry.snapshot if self._audits(request) else None
         response = await handler(self._parts, request, message)
+        if before is not None:
+            self._parts.audit.changed(
+                key,
+                message,
+                response,
+                before,
+                user=request.session.principal,
+                host=request.session.host,
+                client_id=request.client_id,
+            )
         if not request.access.is_answerable(message):
             logger.error("%s: %s: %s", request, _name(request), NOT_ASKED)
             raise UnknownServerError()
+        if request.quota is not None:
+            wait_ms = request.quota.answered()
+            if wait_ms and reply is not None:
+                tables.set_throttle(response, wait_ms)
+                reply.throttle(wait_ms)
         return tables.encode(key, request.api_version, request.correlation_id, response)
+
+    def _audits(self, request: RequestContext) -> bool:
+        """Return whether this broker writes the request's changes to the audit log."""
+        parts, key = self._parts, request.api_key
+        if not parts.audit.is_on or key not in CHANGES:
+            return False
+        return key not in FORWARDED or parts.registry.is_controller
 
     async def _unpack(
         self, parts: BrokerContext, request: RequestContext, envelope: EnvelopeRequest
     ) -> EnvelopeResponse:
-        """Answer a client's request that another broker forwards, as that client."""
+        """Answer a client's request that another broker forwarded in an Envelope, with the client's
+        permissions.
+        """
         if not request.is_broker:
             raise ClusterAuthorizationError("only brokers forward requests")
         session = dataclasses.replace(
@@ -304,11 +358,13 @@ class Dispatcher:
         inner = RequestContext.read(frame, session, request.arrived_ms, parts.authorizer)
         if inner.api_key not in FORWARDED or not is_served(inner.api_key, inner.api_version):
             raise InvalidRequestError(f"{_name(inner)} is not forwarded")
+        if parts.quotas.is_on:
+            inner = inner._replace(quota=parts.quotas.of(inner))
         message = tables.decode(inner.api_key, inner.api_version, frame, inner.body_at)
         data: bytes | None
         try:
-            if inner.access.is_checked:
-                _demand_cluster_rows(inner)
+            if inner.access.is_checked and inner.access.row.cluster:
+                inner.access.check_cluster(*inner.access.row.cluster)
             data = await self._encoded(inner, message)
         except LogbusError as error:
             data = _refusal(inner, frame, wire_code(error), error.message)
@@ -321,12 +377,6 @@ class Dispatcher:
             task.cancel()
 
 
-def _demand_cluster_rows(request: RequestContext) -> None:
-    """Raise ClusterAuthorizationError unless the API's operations on the cluster are allowed."""
-    if request.access.row.cluster:
-        request.access.check_cluster(*request.access.row.cluster)
-
-
 def _name(request: RequestContext) -> str:
     try:
         name = ApiKey(request.api_key).name
@@ -336,7 +386,7 @@ def _name(request: RequestContext) -> str:
 
 
 def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Return an error answer, or None if no format exists that the client can parse."""
+    """Return an error response, or None if the client could parse no response format."""
     try:
         return refusals.refused(request.header, frame, code, reason)
     except ProtocolError:

@@ -15,7 +15,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from broker_lite.server.metrics import COUNTER, HISTOGRAM, PREFIX, SECONDS, Metrics, Sample
+from broker_lite.server.metrics import COUNTER, HISTOGRAM, SECONDS, Metrics, Sample
 
 
 class Exposition:
@@ -23,7 +23,7 @@ class Exposition:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        # Its own registry: the library's default one belongs to the whole process.
+        # A registry of this object: the library's default registry is shared by the whole process.
         self._process = ProcessCollector(registry=None)
 
     def snapshot(self) -> list[Sample]:
@@ -33,11 +33,16 @@ class Exposition:
     def render(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
         """Return the text and its content type for an ``Accept`` header: Prometheus' format, or
         OpenMetrics if the header asks for it."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Samples([*samples, *self._metrics.slow_samples()]))
-        registry.register(self._process)
-        encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
+        return render([*samples, *self._metrics.slow_samples()], self._process, accept)
+
+
+def render(samples: Iterable[Sample], process: Collector, accept: str) -> tuple[bytes, str]:
+    """Return the text of samples and of the process, and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Samples(samples))
+    registry.register(process)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
 
 
 def text(metrics: Metrics) -> str:
@@ -48,27 +53,27 @@ def text(metrics: Metrics) -> str:
 
 
 class _Samples(Collector):
-    """A snapshot as the library's collector."""
+    """A collector of ``prometheus_client`` that returns one snapshot."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = samples
 
     def collect(self) -> Iterator[Family]:
         for sample in self._samples:
-            name, kind, help_text, labels = sample.metric
+            name, kind, help_text, labels, prefix = sample.metric
             if kind == HISTOGRAM:
                 yield _histogram(sample)
                 continue
             family = CounterMetricFamily if kind == COUNTER else GaugeMetricFamily
-            rows = family(PREFIX + name, help_text, labels=labels)
+            rows = family(prefix + name, help_text, labels=labels)
             for values, amount in sample.values.items():
                 rows.add_metric(values, amount)
             yield rows
 
 
 def _histogram(sample: Sample) -> Family:
-    name, _, help_text, labels = sample.metric
-    rows = HistogramMetricFamily(PREFIX + name, help_text, labels=labels)
+    name, _, help_text, labels, prefix = sample.metric
+    rows = HistogramMetricFamily(prefix + name, help_text, labels=labels)
     for values, (counts, total) in sample.buckets.items():
         cumulated, below = [], 0
         for bound, count in zip((*map(str, SECONDS), "+Inf"), counts, strict=True):

@@ -1,9 +1,10 @@
 """The broker's HTTP port: ``/metrics`` for Prometheus, ``/livez`` and ``/readyz`` for probes.
 
-``/livez`` answers while the event loop turns. ``/readyz`` answers 200 if the broker serves clients,
-else 503 with the reasons as JSON. Off loopback there is no login yet, so ``/metrics`` is refused
-there and the probes answer their status alone. ``h11`` parses. Loop thread; the text is rendered on
-another.
+``/livez`` answers 200 while the event loop runs. ``/readyz`` answers 200 if the broker serves
+clients, else 503 with the reasons as JSON. With ``metrics.listener.name`` the port has TLS, and
+``/metrics`` needs a login. Without it ``/metrics`` is served on loopback only, under the names of
+loopback. Off loopback, probes answer the status code without reasons. ``h11`` parses requests. Runs
+on the event-loop thread; another thread renders the text of ``/metrics``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ import asyncio
 import ipaddress
 import json
 import logging
-from collections.abc import Callable
+import re
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h11
 
 from broker_lite.server.exposition import Exposition
+
+if TYPE_CHECKING:
+    from broker_lite.server.http_login import HttpLogin
 
 logger = logging.getLogger("logbus.http")
 
@@ -24,68 +31,125 @@ REQUEST_BYTES_MAX = 8192
 """Maximum bytes of a request's head; scrapers send less."""
 CONNECTIONS_MAX = 16
 TIMEOUT_S = 10.0
-"""Seconds in which a client must send its request and read the answer."""
+"""Seconds in which a client must shake hands, send its request and read the answer."""
+ACCEPT_PAUSE_S = 0.5
+"""Seconds until accepting resumes after the process ran out of file descriptors."""
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 PLAIN = "text/plain; charset=utf-8"
+_HOST_PORT = re.compile(r":\d*$")
+INSECURE = b"/metrics needs TLS here: set metrics.listener.name, or metrics.host=127.0.0.1\n"
+REFUSALS = {
+    401: b"/metrics needs a client certificate, or the user and password of HTTP Basic\n",
+    403: b"/metrics needs the permission to describe the cluster\n",
+}
 
 Reasons = Callable[[], list[str]]
 """Returns why the broker is not ready; empty if it is."""
 
 
-class HttpServer:
-    """The HTTP port of one broker."""
+class HttpClient(NamedTuple):
+    """The client of one connection: its address and its certificate (DER; empty: none)."""
 
-    def __init__(self, exposition: Exposition, reasons: Reasons) -> None:
+    host: str
+    certificate: bytes = b""
+
+
+class HttpServer:
+    """The HTTP port of one broker. ``login`` None: no TLS and no login."""
+
+    def __init__(
+        self, exposition: Exposition, reasons: Reasons, login: HttpLogin | None = None
+    ) -> None:
         self._exposition = exposition
         self._reasons = reasons
-        self._server: asyncio.Server | None = None
-        self._open = 0
+        self._login = login
+        self._socket: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_loopback = True
+        self._names: frozenset[str] = frozenset()
 
     async def start(self, host: str, port: int) -> int:
         """Listen on ``port`` (0 selects a free one) and return the bound port. Raises OSError."""
-        self._server = await asyncio.start_server(
-            self._serve, host, port, limit=REQUEST_BYTES_MAX, backlog=CONNECTIONS_MAX
-        )
-        address, bound = self._server.sockets[0].getsockname()[:2]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=CONNECTIONS_MAX)
+        listening.setblocking(False)
+        address, bound = listening.getsockname()[:2]
         self._is_loopback = ipaddress.ip_address(address).is_loopback
+        self._names = frozenset((*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host.lower()))
+        self._socket = listening
+        self._begin(self._accept(listening))
         return int(bound)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(listening)
+            except OSError:
+                logger.exception("cannot accept HTTP connections; trying again")
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            # One of the tasks accepts connections.
+            if len(self._tasks) <= CONNECTIONS_MAX:
+                self._begin(self._serve(sock, address[0]))
+            else:
+                sock.close()
+
+    async def _serve(self, sock: socket.socket, host: str) -> None:
         try:
-            if self._open <= CONNECTIONS_MAX:
-                await asyncio.wait_for(self._exchange(reader, writer), TIMEOUT_S)
+            await asyncio.wait_for(self._converse(sock, host), TIMEOUT_S)
         except (OSError, TimeoutError, h11.RemoteProtocolError):
             logger.debug("an HTTP client sent no request or read no answer", exc_info=True)
+
+    async def _converse(self, sock: socket.socket, host: str) -> None:
+        """Shake hands, answer one request and close the connection."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(REQUEST_BYTES_MAX)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        context = None if self._login is None else self._login.tls.context
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=context)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            tls = writer.get_extra_info("ssl_object")
+            certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+            await self._exchange(reader, writer, HttpClient(host, certificate or b""))
         finally:
-            self._open -= 1
             writer.close()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request and close the connection."""
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: HttpClient
+    ) -> None:
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         while (request := http.next_event()) is h11.NEED_DATA:
             http.receive_data(await reader.read(REQUEST_BYTES_MAX))
         if not isinstance(request, h11.Request):
             return
-        status, content_type, body = await self._answer(request)
-        head = h11.Response(
-            status_code=status,
-            headers=[
-                ("Content-Type", content_type),
-                ("Content-Length", str(len(body))),
-                ("Connection", "close"),
-            ],
-        )
+        status, content_type, body = await self._answer(request, client)
+        headers = [
+            ("Content-Type", content_type),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        if status == 401:
+            headers.append(("WWW-Authenticate", 'Basic realm="logbus"'))
+        head = h11.Response(status_code=status, headers=headers)
         writer.write(http.send(head) or b"")
         writer.write(http.send(h11.Data(data=body if request.method == b"GET" else b"")) or b"")
         await writer.drain()
 
-    async def _answer(self, request: h11.Request) -> tuple[int, str, bytes]:
+    async def _answer(self, request: h11.Request, client: HttpClient) -> tuple[int, str, bytes]:
         path = request.target.partition(b"?")[0]
         if request.method not in (b"GET", b"HEAD"):
             return 405, PLAIN, b"only GET is served\n"
@@ -95,12 +159,28 @@ class HttpServer:
             return self._readiness()
         if path != b"/metrics":
             return 404, PLAIN, b"served paths: /metrics /livez /readyz\n"
-        if not self._is_loopback:
-            return 403, PLAIN, b"/metrics is served on loopback only: set metrics.host=127.0.0.1\n"
-        accept = dict(request.headers).get(b"accept", b"").decode("latin-1")
+        headers = {name: value.decode("latin-1") for name, value in request.headers}
+        status, why = await self._refusal(client, headers)
+        if status:
+            return status, PLAIN, why
         samples = self._exposition.snapshot()
+        accept = headers.get(b"accept", "")
         body, content_type = await asyncio.to_thread(self._exposition.render, samples, accept)
         return 200, content_type, body
+
+    async def _refusal(self, client: HttpClient, headers: Mapping[bytes, str]) -> tuple[int, bytes]:
+        """Return the status and the text that refuse a scrape; status 0: it is allowed."""
+        if self._login is not None:
+            authorization = headers.get(b"authorization", "")
+            status = await self._login.refusal(client.host, client.certificate, authorization)
+            return status, REFUSALS.get(status, b"")
+        if not self._is_loopback:
+            return 403, INSECURE
+        # A web page whose name resolves to loopback (DNS rebinding) sends its own name.
+        name = _HOST_PORT.sub("", headers.get(b"host", "")).lower()
+        if name not in self._names:
+            return 403, b"ask for /metrics by the name 127.0.0.1 or localhost\n"
+        return 0, b""
 
     def _readiness(self) -> tuple[int, str, bytes]:
         reasons = self._reasons()

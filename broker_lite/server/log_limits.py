@@ -16,7 +16,7 @@ from pathlib import Path
 
 WINDOW_S = 60.0
 LINES_MAX = 100
-"""Maximum different lines of one log statement in a window."""
+"""Maximum number of different lines that one log statement may write in a window."""
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 3
 """Number of rotated files besides the current one; broker.log.1 is the newest."""
@@ -27,8 +27,8 @@ class RepeatLimit(logging.Filter):
 
     It passes at most ``LINES_MAX`` different lines of one log statement. The first line of the next
     minute gives the number of suppressed lines. Lines are equal if their text is equal. If the text
-    contains a connection or request number, the statement's ``about`` (``extra={"about": …}``) is
-    compared instead.
+    contains a connection or request number, the filter compares the statement's ``about``
+    (``extra={"about": …}``) instead.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,8 @@ class _Window:
 
 
 class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
-    """A log handler for stderr, which like stdout is the file at ``path``, opened by the parent.
+    """A log handler for stderr. stdout and stderr are both the file at ``path``, which the parent
+    process opened. ¶
 
     A full file is renamed to ``path``.1, and stdout and stderr continue in a new file. Python's own
     crash output therefore appears in the newest file.
@@ -111,10 +112,10 @@ def keep_rotated(path: Path, full: Path) -> None:
 
 
 def rotate_foreign(path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
-    """Rotate the output file of a process that appends to it and cannot open another, as a JVM.
+    """Rotate the output file of a process that cannot open a new one, for example a JVM.
 
-    The content is copied and the file truncated. Lines written between the two are lost. On a full
-    disk the file stays; the next call retries.
+    Copies the content and truncates the file. Lines written between the two steps are lost. On a
+    full disk the file stays; the next call retries.
     """
     with contextlib.suppress(OSError):
         if path.stat().st_size > bytes_max:

@@ -1,11 +1,12 @@
 """Measure how long the event loop is blocked; nothing may block it for more than 5 ms.
 
-While requests arrive, a timer runs every 20 ms and measures its delay. Without requests the
-interval doubles up to half a second, because 50 wake-ups a second were most of an idle broker's
-cost. The delay includes all work on the loop thread: callbacks of libraries, garbage collections
-and waits for the interpreter lock. It covers only the part of a block after the timer was due.
-Blocks shorter than the interval are therefore detected in proportion to their length. On a machine
-with all cores busy, waiting for a core counts as well. Loop thread.
+While requests arrive, a timer runs every 20 ms and measures its delay. With fewer than
+``BUSY_PER_S`` requests a second the interval doubles up to half a second, because 50 wake-ups a
+second were most of an idle broker's CPU time. An idle broker still receives its followers' fetches,
+4 a second. The delay includes all work on the loop thread: callbacks of libraries, garbage
+collections and waits for the interpreter lock. It covers only the part of a block after the timer
+was due. Blocks shorter than the interval are therefore detected in proportion to their length. On a
+machine with all cores busy, waiting for a core counts as well. Loop thread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from broker_lite.server.metrics import Metrics
 
 INTERVAL_MS = 20
 INTERVAL_MAX_MS = 500
-"""Maximum milliseconds between measurements on an idle broker, also after its next request."""
+"""Maximum milliseconds between measurements on an idle broker. The first request after idle time
+does not shorten a running interval.
+"""
+BUSY_PER_S = 20
+"""Requests a second from which on a broker counts as busy."""
 RULE_MS = 5
 
 
@@ -49,8 +54,8 @@ class LoopWatch:
         self._delays.observe(late_ms / 1000)
         if late_ms > RULE_MS:
             self._metrics.count("loop_rule_violations")
-        requests = self._metrics.total("requests")
-        is_idle = requests == self._requests
+        requests = int(self._metrics.total("requests"))
+        is_idle = (requests - self._requests) * 1000 < BUSY_PER_S * self._interval_ms
         self._requests = requests
         self._interval_ms = min(self._interval_ms * 2, INTERVAL_MAX_MS) if is_idle else INTERVAL_MS
         self.start()

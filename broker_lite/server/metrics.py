@@ -1,9 +1,9 @@
-"""The metrics of one broker: a table of all of them, and the objects that count.
+"""The metrics of one broker: the table of all metrics, and the objects that hold their values.
 
 ``METRICS`` declares every metric once. Callers hold a ``Counter`` or ``Histogram`` and add to it,
 so no request looks up a metric by name. Gauges are functions that run when the metrics are read.
-``exposition`` turns a ``snapshot`` into text. Loop thread, except a histogram, which belongs to the
-thread that observes with it.
+``exposition`` turns a ``snapshot`` into text. Runs on the event-loop thread, except
+``Histogram.observe``, which the one thread that measures calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ PREFIX = "logbus_"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds of a histogram's buckets in seconds; a further bucket counts longer durations."""
 SERIES_MAX = 200
-"""Maximum series of one metric. Further label values share the series ``OTHER``."""
+"""Maximum series of a counter by topic or by API. Label values beyond it are counted in the series
+``OTHER``."""
+FEW_SERIES_MAX = 20
+"""The same for other labels. With both, a broker has at most 1,500 series."""
 OTHER = "(other)"
 """A label value that no topic and no error can have."""
 
@@ -30,6 +33,7 @@ class Metric(NamedTuple):
     kind: str
     help: str
     labels: tuple[str, ...] = ()
+    prefix: str = PREFIX
 
 
 METRICS: Mapping[str, Metric] = {
@@ -38,12 +42,12 @@ METRICS: Mapping[str, Metric] = {
         # The process.
         Metric("broker_info", GAUGE, "Always 1; the labels describe the broker.",
                ("version", "cluster_id", "broker_id", "rack")),
-        Metric("ready", GAUGE, "1 if the broker is ready, as /readyz tells."),
+        Metric("ready", GAUGE, "1 if the broker is ready, as /readyz answers."),
         Metric("controller_active", GAUGE, "1 if the broker is the controller."),
         Metric("loop_delay_seconds", HISTOGRAM, "Delay of a timer on the event loop."),
         Metric("loop_rule_violations", COUNTER, "Loop delays above 5 ms."),
         Metric("connections", GAUGE, "Open client connections.", ("listener",)),
-        Metric("connections_refused", COUNTER, "Connections closed at once.", ("reason",)),
+        Metric("connections_refused", COUNTER, "Connections refused, by reason.", ("reason",)),
         Metric("certificate_end_seconds", GAUGE, "Unix time at which a certificate expires.",
                ("listener",)),
         Metric("certificate_reloads_failed", COUNTER, "Changed TLS files that are unusable.",
@@ -53,7 +57,7 @@ METRICS: Mapping[str, Metric] = {
         # Requests.
         Metric("requests", COUNTER, "Requests received.", ("api",)),
         Metric("request_duration_seconds", HISTOGRAM,
-               "Time from a request's arrival to its answer, without a fetch's wait for data.",
+               "Time from a request's arrival to its response, less a fetch's wait for data.",
                ("api",)),
         Metric("request_errors", COUNTER,
                "Requests, and partitions of produce and fetch requests, that failed.",
@@ -72,10 +76,10 @@ METRICS: Mapping[str, Metric] = {
         Metric("under_min_isr_partitions", GAUGE,
                "Led partitions with fewer in-sync replicas than min.insync.replicas."),
         Metric("reassigning_partitions", GAUGE,
-               "Partitions that are being moved; on the controller."),
+               "Partitions with a reassignment in progress; on the controller."),
         Metric("leaderless_partitions", GAUGE, "Partitions without a leader; on the controller."),
         Metric("replica_lag_records_max", GAUGE,
-               "Most records that a follower of a led partition lacks."),
+               "Lag in records of the slowest follower of a led partition."),
         Metric("replica_lag_seconds_max", GAUGE,
                "Longest time since an in-sync follower of a led partition was caught up."),
         Metric("leader_elections", COUNTER,
@@ -89,7 +93,10 @@ METRICS: Mapping[str, Metric] = {
         Metric("peers_connected", GAUGE, "Brokers to which a connection is open."),
         Metric("peer_connections_lost", COUNTER, "Connections to brokers that closed."),
         Metric("peers_suspected", COUNTER, "Brokers that refused a connection."),
-        Metric("logins_failed", COUNTER, "Logins that were refused."),
+        Metric("quota_throttles", COUNTER, "Responses that throttled a client.", ("quota",)),
+        Metric("request_throttle_seconds", COUNTER, "Time for which clients were throttled.",
+               ("quota",)),
+        Metric("authentication_failures", COUNTER, "Logins that were refused.", ("mechanism",)),
         # The log.
         Metric("append_duration_seconds", HISTOGRAM,
                "Time to write a group of batches to log files, without its flush."),
@@ -99,11 +106,12 @@ METRICS: Mapping[str, Metric] = {
         Metric("disk_size_bytes", GAUGE, "Size of the log directory's file system.", ("dir",)),
         Metric("disk_free_bytes", GAUGE, "Free bytes of the log directory's file system.",
                ("dir",)),
-        Metric("disk_full", GAUGE, "1 if the broker takes no records for lack of space.", ("dir",)),
+        Metric("disk_full", GAUGE, "1 if the disk is full: the broker refuses records.", ("dir",)),
         Metric("disk_failed", GAUGE, "1 if the log directory failed.", ("dir",)),
-        Metric("stray_partitions", GAUGE, "Directories of partitions of no known topic."),
+        Metric("stray_partitions", GAUGE, "Partition directories whose topic is unknown."),
         Metric("recovery_duration_seconds", GAUGE, "Time to open all logs at the last start."),
-        Metric("segments_deleted", COUNTER, "Segments deleted by retention."),
+        Metric("segments_deleted", COUNTER,
+               "Segments deleted by retention; reason: time, size or log_start.", ("reason",)),
         Metric("corrupt_batches", COUNTER, "Corrupt batches met.", ("outcome",)),
         # Requests in flight.
         Metric("produces_waiting", GAUGE, "Produce requests without an answer."),
@@ -111,15 +119,19 @@ METRICS: Mapping[str, Metric] = {
         Metric("follower_fetches_waiting", GAUGE, "Fetches of followers that wait for data."),
         # Groups.
         Metric("coordinated_groups", GAUGE, "Groups that this broker coordinates.", ("state",)),
-        Metric("coordinated_members", GAUGE, "Members of these groups."),
-        Metric("group_rebalances", COUNTER, "Generations of groups that began."),
+        Metric("coordinated_members", GAUGE, "Members of the groups that this broker coordinates."),
+        Metric("group_rebalances", COUNTER,
+               "Generations that groups started; reason: members joined or left, or other.",
+               ("reason",)),
+        Metric("offset_commit_duration_seconds", HISTOGRAM,
+               "Time of an offset commit from its request to its write in ZooKeeper."),
         Metric("offset_commit_errors", COUNTER, "Partitions whose offset commit failed.",
                ("error",)),
         # Transactions.
         Metric("open_transactions", GAUGE,
                "Open transactions, and open batches of Spark sinks, that this broker coordinates."),
         Metric("oldest_transaction_age_seconds", GAUGE,
-               "Age of the oldest of these transactions; 0 without one."),
+               "Age of the oldest open transaction; 0 if none is open."),
         Metric("last_stable_offset_lag_records_max", GAUGE,
                "Most records of a led partition that open transactions hide from consumers."),
         Metric("transactions", COUNTER, "Transactions that ended.", ("outcome",)),
@@ -131,6 +143,8 @@ METRICS: Mapping[str, Metric] = {
         # ZooKeeper.
         Metric("zookeeper_connected", GAUGE, "1 if the session with ZooKeeper is connected."),
         Metric("zookeeper_session_losses", COUNTER, "Sessions that expired."),
+        Metric("zookeeper_write_conflicts", COUNTER,
+               "Writes that ZooKeeper refused because another broker wrote first."),
         Metric("zookeeper_request_duration_seconds", HISTOGRAM,
                "Time from a request to ZooKeeper to its answer.", ("operation",)),
     )
@@ -148,7 +162,7 @@ class Counter:
     __slots__ = ("n",)
 
     def __init__(self) -> None:
-        self.n = 0
+        self.n: float = 0
 
 
 class Histogram:
@@ -184,8 +198,9 @@ class Sample(NamedTuple):
 
 
 class Metrics:
-    """The metrics of one broker. ``topics_max``: topics with series of their own. Every method
-    raises KeyError for a name that ``METRICS`` does not declare."""
+    """The metrics of one broker. ``topics_max`` is the number of topics that get their own series.
+    Every method raises KeyError for a name that ``METRICS`` does not declare.
+    """
 
     def __init__(self, topics_max: int = SERIES_MAX) -> None:
         self._topics_max = topics_max
@@ -202,30 +217,34 @@ class Metrics:
         series = self._counters[name]
         counter = series.get(labels)
         if counter is None:
-            limit = self._topics_max if METRICS[name].labels == ("topic",) else SERIES_MAX
+            kinds = METRICS[name].labels
+            limit = SERIES_MAX if "api" in kinds else FEW_SERIES_MAX
+            limit = self._topics_max if kinds == ("topic",) else limit
             if len(series) >= limit:
                 labels = (OTHER,) * len(labels)
             counter = series.setdefault(labels, Counter())
         return counter
 
-    def count(self, name: str, *labels: str, amount: int = 1) -> None:
-        """Add to a counter that is too rare to be held."""
+    def count(self, name: str, *labels: str, amount: float = 1) -> None:
+        """Add to a counter that changes too rarely for callers to hold it."""
         self.counter(name, *labels).n += amount
 
     def histogram(self, name: str, *labels: str) -> Histogram:
-        """Return a new histogram for the calling part; those with equal labels are added up."""
+        """Return a new histogram for one part of the broker. A snapshot adds up histograms with
+        equal labels.
+        """
         assert METRICS[name].kind == HISTOGRAM
         histogram = Histogram()
         self._histograms.setdefault(name, []).append((labels, histogram))
         return histogram
 
     def gauge(self, name: str, read: Read) -> None:
-        """Register a gauge whose function takes microseconds; it runs on the loop."""
+        """Register a gauge. ``read`` must return within microseconds; it runs on the event loop."""
         assert METRICS[name].kind == GAUGE
         self._gauges[name] = read
 
     def slow_gauge(self, name: str, read: Read) -> None:
-        """Register a gauge whose function asks the operating system; it runs on another thread."""
+        """Register a gauge that calls the operating system; ``read`` runs on another thread."""
         assert METRICS[name].kind == GAUGE
         self._slow_gauges[name] = read
 
@@ -233,12 +252,12 @@ class Metrics:
         """Return the counters of a topic."""
         return TopicTraffic(*(self.counter(name, topic) for name in TopicTraffic._fields))
 
-    def value(self, name: str, *labels: str) -> int:
-        """Return a counter's value; 0 if it was never counted."""
+    def value(self, name: str, *labels: str) -> float:
+        """Return a counter's value; 0 if nothing was counted yet."""
         counter = self._counters[name].get(labels)
         return counter.n if counter is not None else 0
 
-    def total(self, name: str) -> int:
+    def total(self, name: str) -> float:
         """Return the sum of a counter over all its labels."""
         return sum(counter.n for counter in self._counters[name].values())
 

@@ -1,7 +1,8 @@
-"""Administration of the cluster by this broker: topics, replicas, settings, users and access lists.
+"""Administration of the cluster by this broker: topics, replicas, settings, users, access lists and
+quotas.
 
-Loop thread only. Only the controller changes topics and replicas; any broker changes users and
-access control lists. Each call returns once this broker's snapshot shows the change.
+Loop thread only. Only the controller changes topics and replicas; any broker changes users, access
+control lists and quotas. Each call returns once this broker's snapshot shows the change.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker_lite.errors import InvalidRequestError, LogbusError, NotControllerEr
 from broker_lite.metadata.acls import change_entries
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.credentials import change_user, load_salt_key
+from broker_lite.metadata.quotas import change_quotas
 from broker_lite.metadata.registration import write_broker_config
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import TopicPartition, TopicView, topic_id_text
@@ -30,6 +32,7 @@ from broker_lite.replication.controller_events import (
     TopicDeletionRequested,
 )
 from broker_lite.security.acls import Entry, Pattern
+from broker_lite.security.quotas import Entity, Values
 from broker_lite.security.scram import UserCredentials
 from broker_lite.server.cluster.controller import ControllerShell
 
@@ -58,7 +61,7 @@ class TopicResult:
 
 
 class ChangeWaits(Protocol):
-    """What administration needs of the registry: its connection, and waits for its snapshot."""
+    """The registry as administration uses it: its connection, and waits for its snapshot."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -73,7 +76,7 @@ class ChangeWaits(Protocol):
 
 
 class Administration:
-    """The changes that administrators request."""
+    """Carries out administrators' changes."""
 
     def __init__(
         self,
@@ -163,7 +166,7 @@ class Administration:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicResult:
-        """Raise a topic's partition count to ``count``; the result holds any error."""
+        """Increase a topic's partition count to ``count``. The result holds the error, if any."""
         self._check_controller()
         try:
             view = await self._asked_for_topic(
@@ -194,7 +197,7 @@ class Administration:
         return view
 
     async def alter_broker_config(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
-        """Set (text) or remove (None) settings of a broker that ZooKeeper holds.
+        """Set (text) or remove (None) settings of a broker that are stored in ZooKeeper.
 
         Raise NotControllerError, WriteConflictError or CoordinationUnavailableError.
         """
@@ -207,9 +210,10 @@ class Administration:
     async def alter_user(
         self, name: str, change: Callable[[UserCredentials], UserCredentials]
     ) -> None:
-        """Replace a user's credentials; none deletes the user. Any broker writes.
+        """Replace a user's credentials; empty credentials delete the user. Any broker may write
+        them.
 
-        Return when this broker knows the change. Raise WriteConflictError,
+        Return once this broker's snapshot has the change. Raise WriteConflictError,
         CoordinationUnavailableError, or the error of ``change``.
         """
         self._registry.check_connected()
@@ -225,7 +229,7 @@ class Administration:
     async def alter_acls(
         self, pattern: Pattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
     ) -> None:
-        """Replace the access control list of a pattern, as ``alter_user`` does a user."""
+        """Replace the access control list of a pattern. Returns and raises as ``alter_user``."""
         self._registry.check_connected()
         written: list[frozenset[Entry]] = []
 
@@ -237,6 +241,18 @@ class Administration:
         await self._registry.wait_visible(
             lambda now: now.acls.get(pattern, frozenset()) == written[-1]
         )
+
+    async def alter_quotas(self, entity: Entity, change: Callable[[Values], Values]) -> None:
+        """Replace the quotas of an entity. Returns and raises as ``alter_user``."""
+        self._registry.check_connected()
+        written: list[Values] = []
+
+        def noted(before: Values) -> Values:
+            written.append(change(before))
+            return written[-1]
+
+        await change_quotas(self._store, entity, noted, self._registry.wait_connected)
+        await self._registry.wait_visible(lambda now: now.quotas.get(entity, {}) == written[-1])
 
     async def salt_key(self) -> bytes:
         """Return the cluster's key for the salts of unknown users."""
@@ -273,7 +289,8 @@ class Administration:
         """Elect preferred leaders, or with ``unclean`` out-of-sync leaders for leaderless
         partitions.
 
-        None selects all partitions and returns only those with an attempted election.
+        ``partitions=None`` selects all partitions and returns only the partitions with an attempted
+        election.
         """
         self._check_controller()
         answer = await self._controller.request(
@@ -297,7 +314,8 @@ class Administration:
         """Return a random id of a topic or a cluster."""
         while True:
             text = topic_id_text(self._random_bytes(16))
-            # Folder names and command arguments must not look like options.
+            # Draw again: ids become folder names and command arguments, which must not look like
+            # options.
             if not text.startswith("-"):
                 return text
 

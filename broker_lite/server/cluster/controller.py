@@ -1,13 +1,13 @@
-"""Stand for controller, and carry out the decisions of ``replication.controller``.
+"""Elect this broker controller, and carry out the decisions of ``replication.controller``.
 
 Loop thread only. One write elects the controller: it creates the ephemeral znode /controller and
 raises /controller_epoch. Each later write checks the epoch's version, so a deposed controller
 cannot write. The controller handles one event at a time and starts the next after all writes of the
 previous one.
 
-After a write with a lost answer, the controller reads whether the write took effect. A write
-refused for another reason than the fence means that the known metadata are stale; the controller
-then reads everything again. The controller keeps no state over a session loss.
+After a write with a lost answer, the controller reads whether the write took effect. If ZooKeeper
+refuses a write for another reason than the epoch check, the controller's metadata are stale; it
+then reads all metadata again. When the session is lost, the controller discards its state.
 """
 
 from __future__ import annotations
@@ -62,17 +62,20 @@ from broker_lite.replication.controller_events import (
     Written,
 )
 from broker_lite.server.cluster.controller_writes import news_of, operations_of
+from broker_lite.server.log_events import log_event
 
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""Maximum attempts at a request whose writes conflict with leaders' writes."""
+"""Maximum attempts at a request whose writes conflict with writes of partition leaders."""
 DEPOSED_PAUSE_S = 0.5
-"""Seconds that a deposed but live controller lets other brokers stand first, since they cannot
-reach it."""
+"""Seconds that a deposed controller whose process is alive waits before its next candidacy, because
+the other brokers cannot reach it.
+"""
 GIVE_UP_AFTER_S = 1.0
-"""Seconds before a failing controller resigns, which keeps failing brokers from electing each other
-in a tight loop."""
+"""Seconds before a failing controller resigns, which prevents failing brokers from electing each
+other in a tight loop.
+"""
 
 
 class _Deposed(Exception):
@@ -83,7 +86,7 @@ class ControllerShell:
     """One broker's candidacy and term as controller.
 
     ``wait_connected`` returns on the next connection of any session. ``seen`` returns the broker's
-    snapshot; ``now_ms`` returns wall time.
+    metadata snapshot; ``now_ms`` returns wall time.
     """
 
     def __init__(
@@ -147,8 +150,8 @@ class ControllerShell:
             if present.session_id == self._store.session_id:
                 if self._fence is not None:
                     return 0
-                # A write with a lost answer created it. As the znode still exists, no other broker
-                # was elected since, and the epoch just read is ours.
+                # This broker created it with a write whose answer was lost. The znode still exists,
+                # so no other broker was elected since, and the epoch just read is this broker's.
                 if await self._store.get(znodes.CONTROLLER) == present:
                     number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
                     self._begin(present.session_id, number, epoch.version)
@@ -162,7 +165,7 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def depose(self, suspects: Mapping[int, int]) -> None:
-        """Delete the /controller znode of a suspected process, and only that process's znode."""
+        """Delete the /controller znode if a suspected process created it."""
         present, epoch = await asyncio.gather(
             self._store.get(znodes.CONTROLLER), self._store.get(znodes.CONTROLLER_EPOCH)
         )
@@ -170,7 +173,11 @@ class ControllerShell:
             return
         broker_id, held_by = znodes.decode_controller(znodes.CONTROLLER, present.data)
         if suspects.get(broker_id) == held_by:
-            _log.warning("broker %d, the controller, seems to be dead: it is deposed", broker_id)
+            _log.warning(
+                "broker %d, the controller, seems to be dead: it is deposed",
+                broker_id,
+                extra=log_event("controller_deposed"),
+            )
             await self._remove(present, epoch)
 
     async def _remove(self, present: Znode, epoch: Znode) -> None:
@@ -198,7 +205,11 @@ class ControllerShell:
     def resign(self, error: LogbusError | None = None) -> None:
         """Resign at once and fail all pending requests."""
         if self._fence is not None:
-            _log.info("broker %d is no longer controller", self._broker_id)
+            _log.info(
+                "broker %d is no longer controller",
+                self._broker_id,
+                extra=log_event("controller_resigned"),
+            )
         self._fence = None
         if self._task is not None:
             self._task.cancel()
@@ -214,27 +225,31 @@ class ControllerShell:
     # Notifications from the registry; none of them blocks.
 
     def brokers_changed(self, suspects: Mapping[int, int]) -> None:
-        """Note that brokers joined or left; the decision reads the live brokers later."""
+        """Record that brokers joined or left. The controller reads the live brokers when it
+        decides.
+        """
         self._suspects = dict(suspects)
         if self._fence is not None:
             self._brokers_changed = True
             self._awake.set()
 
     def suspects_changed(self, suspects: Mapping[int, int]) -> None:
-        """Note the new set of suspected brokers."""
+        """Record the new set of suspected brokers."""
         self._suspects = dict(suspects)
         if self._fence is not None:
             self._suspects_changed = True
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """Note partition states read after a notice, written by this broker or by leaders."""
+        """Record partition states that this broker read after a change notice, written by itself or
+        by leaders.
+        """
         if self._fence is not None and states:
             self._states += states
             self._awake.set()
 
     async def request(self, make: Callable[[int], Request]) -> Answer:
-        """Have the controller decide a request and write its result; ``make`` receives the
+        """Submit a request and return its answer once the result is written. ``make`` receives the
         request's token.
 
         Raise NotControllerError, CoordinationUnavailableError, WriteConflictError or the request's
@@ -254,7 +269,12 @@ class ControllerShell:
     # The controller's term.
 
     def _begin(self, session_id: int, epoch: int, version: int) -> None:
-        _log.info("broker %d is controller in epoch %d", self._broker_id, epoch)
+        _log.info(
+            "broker %d is controller in epoch %d",
+            self._broker_id,
+            epoch,
+            extra=log_event("controller_elected"),
+        )
         self._fence = Check(znodes.CONTROLLER_EPOCH, version)
         self._epoch = epoch
         self._session_id = session_id
@@ -274,11 +294,11 @@ class ControllerShell:
         except _Deposed:
             self._task = None
             self.resign()
-            # /controller is ours but the epoch is not: resign so that a broker can be elected.
+            # This broker has /controller but not its epoch: resign so that a broker can be elected.
             await self._give_up()
         except Exception:
             # Resign after an unexpected error; otherwise the cluster keeps an inactive controller.
-            _log.exception("the controller of broker %d failed; it gives up", self._broker_id)
+            _log.exception("the controller of broker %d failed; it resigns", self._broker_id)
             self._task = None
             self.resign()
             await asyncio.sleep(GIVE_UP_AFTER_S)
@@ -316,15 +336,15 @@ class ControllerShell:
             if present is not None and present.session_id == self._store.session_id:
                 await self._store.write([Delete(znodes.CONTROLLER, present.version)])
         except CoordinationUnavailableError:
-            _log.info("ZooKeeper will end the session instead")
+            _log.info("cannot delete /controller; it disappears when the ZooKeeper session expires")
 
     async def _load(self, *, anew: bool = False) -> Loaded:
-        """Read the complete metadata from ZooKeeper; ``anew`` ignores the snapshot."""
+        """Read the complete metadata from ZooKeeper; ``anew`` does not use the snapshot."""
         while True:
             try:
                 await self._store.sync("/")
-                # Read the notices first: their version then refuses writes over changes made
-                # meanwhile.
+                # Read the notices first: ZooKeeper then refuses writes if the metadata changed
+                # after this read.
                 self._notices = await loader.load_notices(self._store)
                 features, brokers, disks, topics = await asyncio.gather(
                     self._store.get(znodes.FEATURES),
@@ -362,14 +382,16 @@ class ControllerShell:
             try:
                 refused = await self._carry_out(self._machine.step(self._now_ms(), event))
             except InvalidRequestError as error:
-                # A write that no broker can make is no reason to elect another controller.
+                # The request asks for a write that no broker can make, so electing another
+                # controller would not help.
                 token = getattr(event, "token", None)
                 if token is None:
                     raise
                 self._answer(Answer(token, error=error))
                 return
             if refused is None and refusals and isinstance(event, Request | ControllerTick):
-                # The refused write may follow from the controller's own writes, without a request.
+                # A write of the controller itself may have been refused, not only one of the
+                # request. Decide the follow-up actions again.
                 event, refusals = SuspectsChanged(self._suspects), 0
                 continue
             if refused is None:
@@ -387,7 +409,7 @@ class ControllerShell:
             event = await self._load(anew=True)
 
     async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
-        """Read the states again that other brokers wrote."""
+        """Read the partition states again that made ZooKeeper refuse the write."""
         changes = refused.changes if isinstance(refused, WriteStates) else refused.states
         while True:
             try:
@@ -399,8 +421,9 @@ class ControllerShell:
             return
 
     async def _carry_out(self, effects: list[ControllerEffect]) -> Write | None:
-        """Carry out the effects. Return the refused write, if any: the known metadata are stale
-        then."""
+        """Carry out the effects. Return the write that ZooKeeper refused because the known metadata
+        are stale, else None.
+        """
         left = deque(effects)
         while left:
             effect = left.popleft()

@@ -28,7 +28,7 @@ from broker_lite.replication.holding import as_written
 
 
 def news_of(write: Write) -> News:
-    """Return the content of the notice of a write."""
+    """Return the content of the change notice for a write."""
     match write:
         case WriteFeatures() | RemoveDisks():
             return CLUSTER_CHANGED

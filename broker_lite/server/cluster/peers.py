@@ -1,15 +1,16 @@
-"""Kept connections to the other brokers. One carries fetches, and its end hints at a failure.
+"""Connections to the other brokers, kept open.
 
-Other requests take one connection for each API, opened by the first: a broker answers in order,
-and an answer that waits for replication must not delay one that does not.
+One connection carries fetches; if it closes, the peer may have failed. Every other API has a
+connection of its own, opened by its first request. A broker answers the requests of a connection in
+order, so an answer that waits for replication would delay the others.
 
-Loop thread only. The end of a connection is reported to the registry (``lost``). If the peer's port
-then refuses a new connection, its process has died: the kernel refuses at once when no process
-listens. The registry learns of that as well (``suspect``). A new connection clears both
-(``trust``). A timeout means nothing, because the ZooKeeper session decides about brokers that hang.
+Runs on the event-loop thread. When the connection closes, the registry is called (``lost``). If the
+peer's port then refuses a new connection, no process listens, so the peer's process has died; the
+registry is called again (``suspect``). A new connection clears both (``trust``). A timeout has no
+such effect, because the ZooKeeper session decides about brokers that hang.
 
-Wrong hints cost availability only. While a broker is registered, its peers reconnect with growing
-backoff.
+A wrong suspicion costs availability only. While a broker is registered, its peers reconnect with
+growing backoff.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from broker_lite.client.client_config import security_of_file
 from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.steps import CallExchange, Exchange, FetchExchange
 from broker_lite.config import BrokerConfig
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
-from broker_lite.errors import LogbusError, NetworkError
+from broker_lite.config.listeners import ListenerConfig
+from broker_lite.errors import InvalidConfigError, LogbusError, NetworkError
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.model import BrokerView, Endpoint
+from broker_lite.model import OAUTHBEARER, BrokerView, Endpoint
 from broker_lite.server.clock import Clock
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.access import broker_client_id
 from broker_lite.server.partitions.replica_fetcher import Answered
@@ -43,17 +48,38 @@ SETTLED_MS = 1000
 """Milliseconds after which a connection counts as stable; the backoff then starts from its first
 value."""
 ANSWER_MS = 5000
-"""Milliseconds after the requested wait at which an answer is overdue."""
+"""Milliseconds after the request's own wait time at which an answer is overdue."""
 SWEEP_S = 1.0
 """Seconds between checks for overdue answers."""
 IDLE_FETCHES = -1
-"""The lane of fetches of idle partitions; the other lanes are API keys."""
+"""The lane of fetches of idle partitions. A lane is a connection for one kind of request; the other
+lanes are API keys.
+"""
 
 T = TypeVar("T")
 
 
+def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig) -> ClientSecurity:
+    """Return the security with which this broker connects to others.
+
+    Raises InvalidConfigError if ``inter.broker.client.config`` is unusable or logs in with a token:
+    no token may name a broker (``Authorizer.check_user_name``).
+    """
+    file = config.inter_broker_client_config
+    if not file:
+        return inter_broker.peer_security
+    found = security_of_file(Path(file))
+    if found.mechanism == OAUTHBEARER:
+        raise InvalidConfigError(
+            f"inter.broker.client.config={file} has sasl.mechanism=OAUTHBEARER, but no token may "
+            "name a broker; set sasl.mechanism=SCRAM-SHA-512, and sasl.username and sasl.password "
+            "of a user for brokers"
+        )
+    return found
+
+
 class Judge(Protocol):
-    """The registry, which acts on connection hints."""
+    """Receives closed, refused and new connections; the registry implements it."""
 
     def lost(self, broker_id: int, broker_epoch: int) -> None: ...
 
@@ -63,7 +89,7 @@ class Judge(Protocol):
 
 
 class BrokerCalls(Protocol):
-    """Sends requests to brokers of the cluster, this one included."""
+    """Sends requests to brokers of the cluster, including this broker."""
 
     async def send(self, broker_id: int, call: Call[T], timeout_ms: float = ANSWER_MS) -> T:
         """Send a request and return the answer.
@@ -98,18 +124,18 @@ class Peers:
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
-        """Additional connections by broker and lane; their end is no hint."""
+        """Additional connections by broker and lane. The registry is not called when they close."""
         self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
         metrics.gauge("peers_connected", self._count_connected)
 
     def address_of(self, broker: BrokerView) -> Endpoint:
-        """Return the address of a broker's listener for brokers."""
+        """Return the address of a broker's inter-broker listener."""
         return broker.at(self._listener) or broker.endpoint
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Connect to exactly the registered brokers."""
+        """Open connections to newly registered brokers and close those to brokers that left."""
         if self._closed:
             return
         self._brokers = snapshot.brokers
@@ -132,7 +158,7 @@ class Peers:
         """Send a fetch to a leader; fetches of idle partitions use a connection of their own."""
         peer = self._peers.get(leader.broker_id)
         if peer is None or not peer.is_of(leader):
-            error = NetworkError(f"broker {leader.broker_id} is not registered any more")
+            error = NetworkError(f"broker {leader.broker_id} is no longer registered")
             self.loop.call_soon(answered, error)
             return
         if request.flags & FLAG_IDLE:
@@ -145,7 +171,7 @@ class Peers:
         """Send a request as ``BrokerCalls.send`` says."""
         broker = self._brokers.get(broker_id)
         if broker is None or self._closed:
-            raise NetworkError(f"broker {broker_id} is not registered any more")
+            raise NetworkError(f"broker {broker_id} is no longer registered")
         answered: asyncio.Future[T] = self.loop.create_future()
 
         def settle(answer: T | LogbusError) -> None:
@@ -187,7 +213,7 @@ class Peers:
 
 
 class _Peer:
-    """One registration of another broker, and the connection to it."""
+    """One registration of another broker, and this broker's connection to it."""
 
     __slots__ = (
         "_attempt",
@@ -311,7 +337,9 @@ class _Peer:
         broker, owner = self._broker, self._owner
         self._open_since_ms = owner.clock.monotonic_ms()
         if self._suspected:
-            logger.info("broker %d: connected again", broker.broker_id)
+            logger.info(
+                "broker %d: connected again", broker.broker_id, extra=log_event("peer_connected")
+            )
         if self._lost or self._suspected:
             self._lost = self._suspected = False
             owner.judge.trust(broker.broker_id, broker.broker_epoch)
@@ -326,7 +354,11 @@ class _Peer:
             self._open_since_ms = -1
             if self._gives_hints:
                 owner.metrics.count("peer_connections_lost")
-                logger.info("broker %d: the connection closed", broker.broker_id)
+                logger.info(
+                    "broker %d: the connection closed",
+                    broker.broker_id,
+                    extra=log_event("peer_lost"),
+                )
                 self._lost = True
                 owner.judge.lost(broker.broker_id, broker.broker_epoch)
         elif refused and self._gives_hints and not self._suspected:
@@ -337,7 +369,7 @@ class _Peer:
                 "broker %d refuses connections at %s: its process %s",
                 broker.broker_id,
                 owner.address_of(broker),
-                "stopped" if self.is_draining else "seems to have died",
+                "stopped" if self.is_draining else "is suspected to have died",
             )
             owner.judge.suspect(broker.broker_id, broker.broker_epoch)
         if self._closed:
@@ -379,7 +411,7 @@ class _Peer:
 
     def _unwatch(self) -> None:
         if self._descriptor >= 0:
-            # The socket may be closed already; asyncio's own loop then removes the reader and
+            # If the socket is closed already, asyncio's own loop removes the reader and then
             # raises.
             with contextlib.suppress(OSError):
                 self._owner.loop.remove_reader(self._descriptor)

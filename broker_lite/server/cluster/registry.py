@@ -2,8 +2,8 @@
 
 Loop thread only. One task, the keeper, reacts to watches, session events and suspected brokers. It
 runs the due steps in a fixed order: register, depose, read, publish the snapshot, stand for
-controller. After a reconnection all watches are void, so the keeper reads everything again. It does
-the same after a gap in the change notices.
+controller. After a reconnection or a gap in the change notices, the watches are no longer valid, so
+the keeper reads all metadata again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
-from broker_lite.metadata import acls, credentials, loader, znodes
+from broker_lite.metadata import acls, credentials, loader, quotas, znodes
 from broker_lite.metadata.cache import TRANSACTION_FEATURE, TRANSACTION_LEVEL, MetadataSnapshot
 from broker_lite.metadata.group_offsets import GroupOffsets
 from broker_lite.metadata.notices import merge
@@ -34,6 +34,7 @@ from broker_lite.metadata.store import (
     Suspended,
 )
 from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.metadata.zookeeper_tls import tls_of
 from broker_lite.model import (
     NO_BROKER,
     NO_EPOCH,
@@ -49,6 +50,7 @@ from broker_lite.replication.topics import REPLICATION_LEVEL
 from broker_lite.server.cluster.administration import Administration
 from broker_lite.server.cluster.controller import ControllerShell
 from broker_lite.server.cluster.state_writes import StateWrites
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Counter
 
 _log = logging.getLogger(__name__)
@@ -72,7 +74,7 @@ ELECTION_S = 1.0
 librdkafka requests metadata when a leader's connection closes, and then once a second."""
 
 DRAIN_ANSWER_S = 2.0
-"""Maximum seconds that a stopping broker waits for ZooKeeper to take its announcement."""
+"""Maximum seconds that a stopping broker waits until ZooKeeper has stored its draining flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,8 @@ class BrokerRegistration:
 
 
 class Registry:
-    """One broker's access to the cluster's state. ``now_ms`` returns wall time; ``store`` defaults
-    to the configured ZooKeeper.
+    """The registration of one broker and its access to the cluster's state. ``now_ms`` returns wall
+    time; ``store`` defaults to the configured ZooKeeper.
 
     ``groups`` keeps the offsets of groups; ``administration`` changes topics, settings and users.
     Operations that need ZooKeeper raise CoordinationUnavailableError while it is unavailable, and
@@ -120,6 +122,7 @@ class Registry:
             config.zookeeper_connect,
             session_timeout_ms=config.zookeeper_session_timeout_ms,
             auth_file=config.zookeeper_auth_file,
+            tls=tls_of(config),
         )
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
@@ -163,7 +166,7 @@ class Registry:
         self.session_losses = Counter()
         """Counts the sessions with ZooKeeper that expired."""
         self._elected_by_s = 0.0
-        """Loop time until which elections may be due."""
+        """Time of the loop's clock, in seconds, until which elections may be due."""
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connected = asyncio.Event()
@@ -243,7 +246,7 @@ class Registry:
 
         Return once this broker leads no partition that another broker could lead, and is in no ISR
         that it can leave. The caller bounds the time. Raise CoordinationUnavailableError if
-        ZooKeeper does not take the announcement within ``DRAIN_ANSWER_S``.
+        ZooKeeper does not store the draining flag within ``DRAIN_ANSWER_S``.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
@@ -260,7 +263,7 @@ class Registry:
     async def set_full(self, is_full: bool) -> None:
         """Set whether this broker's registration reports a full disk.
 
-        While it does, other brokers lead and this broker's replicas leave the ISRs. Raise
+        While it does, this broker's replicas give up leadership and leave the ISRs. Raise
         CoordinationUnavailableError if ZooKeeper is unavailable.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
@@ -285,11 +288,11 @@ class Registry:
         order.
 
         An outcome is None if the write was refused: the stored state differs, or a joining
-        replica's broker is not live. The snapshot is then read again. Without ZooKeeper the call
-        waits until the session ends.
+        replica's broker is not live. The registry then reads the snapshot again. While ZooKeeper is
+        unavailable, the call waits until the session ends.
         """
         if self._closed:
-            raise ClosedError("the broker stops")
+            raise ClosedError("the broker is shutting down")
         return await self._states.write(changes)
 
     async def withdraw(self, partitions: Collection[PartitionKey]) -> frozenset[PartitionKey]:
@@ -308,9 +311,11 @@ class Registry:
         return await self._producer_ids.next()
 
     def check_connected(self) -> None:
-        """Raise CoordinationUnavailableError without ZooKeeper, ClosedError at the end."""
+        """Raise CoordinationUnavailableError without a ZooKeeper connection, ClosedError while the
+        broker stops.
+        """
         if self._closed:
-            raise ClosedError("the broker stops")
+            raise ClosedError("the broker is shutting down")
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
 
@@ -326,18 +331,20 @@ class Registry:
         written = self._controller.written_sequence
         await self.wait_visible(lambda now: self._sequence >= written)
 
-    # Callbacks, and facts of the snapshot.
+    # Callbacks and properties of the snapshot.
 
     def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
         """Call ``callback`` on the loop with every new snapshot, and at once with the present
-        one if any."""
+        snapshot if it exists.
+        """
         self._callbacks.append(callback)
         if self.snapshot.version:
             callback(self.snapshot)
 
     def on_watch(self, callback: Callable[[str | None], None]) -> None:
-        """Call ``callback`` with the path of each fired watch, and with None when all watches
-        are void."""
+        """Call ``callback`` with the path of each fired watch, and with None when a reconnection
+        made all watches invalid.
+        """
         self._watch_callbacks.append(callback)
 
     def on_fatal(self, callback: Callable[[LogbusError], None]) -> None:
@@ -365,7 +372,7 @@ class Registry:
         return self._store.connected
 
     def leaderless_reason(self, topic: str, partition: int) -> str | None:
-        """Return why a partition has no leader, as readable text; None if it has one."""
+        """Return a text that says why a partition has no leader; None if it has a leader."""
         view = self.snapshot.partition(topic, partition)
         if view is None:
             return None
@@ -374,7 +381,9 @@ class Registry:
     # Suspected brokers.
 
     def lost(self, broker_id: int, broker_epoch: int) -> None:
-        """Expect an election after the connection to a peer ended; its process may be dead."""
+        """After the connection to a peer closed, note that an election may follow, because the
+        peer's process may be dead.
+        """
         self._lost[broker_id] = broker_epoch
         self._expect_elections()
 
@@ -389,7 +398,11 @@ class Registry:
             return
         if broker_id == self._config.broker_id or self._suspects.get(broker_id) == broker_epoch:
             return
-        _log.warning("broker %d seems to be dead: it refuses connections", broker_id)
+        _log.warning(
+            "broker %d is suspected to be dead: it refuses connections",
+            broker_id,
+            extra=log_event("broker_suspected"),
+        )
         self._suspects[broker_id] = broker_epoch
         self._expect_elections()
         self._controller.suspects_changed(self._suspects)
@@ -398,12 +411,14 @@ class Registry:
             self._due.set()
 
     def trust(self, broker_id: int, broker_epoch: int) -> None:
-        """Clear the suspicion of a peer process that is reachable again."""
+        """Clear the suspicion of a peer whose process is reachable again."""
         if self._lost.get(broker_id) == broker_epoch:
             del self._lost[broker_id]
             self._wake_waiting()
         if self._suspects.get(broker_id) == broker_epoch:
-            _log.info("broker %d is reachable again", broker_id)
+            _log.info(
+                "broker %d is reachable again", broker_id, extra=log_event("broker_reachable")
+            )
             del self._suspects[broker_id]
             self._controller.suspects_changed(self._suspects)
 
@@ -448,14 +463,17 @@ class Registry:
         match event:
             case Connected():
                 self._register_due = self._register_due or event.new_session
-                # All watches are void. The notices hold the missed changes, unless too many were
-                # written.
+                # All watches are invalid. The notices hold the missed changes, unless more were
+                # written than they keep.
                 self._changes_due = self._brokers_due = self._controller_due = True
                 self._connected.set()
                 self._tell_watchers(None)
             case Suspended():
                 self._connected.clear()
-                _log.warning("ZooKeeper does not answer; leaders keep serving, admin requests fail")
+                _log.warning(
+                    "ZooKeeper does not answer; leaders keep serving, admin requests fail",
+                    extra=log_event("zookeeper_unreachable"),
+                )
                 # Wake waiters, which can no longer observe the change that they wait for.
                 self._wake_waiting()
                 return
@@ -465,7 +483,8 @@ class Registry:
                 self._broker_epoch = NO_EPOCH
                 self._register_due = True
                 error = CoordinationUnavailableError(
-                    "the session with ZooKeeper ended; what was asked may have been done"
+                    "the session with ZooKeeper ended before its answer; "
+                    "the request may have taken effect"
                 )
                 self._controller.resign(error)
                 return
@@ -501,7 +520,7 @@ class Registry:
                 if error.retriable:
                     await self._later()
                     continue
-                _log.error("this broker must stop: %s", error)
+                _log.error("this broker must stop: %s", error, extra=log_event("broker_fenced"))
                 for callback in self._fatal_callbacks:
                     callback(error)
                 return
@@ -514,7 +533,7 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Run all due steps. A failed step stays due; publish the snapshot when none failed."""
+        """Run all due steps. A failed step stays due. Publish the snapshot if no step failed."""
         if self._register_due:
             await self._register()
         if self._depose_due:
@@ -540,7 +559,12 @@ class Registry:
         self._broker_epoch = epoch
         self._broker_epochs |= {epoch}
         self._brokers_due = True
-        _log.info("broker %d is registered in broker epoch %d", self._config.broker_id, epoch)
+        _log.info(
+            "broker %d is registered in broker epoch %d",
+            self._config.broker_id,
+            epoch,
+            extra=log_event("broker_registered"),
+        )
 
     async def _depose(self) -> None:
         """Delete the suspected controller's znode and stand for controller."""
@@ -559,6 +583,7 @@ class Registry:
             self._fresh,
             users=await credentials.load_users(self._store),
             acls=await acls.load_acls(self._store),
+            quotas=await quotas.load_quotas(self._store),
         )
         self._take_topics(topics)
         self._sequence = notices.sequence
@@ -594,14 +619,16 @@ class Registry:
         self._sequence = notices.sequence
 
     async def _refresh_security(self, paths: Collection[str]) -> None:
-        """Read the changed users and access control lists again."""
+        """Read the changed users, access control lists and quotas again."""
         users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
         lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
+        limits = [path for path in paths if path.startswith(f"{quotas.QUOTAS}/")]
         fresh, store = self._fresh, self._store
         self._fresh = dataclasses.replace(
             fresh,
             users=await credentials.refresh_users(store, fresh.users, users),
             acls=await acls.refresh_acls(store, fresh.acls, lists),
+            quotas=await quotas.refresh_quotas(store, fresh.quotas, limits),
         )
 
     def _take_topics(self, topics: dict[str, TopicView]) -> None:
@@ -618,8 +645,8 @@ class Registry:
             brokers = await loader.load_brokers(self._store, watch=True)
             own = brokers.get(self._config.broker_id)
             if own is None or own.broker_epoch != self._broker_epoch:
-                # The registration was deleted by a broker that runs on a copy of our directory, or
-                # by an operator.
+                # The registration was deleted by an operator, or by a broker that runs on a copy of
+                # this data directory.
                 assert self._registrar is not None
                 await self._registrar.check_not_replaced()
                 self._register_due = True

@@ -1,10 +1,10 @@
-"""Writes of partition states by their leaders.
+"""Write partition states to ZooKeeper, for the leaders of this broker.
 
 Loop thread only. Each write is a compare-and-set of the state's znode, fenced by
-``/controller_epoch``, in one transaction with its change notice. The version of the notices proves
-that nothing else changed since the last read. A topic that was deleted and created again is
-therefore never mistaken for the old one. The end of a session fences the broker: all its unfinished
-writes are refused.
+``/controller_epoch``, in one transaction with its change notice. The version of the notices' znode
+proves that no other metadata changed since the last read. A topic that was deleted and created
+again is therefore never mistaken for the old topic. When its session ends, the broker is fenced:
+ZooKeeper refuses its unfinished writes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class _SessionEnded(Exception):
 
 
 class StateWrites:
-    """Conditional writes of partition states. ``seen`` returns the snapshot's states; ``live``
-    returns the brokers that are registered and not suspected."""
+    """Conditional writes of partition states. ``seen`` returns the topics of the metadata snapshot;
+    ``live`` returns the brokers that are registered and not suspected.
+    """
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class StateWrites:
         self._one_at_a_time = asyncio.Lock()
 
     async def write(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """Write the changes and return their outcomes in order; None means refused."""
+        """Write the changes and return their outcomes in order; None for a refused change."""
         return await self._write(changes, self._seen, self._live())
 
     async def _write(
@@ -135,13 +136,14 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove changes whose stored state differs from the known one; the fence and the notice
-        stay."""
+        """Remove changes whose stored state differs from the snapshot's. The epoch check and the
+        notice are not removed.
+        """
         at = refused.position - 1
         if 0 <= at < len(rows):
             number, change = rows[at]
             _log.info(
-                "the state of %s is another by now",
+                "another broker changed the state of %s; this change is dropped",
                 TopicPartition(change.topic, change.partition),
             )
             del left[number]
@@ -196,7 +198,7 @@ class StateWrites:
     async def withdraw_before_start(
         self, directory_id: str, partitions: Collection[PartitionKey]
     ) -> frozenset[PartitionKey]:
-        """Withdraw as above before this broker registers, while it cannot be elected."""
+        """Do as ``withdraw``, but before this broker registers, while it cannot be elected."""
         notices = await loader.load_notices(self._store)
         seen = loader.Seen(await loader.load_topics(self._store), notices.sequence)
         brokers = await loader.load_brokers(self._store)

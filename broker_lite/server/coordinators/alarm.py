@@ -12,7 +12,7 @@ NEVER = 1 << 62
 
 
 class Alarm:
-    """Calls ``ring`` once at the earliest time that was set. ``ring`` sets the next one."""
+    """Calls ``ring`` once at the earliest time that was set. ``ring`` must set the next time."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock

@@ -1,8 +1,8 @@
-"""The epochs of transaction coordinators that this broker knows. Loop thread.
+"""The highest known leader epochs of transaction coordinators. Runs on the event-loop thread.
 
 A coordinator's epoch is the leader epoch of its partition of ``__transaction_state``. A deposed
-coordinator still answers from memory. Its answers and its messages name a lower epoch than the
-present leader's, and are refused by every broker that knows of that leader.
+coordinator may still answer from memory. Its answers and requests carry a lower epoch than the
+present leader's; brokers that know the higher epoch refuse them.
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, TRANSACTION_STATE
 
 
 class CoordinatorEpochs:
-    """The highest epoch of each state partition, from metadata and from messages."""
+    """The highest known epoch of each state partition, from the metadata and from messages of
+    coordinators.
+    """
 
     def __init__(self, snapshot: Callable[[], MetadataSnapshot]) -> None:
         self._snapshot = snapshot
         self._seen: dict[int, int] = {}
 
     def check(self, partition: int, epoch: int) -> None:
-        """Raise TransactionCoordinatorFencedError for an epoch that is over; else note it."""
+        """Raise TransactionCoordinatorFencedError if ``epoch`` is lower than the highest known;
+        otherwise record it.
+        """
         _, known = self._snapshot().leader(TRANSACTION_STATE, NULL_TOPIC_ID, partition)
         known = max(known, self._seen.get(partition, NO_EPOCH))
         if epoch < known:
             raise TransactionCoordinatorFencedError(
-                f"{TRANSACTION_STATE}-{partition} is in leader epoch {known}; a coordinator of "
-                f"epoch {epoch} no longer decides. Find the transactional id's coordinator again"
+                f"{TRANSACTION_STATE}-{partition} is in leader epoch {known}; the coordinator "
+                f"of epoch {epoch} is deposed. Find the transactional id's coordinator again"
             )
         if epoch > known:
             self._seen[partition] = epoch

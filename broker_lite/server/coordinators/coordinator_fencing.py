@@ -2,11 +2,10 @@
 
 A broker without ZooKeeper keeps answering heartbeats, so that members keep reading during a
 ZooKeeper outage; only commits wait. If this broker alone lost ZooKeeper, another broker coordinates
-its groups after the session has expired. This broker therefore asks its peers for the coordinator
-of each group, and gives up groups that moved. Members learn of it with their next heartbeat
-(docs/pages/explanation/groups.md). A broker that reaches neither ZooKeeper nor a peer keeps its
-groups.
-Loop thread; ``broker.py`` calls it.
+its groups after the session has expired. This broker therefore sends FindCoordinator to its peers
+for each group, and gives up groups that moved. Members get NOT_COORDINATOR with their next
+heartbeat (docs/pages/explanation/groups.md). A broker that reaches neither ZooKeeper nor a peer
+keeps its groups. Loop thread; ``broker.py`` calls it.
 """
 
 from __future__ import annotations
@@ -26,11 +25,13 @@ from broker_lite.wire.calls.groups import (
 
 LOOK_MS = 250
 ANSWER_S = 1.0
-"""Seconds to wait for a peer's answer; a silent peer is asked again in the next round."""
+"""Seconds to wait for a peer's answer; a peer that does not answer gets the request again in the
+next round.
+"""
 GROUPS_PER_CALL = 500
-"""Maximum groups in one FindCoordinator request, which costs the peer 2 ms of its loop."""
+"""Maximum groups in one FindCoordinator request; so many take the peer 2 ms of its event loop."""
 PEERS_PER_LOOK = 3
-"""Maximum peers asked at once; in a large cluster without ZooKeeper the peers take turns."""
+"""Maximum peers that get the request in one round; in a larger cluster the peers take turns."""
 
 Ask = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
 
@@ -49,7 +50,9 @@ class CoordinatorFencing:
         self._asked = 0
 
     async def look(self) -> None:
-        """Ask the peers if ZooKeeper is unavailable; call this every ``LOOK_MS``."""
+        """While ZooKeeper is unavailable, ask the other brokers for the groups' coordinators. Call
+        this every ``LOOK_MS``.
+        """
         names = self._groups.held
         if self._registry.connected or not names:
             return

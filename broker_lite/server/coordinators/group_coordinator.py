@@ -40,13 +40,15 @@ from broker_lite.model import MIRROR_PREFIX, BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.alarm import Alarm
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Labels, Metrics
 
 logger = logging.getLogger("logbus.groups")
 
 LOAD_WAIT_S = 3.0
-"""Seconds after which a pending claim is answered with COORDINATOR_LOAD_IN_PROGRESS; the claim
-continues."""
+"""Seconds that a request waits for a claim in ZooKeeper. It is then answered with
+COORDINATOR_LOAD_IN_PROGRESS, and the claim continues.
+"""
 GROUPS_MAX = 10_000
 """Maximum number of groups with members on one broker."""
 GROUPS_PART = 4
@@ -54,8 +56,9 @@ GROUPS_PART = 4
 this number. Requests that wait for a rebalance also count towards ``queued.max.bytes``, and
 requests that end a rebalance must still be read."""
 HEARTBEATS = 3
-"""Minimum heartbeats per session timeout, Kafka's rule for members. Every live member has sent a
-heartbeat by then."""
+"""Minimum heartbeats per session timeout, Kafka's rule for members. Within a session timeout, every
+live member has therefore sent a heartbeat.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +71,8 @@ class HeldGroup:
     writing: asyncio.Task[None] | None = None
     bytes_kept: int = 0
     """The group's bytes that count towards the limit of all groups."""
+    members: int = 0
+    """Members of the generation."""
 
 
 class GroupCoordinator:
@@ -93,7 +98,8 @@ class GroupCoordinator:
         self._bytes_kept = 0
         self._token = 0
         self._alarm = Alarm(clock, self._tick)
-        self._rebalances = metrics.counter("group_rebalances")
+        self._metrics = metrics
+        self.commit_durations = metrics.histogram("offset_commit_duration_seconds")
         metrics.gauge("coordinated_groups", self._groups_by_state)
         metrics.gauge(
             "coordinated_members", lambda: sum(held.group.size for held in self._held.values())
@@ -135,7 +141,8 @@ class GroupCoordinator:
                 return fx.JoinResult(error, probe.member_id)
             held = await self._load(group)
         machine = held.group
-        # The member has an id now, which its first request asked for.
+        # Charge the memory here, not before: the member has received its id, which was all that its
+        # first request asked for.
         if error := self._no_room(machine.growth(probe), GroupMaxSizeReachedError):
             return fx.JoinResult(error, probe.member_id)
         result = await self._ask(held, lambda token: self._counted(machine, make(token)))
@@ -171,7 +178,7 @@ class GroupCoordinator:
         if growth <= 0 or self._bytes_kept + growth <= self._bytes_max:
             return None
         return kind(
-            f"this broker keeps {self._bytes_kept} bytes of what members of groups say; "
+            f"groups' subscriptions and assignments take {self._bytes_kept} bytes; "
             f"{self._bytes_max} are allowed, a fourth of queued.max.bytes"
         )
 
@@ -196,8 +203,9 @@ class GroupCoordinator:
         return result
 
     async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> GroupClaim:
-        """Check a commit and return the claim to write it under. Raise the error of a refused
-        commit."""
+        """Check a commit and return the group's claim, which fences its write. Raise the error of a
+        refused commit.
+        """
         held = await self._held_now(group)
         if held is None:
             probe = make(0)
@@ -205,8 +213,8 @@ class GroupCoordinator:
                 raise _no_member(group)
             claim = await self._registry.groups.claim(group)
             if claim.kind != znodes.KIND_KAFKA and probe.is_transactional:
-                # The claim fences this commit if a native member converts the group meanwhile. So
-                # a native member knows that its group gets no pending offsets.
+                # The write checks the claim, so it fails if a native member converts the group
+                # concurrently. A native group therefore never has pending offsets.
                 raise InconsistentGroupProtocolError(
                     f"group {group!r} is {claim.kind}: native groups take no offsets of "
                     "transactions; use another group"
@@ -230,7 +238,9 @@ class GroupCoordinator:
     # Requests of administrators and of other parts.
 
     def find(self, group: str) -> Group | None:
-        """Return the group's machine if the group has, or just had, members here."""
+        """Return the group's state machine if the group has, or just had, members on this
+        broker.
+        """
         held = self._held.get(group)
         return None if held is None else held.group
 
@@ -243,7 +253,7 @@ class GroupCoordinator:
         """Give up a group that another broker reports as its own."""
         held = self._held.get(group)
         if held is not None:
-            error = NotCoordinatorError(f"broker {broker_id} coordinates group {group!r} by now")
+            error = NotCoordinatorError(f"broker {broker_id} coordinates group {group!r} now")
             self._drop(held, error)
 
     async def check_empty(self, group: str) -> None:
@@ -257,7 +267,8 @@ class GroupCoordinator:
                 raise NonEmptyGroupError(f"group {group!r} has {count} members")
             if held.writing is None:
                 return
-            # ZooKeeper counts members that just left until the empty generation is written.
+            # Wait for the write of the empty generation; until then ZooKeeper counts members that
+            # just left.
             await asyncio.wait([held.writing])
 
     async def find_taken(self, group: str) -> Group | None:
@@ -267,7 +278,8 @@ class GroupCoordinator:
         return None if held is None else held.group
 
     async def find_described(self, group: str) -> Group | None:
-        """Return the group as ``find_taken`` does, without a write if no generation had members.
+        """Return the group as ``find_taken`` does, but without a write to ZooKeeper if the last
+        generation had no members.
 
         Only a take-over shows whether the members of a former coordinator are still live.
         """
@@ -277,12 +289,13 @@ class GroupCoordinator:
         return None if held is None else held.group
 
     async def has_left_members(self, group: str) -> bool:
-        """Return whether a group that is not held here has a generation with possibly live
-        members."""
+        """Return whether a group that this broker does not hold has a generation whose members may
+        be live.
+        """
         return await self._registry.groups.members_left(group) > 0
 
     def forget(self, group: str) -> None:
-        """Drop a group without members before its deletion."""
+        """Drop a group without members from memory, before its deletion."""
         held = self._held.get(group)
         if held is not None:
             self._drop(held, NotCoordinatorError(f"group {group!r} is being deleted; join again"))
@@ -302,7 +315,8 @@ class GroupCoordinator:
                 self._drop(
                     held, NotCoordinatorError("this broker registered again; find the coordinator")
                 )
-        # Groups without members too: their next coordinator may delete and re-create them.
+        # Release the claims on groups without members too: their next coordinator may delete and
+        # re-create them.
         self._registry.groups.release_others(self._is_ours)
 
     def _is_ours(self, group: str) -> bool:
@@ -310,10 +324,12 @@ class GroupCoordinator:
         return chosen is not None and chosen.broker_id == self._config.broker_id
 
     def _watch_fired(self, path: str | None) -> None:
-        """Check the claim of the group at ``path``, or of all groups for None; it may be lost."""
+        """Check whether this broker still holds its claim on the group at ``path``; None checks all
+        groups.
+        """
         for held in list(self._held.values()):
             if path in (None, znodes.coordinator_path(held.group.name)):
-                self._look_after(held)
+                self._watch_claim(held)
 
     async def expire(self) -> None:
         """Delete expired groups, and expired offsets of deleted topics, among the groups
@@ -326,12 +342,14 @@ class GroupCoordinator:
                     members = await self._registry.groups.native_members(group)
                     await self._registry.groups.note_members(group, is_empty=not members)
                 elif self.find(group) is None and await self.has_left_members(group):
-                    # Otherwise a group whose members died with its coordinator would rebalance for
-                    # ever.
+                    # Take the group over: if its members died with its former coordinator, it would
+                    # otherwise rebalance for ever.
                     await self._load(group)
                 if await self._registry.groups.expire(group, partial(self._is_over, group)):
                     logger.info(
-                        "group %r: deleted after the retention time of an empty group", group
+                        "group %r: deleted after the retention time of an empty group",
+                        group,
+                        extra=log_event("group_expired", group=group),
                     )
                     continue
                 before_ms = self._clock.now_ms() - kept_ms
@@ -341,7 +359,8 @@ class GroupCoordinator:
             except (NotCoordinatorError, CoordinatorLoadInProgressError):
                 continue
             except (WriteConflictError, InconsistentGroupProtocolError) as error:
-                # The group got members or was re-created meanwhile; continue with the others.
+                # The group got members or was re-created during the check; continue with the
+                # others.
                 logger.info("group %r: cannot check its retention: %s", group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
@@ -357,14 +376,14 @@ class GroupCoordinator:
         if newest_ms is not None:
             kept_ms = self._config.offsets_retention_minutes * MINUTE
             since_ms = max(since_ms or 0, newest_ms)
-        # A group that no broker claimed since its coordinator died is claimed now; its empty time
-        # starts here.
+        # ``since_ms`` is None if no broker has claimed the group since its coordinator died. Claim
+        # it now; its empty time starts with the claim.
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:
         """Fail all waiting requests with an error that makes clients find another coordinator."""
         for held in list(self._held.values()):
-            self._drop(held, NotCoordinatorError("this broker stops; another one coordinates"))
+            self._drop(held, NotCoordinatorError("this broker stops; find the new coordinator"))
         for task in (*self._loading.values(), *self._checking):
             task.cancel()
         self._alarm.close()
@@ -393,7 +412,7 @@ class GroupCoordinator:
         return held
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
-        """Return the error of a join that needs no claim because it would be refused; else None."""
+        """Return the error of a join that is refused without a claim on the group; else None."""
         if join.member_id:
             return _no_member(group)
         if len(self._held) >= GROUPS_MAX:
@@ -417,7 +436,7 @@ class GroupCoordinator:
     def _loaded(self, group: str, task: asyncio.Task[HeldGroup]) -> None:
         del self._loading[group]
         if not task.cancelled():
-            task.exception()  # retrieved here; the waiting requests have it
+            task.exception()  # Mark the exception as retrieved; the waiting requests receive it.
 
     async def _take_over(self, group: str) -> HeldGroup:
         claim = await self._registry.groups.claim(group)
@@ -435,7 +454,7 @@ class GroupCoordinator:
         self.check_coordinator(group)
         known = self._held.get(group)
         if known is not None and known.claim is claim:
-            # Other requests may have created it during the check.
+            # Another request may have created it during the check.
             return known
         if known is not None:
             self._drop(known, NotCoordinatorError(f"another broker had claimed group {group!r}"))
@@ -445,8 +464,13 @@ class GroupCoordinator:
         held = HeldGroup(Group(group, self._limits, value.generation, former), claim)
         self._held[group] = held
         self._alarm.set(held.group.deadline_ms)
-        self._look_after(held)
-        logger.info("group %r: this broker coordinates it in epoch %d", group, claim.value.epoch)
+        self._watch_claim(held)
+        logger.info(
+            "group %r: this broker coordinates it in epoch %d",
+            group,
+            claim.value.epoch,
+            extra=log_event("group_coordinated", group=group),
+        )
         return held
 
     def _drop(self, held: HeldGroup, error: LogbusError) -> None:
@@ -458,10 +482,15 @@ class GroupCoordinator:
             held.writing.cancel()
         self._registry.groups.release(held.claim)
         self._step(held, ev.Resigned(error))
-        logger.info("group %r: this broker no longer coordinates it: %s", name, error.message)
+        logger.info(
+            "group %r: this broker no longer coordinates it: %s",
+            name,
+            error.message,
+            extra=log_event("group_given_up", group=name),
+        )
 
-    def _look_after(self, held: HeldGroup) -> None:
-        """Check whether the claim is still held, and watch it."""
+    def _watch_claim(self, held: HeldGroup) -> None:
+        """Check that this broker still holds its claim on the group, and watch its znode."""
         if held.writing is None and self._held.get(held.group.name) is held:
             task = asyncio.get_running_loop().create_task(self._check_claim(held))
             self._checking.add(task)
@@ -473,8 +502,8 @@ class GroupCoordinator:
                 name = held.group.name
                 self._drop(held, NotCoordinatorError(f"another broker claimed group {name!r}"))
         except LogbusError as error:
-            # A new connection checks all groups.
-            logger.debug("group %r cannot be looked after: %s", held.group.name, error.message)
+            # After a reconnection the claims of all groups are checked again.
+            logger.debug("group %r: cannot check the claim: %s", held.group.name, error.message)
 
     # Running the machines.
 
@@ -506,7 +535,8 @@ class GroupCoordinator:
         self._alarm.set(held.group.deadline_ms)
         is_kept = self._held.get(held.group.name) is held
         if held.group.is_idle and is_kept:
-            # ZooKeeper holds the complete state of an empty group; the claim stays.
+            # ZooKeeper holds the complete state of an empty group, so drop the group from memory.
+            # The claim stays.
             del self._held[held.group.name]
         size = held.group.held_bytes if is_kept else 0
         self._bytes_kept += size - held.bytes_kept
@@ -515,7 +545,7 @@ class GroupCoordinator:
     def _answer(
         self, held: HeldGroup, future: asyncio.Future[fx.Result], result: fx.Result
     ) -> None:
-        """Answer a request after pending commits are written.
+        """Answer a request once the group's pending commits are written.
 
         A member that joins starts reading at the committed offsets. The commits of previous owners
         must be written first, even if the member joins without a new generation.
@@ -547,14 +577,18 @@ class GroupCoordinator:
             self._drop(held, NotCoordinatorError(error.message))
             return
         held.writing = None
-        self._rebalances.n += 1
+        more = effect.members - held.members
+        reason = "joined" if more > 0 else "left" if more < 0 else "other"
+        self._metrics.count("group_rebalances", reason)
+        held.members = effect.members
         self._step(held, ev.GenerationWritten(effect.generation))
-        self._look_after(held)
+        self._watch_claim(held)
         logger.info(
             "group %r is in generation %d%s",
             held.group.name,
             effect.generation,
             ", without members" if effect.is_empty else "",
+            extra=log_event("group_generation", group=held.group.name),
         )
 
     def _tick(self) -> None:

@@ -1,9 +1,11 @@
-"""Offsets of transactions in the groups that this broker coordinates. Loop thread.
+"""Pending transactional offsets of the groups that this broker coordinates. Runs on the event-loop
+thread.
 
-TxnOffsetCommit keeps offsets beside the group until the transaction ends. Before a producer's first
-offsets in a transaction, the broker asks the transaction coordinator, which adds the group to the
-transaction or knows it (``transactions.participant`` decides). EndGroupOffsets of the transaction
-coordinator commits or drops the offsets. Offsets whose end never arrives are found by age.
+TxnOffsetCommit stores offsets as pending until the transaction ends. Before a producer's first
+offsets in a transaction, the broker sends a request to the transaction coordinator, which adds the
+group to the transaction or confirms that the transaction has it (``transactions.participant``
+decides when). EndGroupOffsets from the transaction coordinator commits or drops the offsets.
+Pending offsets that get no EndGroupOffsets are found by their age.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import NamedTuple
 from broker_lite.config import BrokerConfig
 from broker_lite.coordinator.events import Commit
 from broker_lite.errors import (
+    ClusterAuthorizationError,
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     InvalidProducerEpochError,
@@ -48,16 +51,20 @@ from broker_lite.wire.calls.group_transactions import (
 logger = logging.getLogger("logbus.groups")
 
 VERIFY_MS = 1000
-"""Milliseconds to ask a transaction coordinator again after retriable answers. The producer then
-gets a retriable error."""
+"""Milliseconds for which retriable answers of a transaction coordinator are retried. The producer
+then gets a retriable error.
+"""
 VERIFY_PAUSE_S = 0.01
 TIMEOUTS = 2
-"""The maximum transaction timeouts after which the end of pending offsets counts as overdue."""
+"""Pending offsets count as overdue after this number of maximum transaction timeouts."""
+REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
+"""Errors that leave open whether a transaction has ended."""
 
 
 class GroupCommit(NamedTuple):
-    """A TxnOffsetCommit request. ``adds_group``: the request adds the group to the transaction;
-    without it the producer has added the group before."""
+    """A TxnOffsetCommit request. ``adds_group``: whether the request adds the group to the
+    transaction; if False, the producer added it earlier with AddOffsetsToTxn.
+    """
 
     group: str
     transactional_id: str
@@ -70,13 +77,15 @@ class GroupCommit(NamedTuple):
     offsets: Offsets
 
     def check(self, token: int) -> Commit:
-        """Return the check of the member and its generation (KIP-447)."""
+        """Return the event that checks the member and its generation (KIP-447)."""
         return Commit(token, self.member_id, self.instance_id, self.generation, True)
 
 
 @dataclass(slots=True, eq=False)
 class _ClaimedGroup:
-    """The producers with open transactions in a group under one claim."""
+    """The producers with open transactions in one group, as long as this broker holds the same
+    claim on the group.
+    """
 
     claim: GroupClaim
     participant: Participant = field(default_factory=Participant)
@@ -106,9 +115,10 @@ class GroupTransactions:
         self._claimed: dict[str, _ClaimedGroup] = {}
 
     async def commit(self, request: GroupCommit) -> dict[TopicPartition, LogbusError | None]:
-        """Keep offsets until their transaction ends; return an error or None for each partition.
+        """Store offsets as pending until their transaction ends; return an error or None for each
+        partition.
 
-        Raises the error of the member's or the producer's check.
+        Raises the error if the check of the member or of the producer fails.
         """
         if not self._registry.snapshot.has_transactions:
             raise TransactionalIdAuthorizationError(
@@ -119,8 +129,8 @@ class GroupTransactions:
         asked = claimed.participant.admit(request.producer_id, request.producer_epoch)
         if asked is not None:
             await self._verify(claimed, asked, request)
-            # The member may have left during the verification. Nothing below suspends before the
-            # offsets are queued.
+            # The member may have left during the verification. From here to the queueing of the
+            # offsets, no code awaits.
             claim = await self._groups.claim_for_commit(request.group, request.check)
             if claim is not claimed.claim or not claimed.participant.holds(asked):
                 raise CoordinatorNotAvailableError(
@@ -147,8 +157,9 @@ class GroupTransactions:
         )
 
     async def end_overdue(self) -> None:
-        """Drop pending offsets whose transaction is over, though no EndGroupOffsets arrived, in the
-        groups that this broker coordinates."""
+        """Drop pending offsets whose transaction ended without an EndGroupOffsets request to this
+        broker.
+        """
         for group in await self._registry.groups.kinds():
             try:
                 self._groups.check_coordinator(group)
@@ -168,8 +179,8 @@ class GroupTransactions:
             asked.add(transaction)
             if await self._is_over(group, row):
                 logger.warning(
-                    "group %r: transaction %d of %r is over, but its end did not arrive; its "
-                    "offsets are dropped",
+                    "group %r: transaction %d of %r is over without an EndGroupOffsets "
+                    "request; its offsets are dropped",
                     group,
                     transaction.number,
                     row.value.transactional_id,
@@ -185,7 +196,7 @@ class GroupTransactions:
         try:
             answer = await self._ask(request)
         except LogbusError as error:
-            return not (error.retriable or isinstance(error, UnknownServerError))
+            return not (error.retriable or isinstance(error, REFUSALS))
         return answer.number != transaction.number
 
     # Verification.
@@ -201,7 +212,8 @@ class GroupTransactions:
     async def _verify(
         self, claimed: _ClaimedGroup, asked: Verification, request: GroupCommit
     ) -> None:
-        """Wait for the transaction coordinator's yes; raise any other answer.
+        """Wait until the transaction coordinator confirms the transaction. Raise the error of any
+        other answer.
 
         Requests of one producer share a verification.
         """
@@ -237,7 +249,7 @@ class GroupTransactions:
             return
 
     async def _ask(self, request: AddGroupRequest) -> AddGroupResponse:
-        """Send a request to the transactional id's coordinator; raise the error that it answers."""
+        """Send a request to the transactional id's coordinator; raise the error of its answer."""
         snapshot = self._registry.snapshot
         topic = snapshot.topics.get(TRANSACTION_STATE)
         if topic is None:

@@ -1,8 +1,8 @@
 """The coordinator of Spark's exactly-once sinks: I/O and timers around ``transactions.sinks``.
 
-``TransactionCoordinator`` owns it: a sink is in the state partition of a transactional id of that
-name. Heads and slots are appended with ``FLAG_SINK``, so that a new leader finds them without a
-search. Loop thread.
+``TransactionCoordinator`` owns it: a sink is stored in the state partition of the transactional id
+with the sink's name. Records of sinks (heads and slots) are appended with ``FLAG_SINK``, by which a
+new leader finds them. Runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -57,16 +57,18 @@ logger = logging.getLogger("logbus.transactions")
 FLAG_SINK = 2
 """Flag of a sink's records in the state log."""
 PARK_S = 2 * ANSWER_MS / 1000
-"""Seconds that a request waits for the sink's previous change. More than ANSWER_MS, or no commit
-is answered while a marker waits for its partition."""
+"""Seconds that a request waits for the sink's previous change. Must exceed ANSWER_MS; otherwise no
+commit is answered while a marker waits for its partition.
+"""
 HEAD_DAYS = 365
-"""Days after its last use for which a sink's head is kept: a query may stop for weeks between its
-decision and its commit log."""
+"""Days for which a sink's head is kept after its last use. A query may stop for weeks between the
+sink's decision and its own commit log.
+"""
 _DAY_MS = 86_400_000
 
 
 class SinkStore(Protocol):
-    """What the transaction coordinator does for its sinks."""
+    """The services that the transaction coordinator offers to its sinks."""
 
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
@@ -78,7 +80,7 @@ class SinkStore(Protocol):
 
 
 class OpenSlot(NamedTuple):
-    """A slot under which an attempt writes, and the wall time at which it joined or was loaded."""
+    """A slot that an open attempt uses, and the wall time at which it joined or was loaded."""
 
     slot: SinkSlot
     opened_ms: int
@@ -125,7 +127,7 @@ class SinkCoordinator:
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Take over the sinks of a partition, and send the markers of decided batches again."""
+        """Load the sinks of a partition, and send the markers of decided batches again."""
         heads: dict[str, SinkHead] = {}
         slots: dict[int, SinkSlot] = {}
         for key, flag in flags.items():
@@ -142,7 +144,7 @@ class SinkCoordinator:
         self._step(led, ev.SinksLoaded())
 
     def lost(self, partition: int) -> None:
-        """Answer all requests with NOT_COORDINATOR, and forget the partition's sinks."""
+        """Answer all requests with NOT_COORDINATOR, and drop the partition's sinks."""
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -154,12 +156,13 @@ class SinkCoordinator:
     # Requests.
 
     def is_sink(self, partition: int, name: str) -> bool:
-        """Return whether a sink of this name has a head in a led partition."""
+        """Return whether a led partition has a sink of this name, or its first head is in
+        flight."""
         led = self._led.get(partition)
-        return led is not None and led.machine.head(name) is not None
+        return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the slots of a led partition under which attempts write, by producer id."""
+        """Return the slots of a led partition that open attempts use, by producer id."""
         led = self._led.get(partition)
         if led is None:
             return {}
@@ -178,7 +181,7 @@ class SinkCoordinator:
         """Carry out a request, ``make(token)``, and return its result.
 
         Raise LogbusError if this broker does not coordinate the partition, or if the request waits
-        for more than PARK_S.
+        for more than PARK_S seconds.
         """
         led = self._led.get(partition)
         if led is None:
@@ -210,7 +213,9 @@ class SinkCoordinator:
                 self._step(led, ev.AbandonSinkRequest(request.token))
 
     def expire(self) -> None:
-        """Delete the heads of sinks that were not used for a year, and those of single writes."""
+        """Delete the heads of sinks that were unused for ``HEAD_DAYS``, and the heads of one-time
+        writes.
+        """
         before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
         before_ms = self._clock.monotonic_ms() - self._timeout_max_ms
         for led in list(self._led.values()):
@@ -293,7 +298,8 @@ class SinkCoordinator:
         )
         job = MarkerJob(sink, markers, led.partition, led.epoch, done)
         led.jobs[row.producer_id] = job
-        # The request that caused the decision is answered first.
+        # Send markers in the next loop turn, after the answer to the request that caused the
+        # decision.
         asyncio.get_running_loop().call_soon(self._markers.send, job)
 
     async def _fetch_id(self, led: _LedSinks) -> None:

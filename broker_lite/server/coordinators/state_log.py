@@ -1,10 +1,12 @@
-"""One internal topic as keyed state: its led partitions load, append and copy. Loop thread.
+"""Keyed state in one internal topic: load, append and compact the partitions that this broker
+leads. Runs on the event-loop thread.
 
 ``coordinator.keyed_state`` decides; this module reads and appends. A leader loads its partition on
 a read thread, once the high watermark has reached the start of its epoch. The appends of one loop
-turn are one batch. An append ends when the high watermark passes it, when the log refuses it, or
-when this broker loses the leadership. The acks=all rule holds, but a reply never decides: after
-NOT_ENOUGH_REPLICAS_AFTER_APPEND or a timeout the batch could still be committed.
+turn are one batch. An append completes when the high watermark passes it, when the log refuses it,
+or when this broker loses the leadership. Appends follow the rules of acks=all. Their produce
+results are not used, because after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a timeout the batch could
+still be committed.
 """
 
 from __future__ import annotations
@@ -43,15 +45,16 @@ from broker_lite.record.walker import BadBatch, BatchWalker, WalkPolicy
 from broker_lite.replication.events import ACKS_LEADER, Appended
 from broker_lite.replication.leader import Leader
 from broker_lite.server.clock import Clock
+from broker_lite.server.log_events import log_event
 from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.server.partitions.replica_manager import ReplicaManager
-from broker_lite.storage.log import Log
+from broker_lite.storage.reader import LogReader
 
 logger = logging.getLogger("logbus.state")
 
 READ_BYTES = 4 << 20
-"""Bytes of a read during a load."""
+"""Maximum bytes of one read during a load."""
 RETRY_S = 1.0
 """Seconds before a failed load is retried."""
 WAIT_S = 1.0
@@ -64,11 +67,13 @@ class StateOwner(Protocol):
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Take over a partition that this broker leads in ``epoch``. ``values`` holds all live
-        keys and follows every commit; ``flags`` holds the flags of those appended with any."""
+        """Take over a partition that this broker leads in ``epoch``. ``values`` holds all live keys
+        and is updated with every committed append; ``flags`` holds the flags of keys that were
+        appended with flags.
+        """
 
     def lost(self, partition: int) -> None:
-        """Drop a loaded partition; its appends under way fail with NotCoordinatorError."""
+        """Drop a loaded partition; its appends in flight fail with NotCoordinatorError."""
 
 
 class StateLog:
@@ -113,10 +118,11 @@ class StateLog:
         return led.epoch
 
     async def wait_loaded(self, partition: int) -> None:
-        """Wait for a load, for at most WAIT_S, if the metadata name this broker as leader.
+        """If this broker leads the partition by its metadata, wait for the load, for at most WAIT_S
+        seconds.
 
-        The log of a new topic may still be in creation. A client that is refused meanwhile would
-        wait for a backoff that is longer than the creation.
+        The log of a new topic may still be in creation. A client that is refused during the
+        creation would back off for longer than the creation takes.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
@@ -138,12 +144,12 @@ class StateLog:
     def append(
         self, partition: int, key: bytes, value: bytes | None, flags: int = 0
     ) -> asyncio.Future[None]:
-        """Set the key's value (None: delete the key) and return a future that ends when the append
-        is committed.
+        """Set the key's value (None: delete the key) and return a future that completes when the
+        append is committed.
 
-        The future raises only if the append is refused for certain, or NotCoordinatorError if this
-        broker loses the leadership: the next leader then knows the outcome. ``flags`` is a byte
-        that ``loaded`` reports.
+        The future raises only if the append is certainly not committed, or NotCoordinatorError if
+        this broker loses the leadership; the next leader then determines the outcome. ``flags`` is
+        a byte that ``loaded`` reports.
         """
         future = asyncio.get_running_loop().create_future()
         led = self._led.get(partition)
@@ -193,7 +199,7 @@ class _LedPartition:
         return self.replica.role.role is self.role
 
     def close(self) -> None:
-        """Stop, and fail every append under way."""
+        """Stop, and fail every append in flight."""
         self.replica.waiters.discard(self._advanced)
         self._load.cancel()
         if self._deletion is not None:
@@ -212,13 +218,17 @@ class _LedPartition:
         while True:
             try:
                 replay = await owner.replicas.disk.run_read(
-                    lambda: _replay(replica.log, high_watermark)
+                    lambda: _replay(replica.log.reader, high_watermark)
                 )
                 break
             except Exception as error:
                 is_known = isinstance(error, LogbusError)
                 logger.error(
-                    "%s: cannot load the state; retrying: %s", replica, error, exc_info=not is_known
+                    "%s: cannot load the state; retrying: %s",
+                    replica,
+                    error,
+                    exc_info=not is_known,
+                    extra=log_event("state_load_failed", tp=replica),
                 )
                 if isinstance(error, CorruptMessageError):
                     replica.report_corruption(replica.log.log_start_offset, error)
@@ -229,6 +239,7 @@ class _LedPartition:
             replica,
             len(state.values),
             owner.clock.monotonic_ms() - began_ms,
+            extra=log_event("state_loaded", tp=replica),
         )
         if replay.delete_before is not None:
             self._delete_before(replay.delete_before)
@@ -282,8 +293,9 @@ class _LedPartition:
         self._owner.replicas.append(self.replica, ACKS_LEADER, batch, sys.maxsize, done)
 
     def _written(self, number: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Note the log's answer. Without the leadership the outcome is unknown; ``close`` follows
-        then."""
+        """Handle the result of an append. If this broker lost the leadership, the outcome is
+        unknown and ``close`` follows.
+        """
         if self.state is None or not self._is_current:
             return
         if appended is not None:
@@ -293,7 +305,7 @@ class _LedPartition:
             self._carry_out(self.state.refused(number, error))
 
     def _advanced(self) -> None:
-        """React to the high watermark, or to the start of the epoch."""
+        """Handle a new high watermark or a new leader epoch."""
         self._moved.set()
         if self.state is not None and self._is_current:
             self._carry_out(self.state.advanced(self.replica.high_watermark))
@@ -323,25 +335,27 @@ class _LedPartition:
     async def _delete(self, offset: int) -> None:
         replica = self.replica
         with contextlib.suppress(LogbusError):
-            # Without it the next copy, or the next load, deletes the records.
+            # If the deletion fails, the next copy or the next load deletes the records.
             await self._owner.replicas.delete_records(replica.topic, replica.partition, offset)
             logger.info("%s: the state was copied; the log starts at offset %d", replica, offset)
 
 
-def _replay(log: Log, end_offset: int) -> Replay:
+def _replay(reader: LogReader, end_offset: int) -> Replay:
     """Read all records below ``end_offset``. Runs on a read thread."""
-    offset = log.log_start_offset
+    offset = reader.log_start_offset
     replay = Replay(offset)
     walker = BatchWalker(WalkPolicy(checks_crc=True), offset)
     while walker.offset < end_offset:
-        found = log.read(walker.offset, READ_BYTES, end_offset)
+        found = reader.read(walker.offset, READ_BYTES, end_offset)
         walker.position = found.position
         try:
             batches = list(walker.walk(found.read()))
         except BadBatch as bad:
-            raise CorruptMessageError(f"{log.key}: {bad}") from None
+            raise CorruptMessageError(f"{reader.key}: {bad}") from None
         if not batches:
-            raise CorruptMessageError(f"{log.key}: nothing can be read at offset {walker.offset}")
+            raise CorruptMessageError(
+                f"{reader.key}: nothing can be read at offset {walker.offset}"
+            )
         for batch in batches:
             replay.batch(batch.buffer, batch.header)
     return replay
@@ -353,4 +367,6 @@ def state_partition(key: bytes, count: int) -> int:
 
 
 def _not_coordinator(topic: str, partition: int) -> NotCoordinatorError:
-    return NotCoordinatorError(f"this broker does not lead {topic}-{partition}; find it again")
+    return NotCoordinatorError(
+        f"this broker does not lead {topic}-{partition}; find the coordinator again"
+    )

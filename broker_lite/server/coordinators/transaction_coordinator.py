@@ -1,10 +1,11 @@
 """The transaction coordinator of one broker: I/O and timers around ``transactions.transaction``.
 
 The leader of a partition of ``__transaction_state`` coordinates the ids of that partition. Their
-records live in ``StateLog``, as bytes; an id has a machine only while it has a request or an open
-transaction. A new leader takes the open transactions up at once: it sends the markers of decided
-ones again, and the timeouts of the others begin anew. A client's request waits for a second at
-most; a timed-out one is withdrawn, so that it is never carried out later. Loop thread.
+records live in ``StateLog``, as bytes; an id has a state machine only while it has a request or an
+open transaction. A new leader continues the open transactions at once: it sends the markers of
+decided transactions again, and restarts the timeouts of the others. A client's request waits for at
+most a second. A request that times out is withdrawn, so that it is never carried out later. Runs on
+the event-loop thread.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from broker_lite.server.coordinators.alarm import Alarm
 from broker_lite.server.coordinators.sink_coordinator import OpenSlot, SinkCoordinator
 from broker_lite.server.coordinators.state_log import StateLog
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.transactions import effects as fx
@@ -60,20 +62,24 @@ PARK_S = 1.0
 ID_BYTES_MAX = 1024
 """Maximum bytes of a transactional id."""
 IDS_MAX = 200_000
-"""Maximum transactional ids in one state partition, about 60 MB."""
+"""Maximum transactional ids in one state partition; they take about 60 MB of memory."""
 SLICE = 1000
-"""Ids that an expiry or a listing looks at before it yields the loop, about 2 ms."""
+"""Number of ids that an expiry or a listing examines before it yields to the event loop, about 2 ms
+of work.
+"""
 OUTCOMES = {
     TransactionState.COMPLETE_COMMIT: "committed",
     TransactionState.COMPLETE_ABORT: "aborted",
 }
 EXPIRY_CHECK_MS = 3_600_000
-"""Interval in ms between two searches for idle ids, as Kafka's."""
+"""Milliseconds between two searches for idle ids, Kafka's default."""
 
 
 @dataclass(slots=True, eq=False)
 class LedState:
-    """A state partition that this broker leads, and the machines of its busy ids."""
+    """A state partition that this broker leads, and the state machines of its ids that are
+    in use.
+    """
 
     partition: int
     epoch: int
@@ -84,7 +90,7 @@ class LedState:
 
 @dataclass(slots=True, eq=False)
 class HeldTransaction:
-    """The machine of one id, its waiting requests, and its appends under way."""
+    """The state machine of one id, its waiting requests, and its appends in flight."""
 
     machine: Transaction
     led: LedState
@@ -94,7 +100,7 @@ class HeldTransaction:
 
 
 class TransactionView:
-    """What administrators see of one id."""
+    """The description of one transactional id for administrators."""
 
     __slots__ = ("name", "record", "state")
 
@@ -105,7 +111,9 @@ class TransactionView:
 
 
 class TransactionCoordinator:
-    """The owner of the records in ``__transaction_state``; ``markers`` sends to participants."""
+    """The owner of the records in ``__transaction_state``. ``markers`` sends markers to the
+    participants.
+    """
 
     def __init__(
         self,
@@ -150,7 +158,7 @@ class TransactionCoordinator:
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Take over the ids of a partition, and continue their open transactions."""
+        """Load the ids of a partition, and continue their open transactions."""
         led = self._led[partition] = LedState(partition, epoch, values)
         names = [transactional_id_of(key) for key, flag in flags.items() if flag & FLAG_OPEN]
         opened = [name for name in names if name is not None]
@@ -158,7 +166,12 @@ class TransactionCoordinator:
             try:
                 self._tidy(self._hold(led, name))
             except ProtocolError as error:
-                logger.error("transactional id %r cannot be loaded: %s", name, error.message)
+                logger.error(
+                    "transactional id %r cannot be loaded: %s",
+                    name,
+                    error.message,
+                    extra=log_event("transactional_id_unreadable"),
+                )
         self.sinks.loaded(partition, epoch, values, flags)
         logger.info(
             "%s-%d: coordinator in epoch %d, %d open transactions",
@@ -166,10 +179,11 @@ class TransactionCoordinator:
             partition,
             epoch,
             len(opened),
+            extra=log_event("transaction_coordinator_started"),
         )
 
     def lost(self, partition: int) -> None:
-        """Answer all requests of a partition's ids with NOT_COORDINATOR, and forget them."""
+        """Answer all requests for a partition's ids with NOT_COORDINATOR, and drop the ids."""
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -234,7 +248,9 @@ class TransactionCoordinator:
         return await self.sinks.ask(led.partition, make)
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
-        """Verify and add the partitions of a sink's attempt, whose broker sends an Add."""
+        """Verify or add the partitions of a sink's attempt, for the Add request of a partition
+        leader.
+        """
         if not isinstance(request, ev.Add) or request.connection is not None:
             raise InvalidRequestError(
                 f"{sink!r} is the id of a Spark sink; give the producer another transactional.id"
@@ -275,7 +291,7 @@ class TransactionCoordinator:
     def describe(self, transactional_id: str) -> TransactionView:
         """Return the state of an id, or of all open attempts of a sink.
 
-        Raise TransactionalIdNotFoundError for an unknown one.
+        Raise TransactionalIdNotFoundError for an unknown id.
         """
         led = self._led_of(transactional_id)
         if self.sinks.is_sink(led.partition, transactional_id):
@@ -293,8 +309,9 @@ class TransactionCoordinator:
         return found
 
     async def views(self) -> AsyncIterator[TransactionView]:
-        """Return the ids of all partitions that this broker coordinates, and every open attempt
-        of a sink as a transaction of the sink's id."""
+        """Yield the ids of all partitions that this broker coordinates, and every open attempt of a
+        sink as a transaction of the sink's id.
+        """
         for led in list(self._led.values()):
             for producer_id, row in self.sinks.open_slots(led.partition).items():
                 yield _sink_view(row.slot.sink, {producer_id: row})
@@ -313,8 +330,9 @@ class TransactionCoordinator:
             self._log.led(partition.partition)
 
     async def expire(self) -> None:
-        """Delete ids without an open transaction whose last change is too long ago, by the wall
-        clock."""
+        """Delete ids that have no open transaction and whose last change is older than their
+        expiration, by wall-clock time.
+        """
         self.sinks.expire()
         before_ms = self._clock.now_ms() - self._config.transactional_id_expiration_ms
         for led in list(self._led.values()):
@@ -377,7 +395,7 @@ class TransactionCoordinator:
     # Running the machines.
 
     def _hold(self, led: LedState, name: str) -> HeldTransaction:
-        """Return the machine of an id, made from its committed record if it has none."""
+        """Return the state machine of an id; create it from the committed record if needed."""
         held = led.held.get(name)
         if held is not None:
             return held
@@ -410,7 +428,7 @@ class TransactionCoordinator:
         self._alarm.set(held.machine.deadline_ms)
 
     def _tidy(self, held: HeldTransaction) -> None:
-        """Drop the machine of an idle id; its committed record is the complete state."""
+        """Drop the state machine of an idle id; its committed record holds the complete state."""
         name = held.machine.name
         is_idle = held.machine.is_quiet and not held.appends and not held.waiting
         if is_idle and held.led.held.get(name) is held:
@@ -446,7 +464,7 @@ class TransactionCoordinator:
         self._log.append(led.partition, key, value, flags).add_done_callback(settled)
 
     def _measure(self, record: TransactionRecord | None) -> None:
-        """Count a transaction whose last record is committed."""
+        """Record the duration and outcome of a transaction whose last record is committed."""
         outcome = None if record is None else OUTCOMES.get(record.state)
         if record is not None and outcome is not None:
             self._metrics.count("transactions", outcome)
@@ -474,7 +492,8 @@ class TransactionCoordinator:
         if held.job is not None:
             held.job.is_cancelled = True
         held.job = job
-        # The request that caused the decision is answered first.
+        # Send markers in the next loop turn, after the answer to the request that caused the
+        # decision.
         asyncio.get_running_loop().call_soon(self._markers.send, job)
 
     async def _fetch_id(self, held: HeldTransaction) -> None:
@@ -501,6 +520,7 @@ class TransactionCoordinator:
                     logger.info(
                         "transactional id %r: the transaction timed out and is aborted",
                         held.machine.name,
+                        extra=log_event("transaction_timed_out"),
                     )
                     self._step(held, ev.TransactionTick())
                 else:
@@ -508,7 +528,9 @@ class TransactionCoordinator:
 
 
 def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:
-    """Return open attempts of a sink as one transaction; the producer is that of the first."""
+    """Return the open attempts of a sink as one transaction, with the producer of the first
+    attempt.
+    """
     nothing = OpenSlot(SinkSlot(NO_PRODUCER_EPOCH), -1)
     producer_id, (first, _) = next(iter(rows.items()), (NO_PRODUCER, nothing))
     record = TransactionRecord(

@@ -1,9 +1,10 @@
 """Send the markers of decided transactions to partition leaders and group coordinators.
 
-A marker is repeated until its receiver has it, however long that takes: the decision is in the log,
-and readers wait for the marker. The markers of one loop turn to one broker are one request. A
-partition whose topic was deleted counts as done. So does a deposed coordinator's work: the next one
-loads the decision and sends the markers itself. Loop thread.
+A marker is sent again until its receiver confirms it, without a time limit, because the decision is
+committed and read_committed consumers wait for the marker. The markers of one loop turn to one
+broker are one request. A partition counts as done once its topic is deleted: the metadata lack it
+in every retry of RETRY_S. A deposed coordinator stops sending; the next coordinator loads the
+decision and sends the markers. Runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from broker_lite.errors import (
     LogbusError,
     NotLeaderError,
     TransactionCoordinatorFencedError,
+    UnknownTopicOrPartitionError,
     error_for,
 )
 from broker_lite.model import NO_BROKER, PartitionKey
@@ -38,14 +40,16 @@ from broker_lite.wire.calls.group_transactions import EndGroupOffsetsRequest
 logger = logging.getLogger("logbus.transactions")
 
 RETRY_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds before each repetition of a marker; the last value repeats."""
+"""Seconds before each retry of a marker; the last value repeats."""
 PARTITIONS_PER_CALL = 2_000
-"""Maximum partitions in one WriteTxnMarkers request, about 3 ms of the receiver's loop."""
+"""Maximum partitions in one WriteTxnMarkers request, which takes about 3 ms of the receiver's event
+loop.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class MarkerJob:
-    """The markers of one transaction. ``state_partition`` is led by this broker in ``epoch``.
+    """The markers of one transaction. This broker leads ``state_partition`` in ``epoch``.
 
     ``done`` is called once for each participant. Set ``is_cancelled`` when the leadership ends.
     """
@@ -102,8 +106,12 @@ class MarkerSender:
             return
         snapshot = self._registry.snapshot
         if marker.participant.topic_id not in snapshot.topics_by_id:
-            # Every coordinator knew the topic when the partition was added: it was deleted.
-            marker.job.done(marker.participant)
+            if marker.attempt < len(RETRY_S):
+                # A broker that has just become coordinator may learn of a new topic only now.
+                error = UnknownTopicOrPartitionError(f"{marker.participant} is not in the metadata")
+                self._retry(marker, error)
+            else:
+                marker.job.done(marker.participant)
             return
         view = snapshot.partition_by_key(marker.participant)
         leader = NO_BROKER if view is None else view.state.leader
@@ -127,13 +135,14 @@ class MarkerSender:
             self._start(self._write_all(broker_id, markers))
 
     async def _write_all(self, broker_id: int, markers: Sequence[_Marker]) -> None:
-        """Send requests one after another: several at once would be one loop turn of both
-        brokers."""
+        """Send the requests one after another; requests sent together would be handled in one long
+        loop turn of each broker.
+        """
         for at in range(0, len(markers), PARTITIONS_PER_CALL):
             await self._write(broker_id, markers[at : at + PARTITIONS_PER_CALL])
 
     async def _write(self, broker_id: int, markers: Sequence[_Marker]) -> None:
-        """Send one WriteTxnMarkers request, and judge the code of each partition."""
+        """Send one WriteTxnMarkers request, and handle the error code of each partition."""
         topics = self._registry.snapshot.topics_by_id
         jobs: dict[MarkerJob, dict[str, list[int]]] = {}
         sent: dict[tuple[int, str, int], _Marker] = {}
@@ -142,7 +151,7 @@ class MarkerSender:
             assert isinstance(key, PartitionKey)
             view = topics.get(key.topic_id)
             if view is None:
-                job.done(key)
+                self._begin(marker)
                 continue
             jobs.setdefault(job, {}).setdefault(view.name, []).append(key.partition)
             sent[job.markers.producer_id, view.name, key.partition] = marker
@@ -177,7 +186,7 @@ class MarkerSender:
             self._retry(marker, CoordinatorNotAvailableError("the answer omits the partition"))
 
     async def _end_group(self, marker: _Marker, group: str) -> None:
-        """End the transaction's offsets of one group."""
+        """Send EndGroupOffsets for one group, to apply or drop the transaction's offsets."""
         job = marker.job
         coordinator = self._groups.coordinator_of(group)
         if coordinator is None:
@@ -207,7 +216,7 @@ class MarkerSender:
             job.done(marker.participant)
         elif code == TransactionCoordinatorFencedError.code:
             logger.info(
-                "%s: %s knows a newer coordinator; this one stops sending the marker",
+                "%s: %s has a higher coordinator epoch; this coordinator stops sending the marker",
                 job.transactional_id,
                 marker.participant,
             )

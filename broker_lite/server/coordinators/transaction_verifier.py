@@ -1,9 +1,11 @@
-"""Ask transaction coordinators about producers before their first batch in a transaction.
+"""Verify producers' transactions with their coordinators before the first batch of each
+transaction.
 
-``transactions.participant`` decides, one for each led replica and leader epoch; this module sends.
-The questions of one loop turn to one coordinator are one AddPartitionsToTxn request. A retriable
-answer is followed by another question for at most a second; then the producer retries. An answer
-counts only while its token holds and while no newer coordinator is known. Loop thread.
+``transactions.participant`` decides whether a verification is needed, with one machine per led
+replica and leader epoch; this module sends the requests. The questions of one loop turn to one
+coordinator share an AddPartitionsToTxn request. After a retriable answer the question is sent again
+for at most a second; then the producer must retry. An answer is ignored if its token was dropped,
+or if a newer coordinator is known. Runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -40,17 +42,23 @@ from broker_lite.wire.calls.verification import (
 )
 
 PATIENCE_S = 1.0
-"""Seconds of retriable answers after which the producer must retry."""
+"""Seconds for which retriable answers are retried; then the producer must retry."""
 AGAIN_S = 0.01
-"""Seconds between two questions; a coordinator answers a broker at once."""
+"""Seconds before a question is sent again. The wait between retries is short because a coordinator
+answers brokers at once.
+"""
 
 Verified = Callable[[LogbusError | None], None]
-"""Called once: with None in the loop turn in which the write may continue, else with the error."""
+"""A callback, called once: with None when the write may continue, in the same loop turn, else with
+the error.
+"""
 
 
 @dataclass(slots=True)
 class _Question:
-    """One producer's question about one partition, and the writes that wait for it in order."""
+    """A question whether a producer's transaction has a partition, and the writes that wait for the
+    answer, in order.
+    """
 
     replica: Replica
     participant: Participant
@@ -104,7 +112,7 @@ class TransactionVerifier:
         question.waiting.append(done)
 
     def close(self) -> None:
-        """Cancel the questions under way; the broker stops."""
+        """Cancel the questions in flight when the broker stops."""
         for task in self._tasks:
             task.cancel()
 
@@ -177,7 +185,7 @@ class TransactionVerifier:
                 self._read(question, results.get(transactional_id))
 
     def _read(self, question: _Question, row: VerifiedTransaction | None) -> None:
-        """Judge the coordinator's answer to one question."""
+        """Handle the coordinator's answer to one question."""
         replica = question.replica
         codes = {
             (topic.name, part.partition_index): part.partition_error_code
@@ -193,7 +201,8 @@ class TransactionVerifier:
             try:
                 self._epochs.check(row.state_partition, row.coordinator_epoch)
             except TransactionCoordinatorFencedError:
-                # A deposed coordinator says yes from memory; the next one decides.
+                # A deposed coordinator may confirm from stale state. Retry with the present
+                # coordinator.
                 self._answer(question, CoordinatorNotAvailableError())
                 return
             self._confirm(question, row.number)
@@ -203,9 +212,10 @@ class TransactionVerifier:
     def _confirm(self, question: _Question, number: int) -> None:
         error: LogbusError | None = None
         if question.replica.participant is not question.participant:
-            error = NotLeaderError(f"this broker does not lead {question.replica} any more")
+            error = NotLeaderError(f"this broker no longer leads {question.replica}")
         elif not question.participant.verify(question.asked, number):
-            # The transaction ended meanwhile: a write of it must not reach the next one.
+            # The transaction ended during the verification: its writes must not be appended to the
+            # next transaction.
             error = (InvalidProducerEpochError if question.adds else InvalidTxnStateError)(
                 f"{question.replica}: the transaction of producer {question.asked.producer_id} in "
                 f"epoch {question.asked.epoch} has ended"
@@ -213,7 +223,7 @@ class TransactionVerifier:
         self._end(question, error)
 
     def _answer(self, question: _Question, error: LogbusError) -> None:
-        """Ask again after a retriable error, else refuse the waiting writes."""
+        """Send the question again after a retriable error, else refuse the waiting writes."""
         loop = asyncio.get_running_loop()
         if error.retriable and loop.time() < question.deadline_s:
             loop.call_later(AGAIN_S, self._ask_soon, question)
@@ -228,15 +238,18 @@ class TransactionVerifier:
 
 
 def _is_alike(one: _Question, other: _Question) -> bool:
-    """Whether two questions about a transactional id fit one row: they have one producer."""
+    """Return whether two questions about a transactional id fit one row of a request: they have the
+    same producer id and epoch.
+    """
     pairs = [(each.asked.producer_id, each.asked.epoch, each.adds) for each in (one, other)]
     return pairs[0] == pairs[1]
 
 
 def _as_produce_error(error: LogbusError, question: _Question) -> LogbusError:
-    """Return the error that the producer's client acts on correctly."""
+    """Return the produce error for a failed verification, on which producers react as intended."""
     if isinstance(error, ProducerFencedError):
-        # The client may abort after this one; it treats PRODUCER_FENCED as fatal.
+        # After INVALID_PRODUCER_EPOCH the client may abort its transaction; PRODUCER_FENCED is
+        # fatal.
         return InvalidProducerEpochError(error.message)
     if error.retriable and not (question.adds and isinstance(error, ConcurrentTransactionsError)):
         return NotEnoughReplicasError(

@@ -1,8 +1,8 @@
 """AddOffsetsToTxn 0-4: add a group to the transaction of a transactional id.
 
-A client adds the group before its first TxnOffsetCommit. The group's coordinator adds it for
-clients of transaction version 2, and verifies it for the others; its requests have a tagged field
-of ours, and so have the answers.
+A client adds the group before its first TxnOffsetCommit. For clients of transaction version 2 the
+group's coordinator adds it; for other clients that coordinator verifies that the transaction has
+the group. The coordinator's requests and their answers carry a tagged field of logbus.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Clients of transaction version 1 send versions 0-3, one transaction each; either all partitions are
 added or none. Brokers send versions 4 and 5 for the partitions that they lead, several transactions
-at once. An answer to a broker names the transaction's number, and the coordinator by the state
-partition and its leader epoch.
+at once. An answer to a broker holds the transaction's number, and the state partition and leader
+epoch that identify the coordinator.
 """
 
 from __future__ import annotations
@@ -106,8 +106,11 @@ async def _answer_broker(
     found = _resolve(parts.registry.snapshot, row.topics)
     for name, key in found.items():
         if isinstance(key, UnknownTopicOrPartitionError):
-            # The leader knows the partition, so this broker will: markers need its topic id.
-            found[name] = ConcurrentTransactionsError(f"{name} is not known here yet; try again")
+            # The partition leader has the partition in its metadata, so this broker will have it
+            # soon. Until then refuse it, because markers need the topic id.
+            found[name] = ConcurrentTransactionsError(
+                f"{name} is not in this broker's metadata yet; try again"
+            )
     place: tuple[int, int, int] | tuple[()] = ()
     error: LogbusError | None = None
     missing: frozenset[PartitionKey] = frozenset()
@@ -139,7 +142,7 @@ async def _answer_broker(
 def _resolve(
     snapshot: MetadataSnapshot, topics: Iterable[Any]
 ) -> dict[TopicPartition, PartitionKey | LogbusError]:
-    """Return the key of each partition, or why it cannot be part of a transaction."""
+    """Return the key of each partition, or the error that keeps it out of a transaction."""
     found: dict[TopicPartition, PartitionKey | LogbusError] = {}
     for topic in topics:
         view = snapshot.topics.get(topic.name)
@@ -148,10 +151,12 @@ def _resolve(
         for number in topic.partitions:
             name = TopicPartition(topic.name, number)
             if topic.name == TRANSACTION_STATE:
-                found[name] = InvalidTopicError(f"topic {topic.name!r} is internal; use another")
+                found[name] = InvalidTopicError(
+                    f"topic {topic.name!r} is internal; use another topic"
+                )
             elif view is None or not 0 <= number < len(view.partitions) or is_other:
                 found[name] = UnknownTopicOrPartitionError(
-                    f"{name} does not exist; create the topic, or send to another"
+                    f"{name} does not exist; create the topic, or send to another topic"
                 )
             else:
                 found[name] = PartitionKey(view.topic_id, number)

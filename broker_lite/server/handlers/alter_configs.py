@@ -48,8 +48,9 @@ from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
 from broker_lite.wire.tables import build
 
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""A throttle of moves between data directories, of which a broker has one. Kafka's tools delete it
-after every reassignment, which succeeds without effect."""
+"""The setting that throttles moves between data directories. A broker has one data directory, so it
+has no effect. Kafka's tools delete it after every reassignment; that succeeds.
+"""
 
 WAIT_MS = 30_000
 """Milliseconds that the request may take; the request has no timeout field."""
@@ -96,7 +97,7 @@ async def _alter_all(parts: BrokerContext, request: RequestContext, message: Any
 
 
 async def _pass_on(parts: BrokerContext, request: RequestContext, message: Any) -> list[Outcome]:
-    """Forward the request; the controller alone decides what is allowed."""
+    """Forward the request to the controller, which authorizes it."""
     request.access.leave_to_controller()
     call = IncrementalAlterConfigsRequest(
         tuple(
@@ -112,7 +113,7 @@ async def _pass_on(parts: BrokerContext, request: RequestContext, message: Any) 
     try:
         answer = await within(WAIT_MS, ask_controller(parts, call, request))
         if len(answer.responses) != len(message.resources):
-            raise NotControllerError("the controller did not answer for everything; try again")
+            raise NotControllerError("the controller's answer lacks this resource; try again")
     except LogbusError as error:
         return [(wire_code(error), error.message)] * len(message.resources)
     return [(row.error_code, row.error_message) for row in answer.responses]

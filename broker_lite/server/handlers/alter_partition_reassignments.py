@@ -33,9 +33,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         for topic in message.topics
         for row in topic.partitions
     ]
-    times = Counter(where for where, _ in rows)
+    times = Counter(tp for tp, _ in rows)
     targets: dict[TopicPartition, Sequence[int] | None] = {
-        where: replicas for where, replicas in rows if times[where] == 1
+        tp: replicas for tp, replicas in rows if times[tp] == 1
     }
     try:
         work = parts.registry.administration.reassign(targets, may_change_factor=may_change)
@@ -48,13 +48,13 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             responses=[],
         )
     outcomes |= {
-        where: InvalidRequestError(f"partition {where} occurs more than once in the request")
-        for where, count in times.items()
+        tp: InvalidRequestError(f"partition {tp} occurs more than once in the request")
+        for tp, count in times.items()
         if count > 1
     }
     topics: dict[str, list[Any]] = {}
-    for where, outcome in outcomes.items():
-        topics.setdefault(where.topic, []).append(_outcome(where.partition, outcome))
+    for tp, outcome in outcomes.items():
+        topics.setdefault(tp.topic, []).append(_outcome(tp.partition, outcome))
     return Response(
         allow_replication_factor_change=may_change,
         error_code=NO_ERROR,

@@ -1,8 +1,9 @@
 """AlterUserScramCredentials 0: set and delete credentials of users.
 
-Any broker writes. The request holds what equals a password, so it is taken only over TLS or from
-this machine. A tagged field of an upsertion keeps the former password for a time (``wire.calls.
-users``); Kafka's tools replace it at once. All changes of one user succeed or fail together.
+Any broker writes. The request holds salted passwords, which allow a login, so the broker accepts it
+only over TLS or from its own machine. A tagged field of an upsertion keeps the former password for
+a time (``wire.calls. users``); Kafka's tools replace it at once. All changes of one user succeed or
+fail together.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         try:
             if not is_private(request.session):
                 raise UnacceptableCredentialError(
-                    "credentials are taken over TLS or from the broker's own machine only"
+                    "credentials are accepted only over TLS or from the broker's own machine"
                 )
             if any(count > 1 for (user, _), count in times.items() if user == name):
                 raise DuplicateResourceError(f"user {name!r} occurs twice with one mechanism")
@@ -73,6 +74,8 @@ async def _change(parts: BrokerContext, name: str, message: Any) -> None:
     deleted = [_mechanism(row) for row in message.deletions if row.name == name]
     upserted = [row for row in message.upsertions if row.name == name]
     users = parts.registry.snapshot.users
+    if upserted:
+        parts.authorizer.check_user_name(name)
     if upserted and name not in users and len(users) >= USERS_MAX:
         raise UnacceptableCredentialError(f"there are {USERS_MAX} users, the maximum")
     now_ms = parts.clock.now_ms()
@@ -102,7 +105,7 @@ def _mechanism(row: Any) -> ScramMechanism:
 def _credential(
     row: Any, mechanism: ScramMechanism, before: ScramCredential | None, now_ms: int
 ) -> ScramCredential:
-    """Return the new credential, with the newest former password if it is kept."""
+    """Return the new credential, with the newest former password if the request keeps it."""
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredentialError(
             f"{row.iterations} iterations; give {ITERATIONS_MIN} to {ITERATIONS_MAX}"

@@ -22,7 +22,9 @@ SOFTWARE_MAX = 100
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer every request, since a client sends this one before it knows any version."""
+    """Answer every request, including those of unknown versions: a client sends ApiVersions before
+    it has the supported versions.
+    """
     snapshot = parts.registry.snapshot
     here = snapshot.brokers.get(parts.broker_id)
     known = is_served(ApiKey.API_VERSIONS, request.api_version)

@@ -1,6 +1,6 @@
 """CreateAcls 1-3: add access control lists; any broker writes them to ZooKeeper.
 
-An ACL that exists already succeeds. All new ACLs of one pattern are one write.
+Creating an ACL that exists already succeeds. All new ACLs of one pattern are one write.
 """
 
 from __future__ import annotations

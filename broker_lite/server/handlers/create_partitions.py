@@ -1,8 +1,8 @@
 """CreatePartitions 0-3: add partitions to a topic; the controller serves it.
 
-``count`` is the new total; a count that is not larger than the present one is INVALID_PARTITIONS.
-As in Kafka, existing records stay in their partitions, while new records of the same key may go to
-other partitions.
+``count`` is the new total; a count that is not larger than the present count gets
+INVALID_PARTITIONS. As in Kafka, existing records stay in their partitions, while new records of the
+same key may go to other partitions.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from collections import Counter
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.replication.topics import partitions_max
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import CreatePartitionsResponse as Response
 from broker_lite.wire.tables import build
+
+STRICT_QUOTA_FROM = 3
+"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -45,12 +49,20 @@ async def _create(
     assignment = None
     if row.assignments is not None:
         assignment = [tuple(each.broker_ids) for each in row.assignments]
+    charged = 0
     try:
         request.access.check_topic(row.name)
+        topic = parts.registry.snapshot.topics.get(row.name)
+        if request.quota is not None and topic is not None and not message.validate_only:
+            added = max(min(row.count, partitions_max(row.name, 1)) - len(topic.partitions), 0)
+            request.quota.mutate(added, is_strict=request.api_version >= STRICT_QUOTA_FROM)
+            charged = added
         work = parts.registry.administration.create_partitions(
             row.name, row.count, assignment=assignment, validate_only=message.validate_only
         )
-        result = await within(message.timeout_ms, work)
-    except LogbusError as error:
-        return error
-    return result.error
+        error = (await within(message.timeout_ms, work)).error
+    except LogbusError as raised:
+        error = raised
+    if request.quota is not None and error is not None:
+        request.quota.refund(charged, error)
+    return error

@@ -1,7 +1,7 @@
 """CreateTopics 2-7: create topics with a partition count or a replica assignment.
 
 The controller serves it. It answers when the topic is in ZooKeeper and in this broker's metadata.
-Quotas and policies do not exist.
+logbus has no topic creation policies.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, TRANSACTION_STATE, is_valid_name
+from broker_lite.replication.topics import partitions_max
 from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.administration import NewTopic, TopicResult
@@ -32,6 +33,8 @@ from broker_lite.wire.calls.topics import DEFAULT_COUNT
 from broker_lite.wire.tables import CreateTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
 
+STRICT_QUOTA_FROM = 6
+"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 _Topic = Response.CreatableTopicResult
 _Setting = _Topic.CreatableTopicConfigs
 
@@ -41,6 +44,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     times = Counter(row.name for row in message.topics)
     results: dict[str, TopicResult] = {}
     wanted = []
+    charged: dict[str, int] = {}
     first = {row.name: row for row in reversed(message.topics)}
     for name, count in times.items():
         row = first[name]
@@ -48,7 +52,13 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             if count > 1:
                 raise InvalidRequestError(f"topic {name!r} occurs more than once in the request")
             request.access.check_topic(name)
-            wanted.append(_new_topic(row))
+            topic = _new_topic(row)
+            if request.quota is not None and not message.validate_only:
+                count = parts.config.num_partitions if topic.partitions < 0 else topic.partitions
+                count = min(count, partitions_max(name, 1))
+                request.quota.mutate(count, is_strict=request.api_version >= STRICT_QUOTA_FROM)
+                charged[name] = count
+            wanted.append(topic)
         except LogbusError as error:
             results[name] = TopicResult(name, NULL_TOPIC_ID, error)
     if wanted:
@@ -61,12 +71,15 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             )
         except LogbusError as error:
             done = [TopicResult(topic.name, NULL_TOPIC_ID, error) for topic in wanted]
-        results |= {result.name: result for result in done}
+        for result in done:
+            results[result.name] = result
+            if request.quota is not None and result.error is not None:
+                request.quota.refund(charged.get(result.name, 0), result.error)
     return Response(topics=[_answer(request.access, results[name]) for name in times])
 
 
 def _new_topic(row: Any) -> NewTopic:
-    """Return the requested topic after the checks that need no cluster state."""
+    """Return the requested topic, after all checks that do not read cluster state."""
     if not is_valid_name(row.name):
         raise InvalidTopicError(
             f"topic name {row.name[:NAME_LENGTH_MAX]!r}: give 1 to {NAME_LENGTH_MAX} letters, "

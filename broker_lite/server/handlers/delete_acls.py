@@ -1,7 +1,7 @@
 """DeleteAcls 1-3: delete the access control lists that filters select; any broker writes.
 
 The ACLs of one pattern are one write, which deletes only selected entries: an entry that another
-client adds meanwhile stays.
+client adds during the request is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Result = Response.DeleteAclsFilterResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete by each filter; each has its own error in the answer."""
+    """Delete the ACLs of each filter; each filter has its own error in the answer."""
     results = []
     for row in message.filters:
         deleted: list[Acl] = []

@@ -20,7 +20,7 @@ WAIT_MS = 30_000
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete each group; the answers have their own errors and the request's order."""
+    """Delete each group. Each has its own error, in the order of the request."""
     return Response(
         results=[
             build(

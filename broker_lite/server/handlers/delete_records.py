@@ -1,8 +1,8 @@
 """DeleteRecords 0-2: delete the records before an offset; each partition's leader serves it.
 
-Offset -1 means the high watermark; a larger offset is OFFSET_OUT_OF_RANGE. The answer follows when
-every in-sync replica has deleted the records, or is REQUEST_TIMED_OUT. The next retention run
-deletes segments that hold no readable record.
+Offset -1 means the high watermark; a larger offset gets OFFSET_OUT_OF_RANGE. The broker answers
+once every in-sync replica has deleted the records, or with REQUEST_TIMED_OUT. The next retention
+run deletes segments that hold no readable record.
 """
 
 from __future__ import annotations

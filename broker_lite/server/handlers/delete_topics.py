@@ -27,6 +27,10 @@ from broker_lite.wire.tables import build, uuid
 BY_ID_FROM = 6
 
 
+STRICT_QUOTA_FROM = 5
+"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Delete each topic; each has its own error in the answer."""
     if request.api_version >= BY_ID_FROM:
@@ -50,6 +54,11 @@ async def _delete(
             request.access.check_topic(name)
         else:
             request.access.check_topic_id(topic_id, known)
+        topics = parts.registry.snapshot.topics
+        topic = known.get(topic_id) if name is None else topics.get(name)
+        if request.quota is not None and topic is not None:
+            is_strict = request.api_version >= STRICT_QUOTA_FROM
+            request.quota.mutate(len(topic.partitions), is_strict=is_strict)
         work = parts.registry.administration.delete_topics([topic_id if name is None else name])
         (result,) = await within(timeout_ms, work)
         error = result.error

@@ -1,7 +1,7 @@
 """DescribeCluster 0-2: the cluster id, the controller and the live brokers.
 
-Endpoint type 2 (KRaft controllers) does not exist here and is refused. The answer lists no fenced
-brokers.
+Endpoint type 2 (KRaft controllers) is refused, because logbus has no KRaft controllers. The answer
+lists no fenced brokers.
 """
 
 from __future__ import annotations

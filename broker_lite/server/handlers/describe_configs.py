@@ -2,8 +2,8 @@
 documentation.
 
 Any broker describes topics; a broker describes only itself. Broker settings come from its file and
-are read-only, except for the rates of throttled replication. Log levels and cluster-wide broker
-settings do not exist. A group has no settings, so its list is empty.
+are read-only, except for the rates of throttled replication. logbus has no log-level resources and
+no cluster-wide broker settings. A group has no settings, so its list is empty.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _settings(parts: BrokerContext, kind: int, name: str) -> Iterable[Setting]:
         return topic_settings(topic.config)
     if kind != RESOURCE_BROKER:
         if kind == RESOURCE_GROUP:
-            # Kafka's group settings belong to the newer group protocols, which are not served.
+            # Kafka's group settings belong to the newer group protocols, which logbus does not
+            # serve.
             return ()
         raise InvalidRequestError(
             f"{resource(kind, name)} has no settings; describe a topic or a broker"

@@ -26,7 +26,7 @@ from broker_lite.wire.tables import build
 
 NOT_FOUND_FROM = 6
 GROUPS_AT_ONCE = 10
-"""Groups of a request that are read from ZooKeeper at the same time."""
+"""Maximum groups of one request that are read from ZooKeeper concurrently."""
 PROTOCOL_NATIVE = "range"
 """The assignment protocol reported for native groups."""
 

@@ -1,14 +1,15 @@
 """DescribeLogDirs 1-4: the sizes of this broker's partitions and of its file system.
 
 A broker has one data directory, so no replica is a future replica. A failed directory reports a
-storage error. Offset lag is always 0.
+storage error. Offset lag is always 0. A denied request gets CLUSTER_AUTHORIZATION_FAILED from
+version 3 on; earlier versions have no field for an error, so the answer lists no directory.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, StorageError
+from broker_lite.errors import NO_ERROR, ClusterAuthorizationError, StorageError
 from broker_lite.security.acls import CLUSTER_NAME, Operation, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
@@ -24,7 +25,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Return the usage of this broker's replicas; null topics select all."""
     wanted = None
     if not request.access.may(Operation.DESCRIBE, ResourceKind.CLUSTER, CLUSTER_NAME):
-        return Response(results=[])
+        return Response(error_code=ClusterAuthorizationError.code, results=[])
     if message.topics is not None:
         wanted = {(row.topic, index) for row in message.topics for index in row.partitions}
     topics: dict[str, list[Any]] = {}

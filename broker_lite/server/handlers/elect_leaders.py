@@ -59,12 +59,12 @@ async def _elect(
 
 def _rows(outcomes: Mapping[TopicPartition, LogbusError | None]) -> list[Any]:
     topics: dict[str, list[Any]] = {}
-    for where, error in outcomes.items():
+    for tp, error in outcomes.items():
         row = build(
             _Partition,
-            partition_id=where.partition,
+            partition_id=tp.partition,
             error_code=NO_ERROR if error is None else wire_code(error),
             error_message=None if error is None else error.message,
         )
-        topics.setdefault(where.topic, []).append(row)
+        topics.setdefault(tp.topic, []).append(row)
     return [build(_Topic, topic=name, partition_result=rows) for name, rows in topics.items()]

@@ -1,6 +1,6 @@
 """EndBatch, logbus API 10004: the driver of Spark's exactly-once sink commits or aborts a batch.
 
-The answer follows the markers, or the committed decision by a second.
+The broker answers once all markers are written, or one second after it committed the decision.
 """
 
 from __future__ import annotations

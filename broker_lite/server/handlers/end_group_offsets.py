@@ -1,7 +1,7 @@
-"""EndGroupOffsets, logbus API 10002: end the offsets that a transaction has pending in a group.
+"""EndGroupOffsets, logbus API 10002: apply or drop a transaction's pending offsets in a group.
 
-Transaction coordinators send it to the group's coordinator until it succeeds. The answer follows
-ZooKeeper's confirmation.
+Transaction coordinators send it to the group's coordinator until it succeeds. The broker answers
+after ZooKeeper has confirmed the write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_lite.wire.calls.group_transactions import (
 async def handle(
     parts: BrokerContext, request: RequestContext, message: EndGroupOffsetsRequest
 ) -> EndGroupOffsetsResponse:
-    """Apply or drop the offsets. Only brokers may ask."""
+    """Apply or drop the offsets. Only brokers may send this request."""
     try:
         if not request.is_broker:
             raise InvalidRequestError("only brokers end a transaction's offsets in a group")

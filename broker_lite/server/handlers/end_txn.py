@@ -1,7 +1,7 @@
 """EndTxn 0-5: commit or abort the transaction of a transactional id.
 
-The answer follows the decision in the log; markers follow the answer. From version 5 on it names
-the pair of producer id and epoch of the next transaction.
+The broker answers once the decision is committed to the state log, before it writes the markers.
+From version 5 on the answer holds the producer id and epoch of the next transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUMPS_EPOCH_FROM = 5
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """End the transaction; a repeated request has the same answer."""
+    """End the transaction; a repeated request gets the same answer."""
     version = 2 if request.api_version >= BUMPS_EPOCH_FROM else 1
     try:
         request.access.check_transactional_id(message.transactional_id)

@@ -2,20 +2,22 @@
 offset, by ``sendfile`` where they can be sent as stored.
 
 Loop thread; no task per request. A fetch without available records waits at its replicas for a
-change or a timeout. Records of the last minute are read on the loop. A read thread prepares
-everything else: it warms cold ranges, checks CRCs for clients that do not, and transcodes columns
-for clients that read only rows (see ``ranges``). ``crc_cache`` tracks the ranges that need no new
-check. Fetch sessions are declined.
+change or a timeout. Records of the last minute are read on the loop. A read thread prepares all
+other records: it loads cold ranges into the page cache, checks CRCs for clients that do not check
+them, and transcodes columns for clients that read only rows (see ``ranges``). ``crc_cache`` stores
+the ranges whose CRCs were checked. Fetch sessions are declined.
 
-A follower replica answers a consumer only for replica id -2, up to its own high watermark.
-``follower_fetch`` handles the fetches of followers.
+A follower answers a consumer only if the request has replica id -2, up to the follower's own high
+watermark. ``follower_fetch`` handles the fetches of followers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from broker_lite.errors import (
@@ -59,7 +61,7 @@ def _follow(
 ) -> None:
     """Start a follower's fetch, which from version 15 carries the broker epoch."""
     if request.api_version < wire.CLIENT_VERSION:
-        reply.refuse(f"a follower fetches by version {wire.CLIENT_VERSION}")
+        reply.refuse(f"followers must fetch with version {wire.CLIENT_VERSION}")
         return
 
     def answer(topics: list[wire.TopicAnswer]) -> None:
@@ -100,10 +102,12 @@ class _ConsumerFetch:
         "_ends_only",
         "_file_bytes",
         "_is_committed",
+        "_is_over_quota",
         "_knows_columns",
         "_max_bytes",
         "_message",
         "_parts",
+        "_read_s",
         "_reply",
         "_request",
         "_timer",
@@ -130,6 +134,15 @@ class _ConsumerFetch:
         self._file_bytes = _file_bytes(parts, message) if self._knows_columns else 0
         limit = max(message.max_bytes, self._file_bytes)
         self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)
+        self._read_s = 0.0
+        """Milliseconds that the last job on a read thread took."""
+        self._is_over_quota = False
+        quota = request.quota
+        if quota is not None and quota.limits_fetches:
+            # Local clients read the log files in place, which would bypass the quota.
+            self._file_bytes, allowance = 0, quota.fetch_allowance()
+            self._is_over_quota = allowance < 0
+            self._max_bytes = max(min(message.max_bytes, self._max_bytes, allowance), 1)
         self._denied: Mapping[int, LogbusError] = {}
         self._done = False
         self._timer: asyncio.TimerHandle | None = None
@@ -137,8 +150,9 @@ class _ConsumerFetch:
         self._waits_since_ms = 0
 
     def assess(self) -> None:
-        """Answer if records or errors are available, else wait. Runs again when a replica
-        changes."""
+        """Answer if records or errors are available, else wait. Called again whenever one of the
+        replicas changes.
+        """
         if self._done:
             return
         if not self._reply.is_open:
@@ -150,23 +164,29 @@ class _ConsumerFetch:
         rows = self._rows()
         if any(row.error is not None or row.diverging is not None for row in rows):
             self._collect(rows)
+        elif self._is_over_quota:
+            self._answer(rows, {})
         elif not any(row.has_records for row in rows):
             self._wait(rows)
         elif self._ends_only:
             self._answer(rows, {})
         else:
             may_wait = self._message.max_wait_ms > 0
-            self._collect(rows, self._message.min_bytes if may_wait else 0)
+            min_bytes = min(self._message.min_bytes, self._max_bytes)
+            self._collect(rows, min_bytes if may_wait else 0)
 
     def _ask(self) -> None:
-        """Ask again after each wait, so that a withdrawn permission takes effect at once."""
+        """Authorize the request again after each wait, so that a revoked permission takes effect at
+        once.
+        """
         self._denied = self._request.access.denied_topics(
             self._message.topics, self._parts.registry.snapshot.topics_by_id
         )
 
     def _waits_for_a_log(self) -> bool:
-        """Run ``assess`` again once a log in creation exists; return whether any log is in
-        creation."""
+        """If a log that the fetch requests is being created, run ``assess`` again once it exists,
+        and return True.
+        """
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
             defer(topic.topic_id if by_id else topic.name, wanted.partition, by_id, self.assess)
@@ -235,7 +255,7 @@ class _ConsumerFetch:
             self._collect(rows)
 
     def _leave(self) -> None:
-        """Stop waiting; only the answer follows."""
+        """Remove the waits of this fetch; after that, only its answer is sent."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -262,7 +282,7 @@ class _ConsumerFetch:
                 and not one.check
                 and not one.rows_only
                 and row.replica.crc_cache.is_recent(now_ms, one.offset)
-                and (not one.lists_aborted or one.log.is_in_active_segment(one.offset))
+                and (not one.lists_aborted or one.reader.is_in_active_segment(one.offset))
             )
             wanted.append((index, one))
         asked, limit = [one for _, one in wanted], self._max_bytes
@@ -279,24 +299,51 @@ class _ConsumerFetch:
             self._answer(rows, {at: one for (at, _), one in zip(wanted, found)})
             return
         self._leave()
-
-        def prepared(found: list[ranges.Prepared] | None, error: BaseException | None) -> None:
-            if found is None:
-                logger.error("%s: a fetch failed", self._request, exc_info=error)
-                self._reply.refuse("unexpected error in the broker; see its log")
-                return
-            self._remember(rows, wanted, found)
-            self._answer(
-                rows, {at: self._judged(rows[at], one) for (at, _), one in zip(wanted, found)}
-            )
-
-        def collect() -> None:
-            self._parts.disk.read(lambda: ranges.prepare(asked, limit), prepared)
-
         if is_transcoded:
-            self._reply.build(min(limit, sum(one.max_bytes for one in asked)), collect)
+            size = min(limit, sum(one.max_bytes for one in asked))
+            self._reply.build(size, partial(self._read, rows, wanted, limit))
         else:
-            collect()
+            self._read(rows, wanted, limit)
+
+    def _read(
+        self,
+        rows: list[_FetchRow],
+        wanted: list[tuple[int, ranges.WantedRange]],
+        limit: int,
+        transcoded_max: int = ranges.TRANSCODED_BYTES_MAX,
+    ) -> None:
+        """Read the records on a read thread, and answer."""
+        asked = [one for _, one in wanted]
+
+        def read() -> list[ranges.Prepared]:
+            began = time.perf_counter()
+            try:
+                return ranges.prepare(asked, limit, transcoded_max)
+            finally:
+                self._read_s = time.perf_counter() - began
+
+        self._parts.disk.read(read, partial(self._prepared, rows, wanted, limit))
+
+    def _prepared(
+        self,
+        rows: list[_FetchRow],
+        wanted: list[tuple[int, ranges.WantedRange]],
+        limit: int,
+        found: list[ranges.Prepared] | None,
+        error: BaseException | None,
+    ) -> None:
+        if self._request.quota is not None:
+            self._request.quota.spend_time(self._read_s)
+        if isinstance(error, ranges.OversizedBatch):
+            again = partial(self._read, rows, wanted, limit, error.decompressed)
+            self._reply.build(error.decompressed, again)
+            return
+        if found is None:
+            logger.error("%s: a fetch failed", self._request, exc_info=error)
+            self._reply.refuse("unexpected error in the broker; see its log")
+            return
+        self._remember(rows, wanted, found)
+        self._answer(rows, {at: self._judged(rows[at], one) for (at, _), one in zip(wanted, found)})
 
     def _wanted(self, replica: Replica, row: _FetchRow, now_ms: int) -> ranges.WantedRange:
         wanted = row.wanted
@@ -314,9 +361,10 @@ class _ConsumerFetch:
         )
         rows_only = not self._knows_columns and start < crc_cache.rows_from
         limit = max(wanted.max_bytes, self._file_bytes)
-        lists_aborted = self._is_committed and replica.log.transactions_from != NO_OFFSET
+        reader = replica.log.reader
+        lists_aborted = self._is_committed and reader.transactions_from != NO_OFFSET
         return ranges.WantedRange(
-            replica.log, start, end, limit, check, rows_only, lists_aborted, self._file_bytes > 0
+            reader, start, end, limit, check, rows_only, lists_aborted, self._file_bytes > 0
         )
 
     def _remember(
@@ -340,8 +388,9 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, found: ranges.Prepared) -> ranges.Prepared:
-        """Prefer the role's error to the read error: a replica that follows now may have been
-        truncated."""
+        """Return the replica's role error instead of the read error, because a replica that became
+        a follower may have been truncated.
+        """
         assert row.replica is not None
         if found.error is not None:
             try:
@@ -369,8 +418,18 @@ class _ConsumerFetch:
         leaders = [row.leader_id for row in answers if row.error_code]
         snapshot = self._parts.registry.snapshot
         nodes = node_endpoints(snapshot, request.session.listener, leaders) if leaders else ()
+        throttle_ms = 0
+        if request.quota is not None:
+            throttle_ms = request.quota.fetched(sum(one.length for one in found.values()))
+            self._reply.throttle(throttle_ms)
         self._reply.answer(
-            wire.encode_response(topics, request.api_version, request.correlation_id, nodes=nodes)
+            wire.encode_response(
+                topics,
+                request.api_version,
+                request.correlation_id,
+                throttle_time_ms=throttle_ms,
+                nodes=nodes,
+            )
         )
 
     def _row_answer(self, row: _FetchRow, found: ranges.Prepared | None) -> wire.PartitionAnswer:
@@ -386,13 +445,15 @@ class _ConsumerFetch:
             partition,
             NO_ERROR if error is None else wire_code(error),
             high_watermark,
-            replica.log.last_stable_offset(high_watermark),
+            replica.log.reader.last_stable_offset(high_watermark),
             replica.log.log_start_offset,
             found.parts if found is not None else (),
             (found.aborted if found is not None else ()) if self._is_committed else None,
             row.diverging,
             stored=found.stored if found is not None else None,
-            transactions_from=replica.log.transactions_from if self._ends_only else NO_OFFSET,
+            transactions_from=replica.log.reader.transactions_from
+            if self._ends_only
+            else NO_OFFSET,
         )
 
     def _refusal(self, asked: _FetchRow, error: LogbusError) -> wire.PartitionAnswer:
@@ -407,7 +468,7 @@ class _ConsumerFetch:
                 log_start_offset=replica.log.log_start_offset,
             )
         if isinstance(error, NotLeaderError):
-            # Name the leader that this broker knows.
+            # Return the leader of this broker's metadata.
             topic, snapshot = asked.topic, self._parts.registry.snapshot
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             return row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
@@ -415,8 +476,9 @@ class _ConsumerFetch:
 
 
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
-    """Return the bytes that the client may read from local files; 0 if it runs on another
-    machine."""
+    """Return how many bytes the client may read from local files; 0 if the client runs on another
+    machine.
+    """
     if not message.machine or not parts.config.allows_local_reads:
         return 0
     return message.file_bytes if message.machine == machine_id() else 0
@@ -431,7 +493,7 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 
 def _diverging(log: Log, wanted: wire.FetchPartition) -> OffsetAndEpoch | None:
-    """Return where the log diverges from the client's history, or None if it does not.
+    """Return the offset and epoch at which the log diverges from the client's history, or None.
 
     After an unclean election the log may lack records that the client has read. Clients that send
     no last fetched epoch detect this by their offset.
@@ -439,7 +501,7 @@ def _diverging(log: Log, wanted: wire.FetchPartition) -> OffsetAndEpoch | None:
     epoch, offset = wanted.last_fetched_epoch, wanted.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:
         return None
-    end = log.end_offset_for(epoch)
+    end = log.reader.end_offset_for(epoch)
     if end is None:
         return OffsetAndEpoch(log.log_end_offset, log.leader_epochs.latest)
     return None if end.leader_epoch == epoch and offset <= end.offset else end

@@ -3,8 +3,9 @@
 Every broker computes the same coordinator of a group from the live brokers. When a broker joins or
 leaves, only groups coordinated by that broker move. The coordinator of a transactional id leads the
 id's partition of ``__transaction_state``; the controller creates that topic at the first request.
-While a broker of the cluster does not support transactions, transactional ids fail with the one
-error that all clients treat as fatal; librdkafka retries every other error until it times out.
+While a broker of the cluster does not support transactions, requests for transactional ids fail
+with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that all clients treat as fatal;
+librdkafka retries every other error until it times out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ STATE_CONFIG = {
     "unclean.leader.election.enable": "false",
     "segment.bytes": str(32 << 20),
 }
-"""Small segments, because a copy of the state frees whole segments."""
+"""Segment size in bytes; small, because each copy of the state lets whole older segments be
+deleted.
+"""
 WAIT_MS = 5000
 """Maximum milliseconds for the creation of ``__transaction_state``."""
 
@@ -89,7 +92,7 @@ def _coordinator(
 
 
 def _address(broker: BrokerView, request: RequestContext) -> Endpoint:
-    """Return the broker's address on the listener that was asked."""
+    """Return the broker's address on the listener through which the client is connected."""
     endpoint = broker.at(request.session.listener)
     if endpoint is None:
         raise CoordinatorNotAvailableError(

@@ -2,7 +2,8 @@
 
 The client gets the controller's answer. If no controller is known, does not answer or is deposed,
 the client gets NotControllerError and retries. A broker never forwards a request that a broker
-sent, so two brokers that take each other for the controller do not loop. Loop thread.
+sent, so two brokers with stale metadata, each of which considers the other the controller, do not
+loop. Loop thread.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ async def ask_controller(
 ) -> T:
     """Return the controller's answer. Raise NotControllerError if no controller answers.
 
-    With an authorizer, a call for a client's ``request`` carries the client's principal and address
-    in an Envelope, by which the controller decides.
+    With an authorizer, the call for a client's ``request`` is wrapped in an Envelope with the
+    client's principal and address, which the controller authorizes.
     """
     if request is None or not request.access.is_checked:
         return await _ask(parts, call)

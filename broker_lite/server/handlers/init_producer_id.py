@@ -1,8 +1,8 @@
 """InitProducerId 0-5: the id and epoch with which a producer writes.
 
 Any broker serves a producer without a transactional id; as in Kafka it always receives a new id
-with epoch 0. The id's coordinator serves a transactional one: it fences the former producer, aborts
-its transaction, and answers with the next epoch.
+with epoch 0. A producer with a transactional id is served by the id's transaction coordinator: it
+fences the former producer, aborts its transaction, and answers with the next epoch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from broker_lite.wire.tables import InitProducerIdResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer without a transactional id from the reserved block of ids; use ZooKeeper only to
-    reserve the next block."""
+    """Answer with a producer id. Without a transactional id, take it from the reserved block; use
+    ZooKeeper only to reserve the next block.
+    """
     try:
         if message.transactional_id is None:
             if not request.access.may_write_any_topic():
@@ -45,7 +46,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _expected(message: Any) -> tuple[int, int] | None:
-    """Return the pair of a producer that continues (KIP-360), from version 3 on."""
+    """Return the producer id and epoch of a producer that recovers from an error (KIP-360), else
+    None. Only versions 3 and later have them.
+    """
     producer_id, epoch = message.producer_id, message.producer_epoch
     if producer_id == NO_PRODUCER and epoch == NO_EPOCH:
         return None

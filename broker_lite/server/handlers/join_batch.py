@@ -15,7 +15,7 @@ from broker_lite.wire.calls.sinks import JoinBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: JoinBatchRequest
 ) -> SinkResponse:
-    """Open an attempt, or repeat the answer to a repeated request."""
+    """Open an attempt. A repeated request gets the same answer."""
     try:
         request.access.check_transactional_id(message.sink)
         for key in message.partitions:

@@ -1,4 +1,6 @@
-"""KeepBatch, logbus API 10005: an attempt of Spark's exactly-once sink is still writing."""
+"""KeepBatch, logbus API 10005: report that a task attempt of Spark's exactly-once sink is still
+writing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from broker_lite.wire.calls.sinks import KeepBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: KeepBatchRequest
 ) -> SinkResponse:
-    """Restart the time after which a silent batch aborts."""
+    """Restart the timeout after which a batch without reports is aborted."""
     try:
         request.access.check_transactional_id(message.sink)
         result = await parts.transactions.ask_sink(

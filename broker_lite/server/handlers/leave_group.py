@@ -1,6 +1,6 @@
 """LeaveGroup 0-5: remove members from a Kafka group, from version 3 several or by instance id.
 
-Operators remove static members by instance id, since these do not leave on shutdown.
+Operators remove static members by instance id, because static members do not leave on shutdown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ BATCHED_FROM = 3
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Remove each member with its own error; a group error applies to the whole request."""
+    """Remove each member; each has its own error. An error of the group applies to the whole
+    request.
+    """
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]
     if batched:

@@ -1,4 +1,4 @@
-"""ListConfigResources 0-1: list the topics and brokers, which have settings.
+"""ListConfigResources 0-1: list the resources that have settings: topics and brokers.
 
 Version 0 lists client metrics only, which are not supported, so its list is empty. Groups and
 broker loggers are not listed either.

@@ -2,9 +2,10 @@
 
 With read_committed the latest is the last stable offset, and a lookup by time stays below it.
 
-The loop answers earliest and latest; a read thread looks up timestamps. Until a new leader knows
-its high watermark, latest is OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE). An older
-value could be less than a client has already seen. A new partition has no such problem.
+The loop answers earliest and latest; a read thread looks up timestamps. Until a new leader has
+determined its high watermark, latest is OFFSET_NOT_AVAILABLE (before version 5
+LEADER_NOT_AVAILABLE). An older value could be lower than one that a client has already received.
+The first leader of a new partition answers at once.
 
 If a timestamp lookup finds a damaged batch and another replica is in sync, the answer is
 CORRUPT_MESSAGE. The client retries after the leader has changed. Without another in-sync replica,
@@ -107,16 +108,16 @@ async def _find(
         return ListedOffset(_end(replica, is_committed), leader_epoch=replica.leader_epoch)
     if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         start = log.log_start_offset
-        return ListedOffset(start, leader_epoch=log.epoch_at(start))
+        return ListedOffset(start, leader_epoch=log.reader.epoch_at(start))
     if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         return ListedOffset(NO_OFFSET)
     end = _end(replica, is_committed)
     damage: list[CorruptRange] = []
     if timestamp_ms == MAX_TIMESTAMP:
-        found = await parts.disk.run_read(lambda: log.max_timestamp(end, damage))
+        found = await parts.disk.run_read(lambda: log.reader.max_timestamp(end, damage))
     else:
         found = await parts.disk.run_read(
-            lambda: log.offset_for_timestamp(timestamp_ms, end, damage)
+            lambda: log.reader.offset_for_timestamp(timestamp_ms, end, damage)
         )
     if damage and len(replica.isr) > 1:
         error = CorruptMessageError(str(damage[0]))
@@ -126,6 +127,8 @@ async def _find(
 
 
 def _end(replica: Replica, is_committed: bool) -> int:
-    """Return the end of the readable offsets; raise OffsetNotAvailableError in a new epoch."""
+    """Return the exclusive end of the readable offsets. Raise OffsetNotAvailableError while a new
+    leader has no high watermark.
+    """
     latest = replica.role.latest_offset()
     return replica.last_stable_offset if is_committed else latest

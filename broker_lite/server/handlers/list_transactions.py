@@ -1,8 +1,8 @@
 """ListTransactions 0-2: the transactional ids that this broker coordinates.
 
 A client asks all brokers. Filters narrow the list by state, producer id, age of the open
-transaction (KIP-994), and a regular expression that must match the whole id (KIP-1152).
-Each open attempt of a Spark sink is a row with the sink's id and the attempt's producer id.
+transaction (KIP-994), and a regular expression that must match the whole id (KIP-1152). Each open
+task attempt of a Spark sink is listed as a row with the sink's id and the attempt's producer id.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _matching(names: list[str], pattern: str | None) -> set[str]:
     """Return the names that the whole pattern matches, in time linear in their length (RE2)."""
     if not pattern or not names:
         return set(names)
-    # Only a pattern loads pyarrow, which has Kafka's own engine of regular expressions.
+    # Import pyarrow only for a pattern: it has RE2, the regular expressions that Kafka uses here.
     import pyarrow as pa
     import pyarrow.compute as pc
 

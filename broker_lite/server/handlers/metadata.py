@@ -41,8 +41,10 @@ _Topic = Response.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 
 NOTICE_S = 0.01
-"""Pause before an answer. The kernel closes the connections of a killed broker one by one: its
-clients may notice up to 6 ms before its peers do, and franz-go asks within 0.5 ms."""
+"""Seconds before an answer after a connection closed. The kernel closes the connections of a killed
+broker one by one: its clients may notice up to 6 ms before its peers do, and franz-go sends its
+request within 0.5 ms.
+"""
 ALL_WHEN_EMPTY_UNTIL = 0
 """Version 0 requests all topics with an empty list, later versions with null."""
 NULL_NAME_FROM = 12
@@ -55,7 +57,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     Clients refresh metadata when a leader's connection closes, often before the controller has
     elected another leader. An answer with the dead leader would send the client to a closed port,
     and the client would retry after a backoff. The handler therefore waits for due elections.
-    logbus's own clients, which send no ApiVersions, retry at once and need no notice.
+    logbus's own clients, which send no ApiVersions, retry at once, so their requests do not wait.
     """
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)
@@ -73,6 +75,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if asks_all:
         topics = [_topic(view, snapshot) for view in _visible(access, snapshot)]
     else:
+        # Record the access even for an empty list, because the dispatcher drops answers of handlers
+        # that checked no permission.
+        access.visible(ResourceKind.TOPIC, ())
         topics = [_wanted(row, snapshot, request, failed) for row in wanted]
     if message.include_topic_authorized_operations:
         for row in topics:
@@ -113,7 +118,7 @@ def brokers(
 def node_endpoints(
     snapshot: MetadataSnapshot, listener: str, leaders: Iterable[int]
 ) -> list[NodeEndpoint]:
-    """Return the addresses of those leaders that live and have the listener."""
+    """Return the addresses of the leaders that are live and have the listener."""
     found = []
     for broker_id in sorted(set(leaders)):
         view = snapshot.brokers.get(broker_id)
@@ -124,7 +129,7 @@ def node_endpoints(
 
 
 def controller(snapshot: MetadataSnapshot) -> int:
-    """Return the controller's id, or -1 while it is not live, which makes clients retry."""
+    """Return the controller's id, or -1 while the controller is not live; clients then retry."""
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
 
 

@@ -1,9 +1,10 @@
 """OffsetCommit 0-9: write a group's offsets to ZooKeeper, through its coordinator.
 
-The answer follows ZooKeeper's confirmation. While a group has members, only its members commit, in
-the current generation; otherwise any client may commit without one. A logbus client sends the topic
-id in a tagged field. The commit fails with UNKNOWN_TOPIC_ID if the topic was deleted and created
-again. Other clients commit to the present topic of that name.
+The broker answers after ZooKeeper has confirmed the write. While a group has members, only its
+members may commit, in the current generation; otherwise any client may commit without a generation.
+A logbus client sends the topic id in a tagged field. The commit fails with UNKNOWN_TOPIC_ID if the
+topic was deleted and created again. Requests without the topic id commit to the present topic of
+that name.
 
 The retention time of versions 2-4 and the commit time of version 1 are ignored. Offsets stay until
 their group or topic is deleted, or until an empty group exceeds the broker's offset retention.
@@ -60,6 +61,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         )
 
     if offsets:
+        began_us = parts.clock.monotonic_us()
         try:
             claim = await parts.groups.claim_for_commit(message.group_id, commit)
             results = await parts.registry.groups.commit(message.group_id, offsets, claim)
@@ -68,6 +70,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         else:
             for key, failure in results.items():
                 codes[key] = NO_ERROR if failure is None else wire_code(failure)
+        seconds = (parts.clock.monotonic_us() - began_us) / 1e6
+        parts.groups.commit_durations.observe(seconds)
 
     for code in (*refused.values(), *codes.values()):
         if code != NO_ERROR:
@@ -91,8 +95,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 def checked_offset(
     parts: BrokerContext, key: TopicPartition, row: Any, topic_id: str
 ) -> CommittedOffset:
-    """Return the offset of a request's row, with the topic's id and the time. Raise the error of a
-    row that is refused."""
+    """Return the offset of a row of the request, with the topic's id and the commit time. Raise the
+    error if the row is refused.
+    """
     topic = parts.registry.snapshot.topics.get(key.topic)
     if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):
         raise UnknownTopicIdError(f"{key} has topic id {topic.topic_id}, not {topic_id}")

@@ -1,10 +1,10 @@
 """OffsetFetch 1-8: read groups' offsets from ZooKeeper; any broker serves it.
 
 Version 8 takes several groups. A requested partition without an offset is answered with -1, as in
-Kafka. With ``require_stable``, a partition for which an open transaction has another offset is
-answered with UNSTABLE_OFFSET_COMMIT and no offset. A logbus client also requests topic ids and
-commit times with a tagged field. For an offset of a deleted topic of the same name, its answer
-holds the former topic's id without the offset.
+Kafka. With ``require_stable``, a partition with a pending offset of an open transaction is answered
+with UNSTABLE_OFFSET_COMMIT and no offset. A logbus client also requests topic ids and commit times
+with a tagged field. If the offset belongs to a deleted topic of the same name, the answer holds the
+deleted topic's id and no offset.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _OldTopic = Response.OffsetFetchResponseTopic
 _Topic = _Group.OffsetFetchResponseTopics
 
 BATCHED_FROM = 8
-GROUPS_AT_ONCE = 10
-"""Groups of a request that are read from ZooKeeper at the same time."""
+GROUPS_AT_ONCE = 30
+"""Maximum groups of one request that are read from ZooKeeper concurrently."""
 NONE = CommittedOffset(NO_OFFSET)
 
 FoundRow = tuple[CommittedOffset, int]

@@ -1,9 +1,10 @@
-"""OffsetsForBytes, logbus API 10000: return the offset that a number of stored bytes reaches.
+"""OffsetsForBytes, logbus API 10000: return the end offset of a range with a given number of stored
+bytes.
 
-The sparse index answers it. Planners cut a log into ranges of similar size. Readers also use it to
-skip a batch with a damaged header: from such an offset, the answer is the next readable offset. End
-offsets are batch boundaries at or below the high watermark; a range holds at least one batch if any
-is available.
+The sparse offset index gives the answer. Planners use it to cut a log into ranges of similar size.
+Readers also use it to skip a batch with a damaged header: for the offset of such a batch, the
+answer is the next readable offset. End offsets are batch boundaries at or below the high watermark;
+a range holds at least one batch if any is available.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ async def handle(
 ) -> OffsetsForBytesResponse:
     """Answer each partition, in the request's order."""
     found = [_find(parts, request, row) for row in message.partitions]
-    # Use one read-thread job for all partitions: a job each would cost more than the lookups.
+    # Use one read-thread job for all partitions: one job per partition would cost more than the
+    # lookups.
     answers = await parts.disk.run_read(lambda: [_answer(one) for one in found])
     return OffsetsForBytesResponse(tuple(answers))
 
@@ -67,8 +69,9 @@ def _refusal(error: LogbusError) -> BytesAnswer:
 
 
 def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-    """Return the range's end. A range never joins damage with later batches, since a reader must
-    know the extent that it skips."""
-    found = log.offset_for_bytes(start, max_bytes, end)
-    readable = log.next_readable(start)
+    """Return the range's end. A range with damaged bytes ends with them, because a reader must know
+    the extent that it skips.
+    """
+    found = log.reader.offset_for_bytes(start, max_bytes, end)
+    readable = log.reader.next_readable(start)
     return found if readable == start else (min(readable, end), 0)

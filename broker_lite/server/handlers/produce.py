@@ -43,12 +43,14 @@ logger = logging.getLogger("logbus.produce")
 
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 ADDS_PARTITIONS_FROM = 12
-"""First version in which the broker adds partitions to the transaction (KIP-890). Before, the
-client has added them."""
+"""First version in which the broker adds partitions to the transaction (KIP-890). In earlier
+versions the client adds them.
+"""
 ACKS_NONE_TIMEOUT_MS = 30_000
-"""Timeout of acks=0 requests in milliseconds. Clients send any value, and the batch's memory is
-held meanwhile."""
-_OLD_DUPLICATE = "the log has this batch, but its offset is not recorded any more"
+"""Timeout of acks=0 requests in milliseconds. The request's own timeout is ignored, because clients
+send any value and the batch's memory is held until the end.
+"""
+_OLD_DUPLICATE = "the log already has this batch, but its offset is no longer recorded"
 
 
 def handle(
@@ -106,9 +108,9 @@ class _Produce:
         """Errors of batches without a maximum timestamp, by (topic index, partition index)."""
 
     def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
-        """Set the batches' maximum timestamps on a read thread, then start.
+        """Compute the batches' maximum timestamps on a read thread, then start the appends.
 
-        Later requests of the connection wait, so that a partition's batches keep their order.
+        The connection's later requests wait, so that a partition's batches keep their order.
         """
 
         def fill_in() -> dict[tuple[int, int], LogbusError]:
@@ -275,11 +277,11 @@ class _Produce:
         self._rows[t][p] = row
 
     def _note_refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
-        """Remember a retriable refusal, so that the producer's later batches in flight fail the
-        same way.
+        """Record a retriable error, so that the producer's later batches in flight fail with it
+        too.
 
         Accepting them would reorder the producer's records, for example if this broker becomes
-        leader meanwhile.
+        leader between them.
         """
         topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
         view = snapshot.topics_by_id.get(topic.topic_id) or snapshot.topics.get(topic.name)
@@ -294,6 +296,7 @@ class _Produce:
         if self._left:
             return
         reply, message = self._reply, self._message
+        throttle_ms = self._throttle_ms()
         if message.acks == wire.ACKS_NONE:
             self._end_silently()
             return
@@ -304,8 +307,21 @@ class _Produce:
         request, snapshot = self._request, self._parts.registry.snapshot
         leaders = [row.leader_id for topic in topics for row in topic.partitions if row.error_code]
         nodes = node_endpoints(snapshot, request.session.listener, leaders) if leaders else ()
-        response = wire.ProduceResponse(topics, nodes=nodes)
+        response = wire.ProduceResponse(topics, throttle_ms, nodes=nodes)
         reply.answer([wire.encode_response(response, request.api_version, request.correlation_id)])
+
+    def _throttle_ms(self) -> int:
+        """Charge the request's bytes to the client's quota; return the throttle time in
+        milliseconds.
+        """
+        quota = self._request.quota
+        if quota is None:
+            return 0
+        topics = self._message.topics
+        size = sum(len(data or b"") for topic in topics for _, data in topic.partitions)
+        wait_ms = quota.produced(size)
+        self._reply.throttle(wait_ms)
+        return wait_ms
 
     def _end_silently(self) -> None:
         for rows in self._rows:

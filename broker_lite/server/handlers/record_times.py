@@ -1,8 +1,9 @@
 """RecordTimes, logbus API 10001: return the timestamp of the first record at or after an offset.
 
 With a group's committed offset, a client computes the age of the oldest unread record. The offset
-index locates the batch. The batch is decoded only if the offset lies inside it. The search
-ends at the last stable offset, as lag in records does, and skips markers and aborted records.
+index locates the batch. The batch is decoded only if the offset lies inside it. The search ends at
+the last stable offset, as the lag in records does. It skips transaction markers and aborted
+records.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from broker_lite.errors import LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.storage.log import Log
+from broker_lite.storage.reader import LogReader
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
@@ -36,7 +37,7 @@ async def handle(
 async def _answers(
     parts: BrokerContext, request: RequestContext, rows: Sequence[TimePartition]
 ) -> list[TimeAnswer]:
-    """Answer the offsets of one partition with one turn of the disk's threads."""
+    """Look up the offsets of one partition in one job of the disk's read threads."""
     first = rows[0]
     try:
         request.access.check_topic_id(first.topic_id, parts.registry.snapshot.topics_by_id)
@@ -44,15 +45,15 @@ async def _answers(
         replica.check_leader()
     except LogbusError as error:
         return [_failed(error)] * len(rows)
-    log, end = replica.log, replica.last_stable_offset
+    reader, end = replica.log.reader, replica.last_stable_offset
     if all(row.offset >= end for row in rows):
         return [NONE] * len(rows)
-    return await parts.disk.run_read(lambda: [_first(log, row.offset, end) for row in rows])
+    return await parts.disk.run_read(lambda: [_first(reader, row.offset, end) for row in rows])
 
 
-def _first(log: Log, offset: int, end: int) -> TimeAnswer:
+def _first(reader: LogReader, offset: int, end: int) -> TimeAnswer:
     try:
-        found = None if offset >= end else log.first_at(offset, end)
+        found = None if offset >= end else reader.first_at(offset, end)
     except LogbusError as error:
         return _failed(error)
     return NONE if found is None else TimeAnswer(0, found.offset, found.timestamp_ms)

@@ -1,6 +1,7 @@
-"""AlterConfigs 0-2: replace all own settings of a topic, Kafka's older API.
+"""AlterConfigs 0-2, Kafka's older API: replace all settings that a topic overrides.
 
-The handler computes the difference from the known settings and applies it with ``alter_configs``.
+The handler computes the difference from the topic's present settings and applies it with
+``alter_configs``.
 """
 
 from __future__ import annotations

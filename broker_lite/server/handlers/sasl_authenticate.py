@@ -1,7 +1,8 @@
-"""SaslAuthenticate 0-2: one message of a SCRAM login.
+"""SaslAuthenticate 0-2: one message of a login.
 
-Every failure has the same answer, after the same time: a wrong password, an unknown user and a
-broken message look alike. The reason is in the broker's log.
+Every failed login gets the same answer after the same delay, so a client cannot tell a wrong
+password from an unknown user or a malformed message. The delay grows after many failures from one
+address. The broker's log has the reason.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import Any
 
 from broker_lite.errors import IllegalSaslStateError, SaslAuthenticationError, wire_code
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.log_events import log_event
 from broker_lite.server.network.context import RequestContext
-from broker_lite.server.network.logins import FAILURE_DELAY_S
 from broker_lite.wire.tables import SaslAuthenticateResponse as Response
 
-FAILED = "the login failed: user name or password is wrong, or the password was changed"
+FAILED = (
+    "the login failed: user name or password is wrong, the password was changed, or the token is "
+    "not accepted"
+)
 
 logger = logging.getLogger("logbus.logins")
 
@@ -24,21 +28,29 @@ logger = logging.getLogger("logbus.logins")
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Return the server's message, or error 58 after a delay."""
     session = request.session
+    login = session.exchange
+    who = {"host": session.host, "listener": session.listener, "client_id": request.client_id}
     try:
-        answer = parts.logins.step(session, message.auth_bytes)
+        answer = await parts.logins.step(session, message.auth_bytes)
     except IllegalSaslStateError as error:
         return _failed(error.code, error.message)
     except SaslAuthenticationError as error:
-        parts.metrics.count("logins_failed")
-        logger.warning("%s: %s", request, error.message, extra={"about": session.host})
-        await asyncio.sleep(FAILURE_DELAY_S)
+        parts.metrics.count("authentication_failures", session.mechanism_chosen)
+        logger.warning(
+            "%s: %s", request, error.message, extra=log_event("login_failed", about=session.host)
+        )
+        user = session.claimed if login is None else login.user
+        name = f"User:{user}" if user else None
+        parts.audit.write("login_failed", user=name, mechanism=session.mechanism_chosen, **who)
+        await asyncio.sleep(parts.logins.failure_delay_s(session))
         return _failed(wire_code(error), FAILED)
-    is_done = session.exchange is None
+    if answer.is_done:
+        parts.audit.write("login", user=session.principal, mechanism=session.mechanism, **who)
     return Response(
         error_code=0,
         error_message=None,
-        auth_bytes=answer,
-        session_lifetime_ms=parts.logins.reauth_ms if is_done else 0,
+        auth_bytes=answer.message,
+        session_lifetime_ms=parts.logins.lifetime_ms(session) if answer.is_done else 0,
     )
 
 

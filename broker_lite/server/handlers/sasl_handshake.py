@@ -1,7 +1,7 @@
 """SaslHandshake 1: choose the mechanism of the login.
 
-Version 0 is not served: after it the login's messages come without Kafka's headers, which no client
-since Kafka 1.0 needs.
+Version 0 is not served: the login messages that follow it have no Kafka headers, and clients since
+Kafka 1.0 use version 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_lite.wire.tables import SaslHandshakeResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the enabled mechanisms, also with an error."""
+    """Answer with the enabled mechanisms, and with an error for a mechanism that is not enabled."""
     code = NO_ERROR
     try:
         parts.logins.choose(request.session, message.mechanism)

@@ -1,9 +1,9 @@
 """Create the topics that a Metadata request names and that do not exist.
 
-Only with ``auto.create.topics.enable``, and unless the client forbids it (Metadata 4 and later).
-The controller creates them, with ``num.partitions`` and ``default.replication.factor``. Kafka 4
-answers UNKNOWN_TOPIC_OR_PARTITION at once and its clients retry; here the answer waits for the
-topics. Used by metadata. Loop thread.
+The broker creates topics only with ``auto.create.topics.enable``, and only if the request allows it
+(a field of Metadata 4 and later). The controller creates them, with ``num.partitions`` and
+``default.replication.factor``. Kafka 4 answers UNKNOWN_TOPIC_OR_PARTITION at once and its clients
+retry; here the answer waits for the topics. Used by metadata. Loop thread.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
+from broker_lite.server.log_events import log_event
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT, CreatableTopic, CreateTopicsRequest
 
@@ -81,7 +82,11 @@ async def _create(
         codes = {row.name: row.error_code for row in answer.topics}
     created = [name for name, code in codes.items() if code == NO_ERROR]
     if created:
-        logger.info("created topics %s, which a client asked for", created)
+        logger.info(
+            "created topics %s, which a client requested",
+            created,
+            extra=log_event("topics_created"),
+        )
     await registry.administration.wait_topics(
         [n for n, c in codes.items() if c in (0, TopicExistsError.code)]
     )

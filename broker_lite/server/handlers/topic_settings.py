@@ -60,7 +60,7 @@ class Setting(NamedTuple):
 
 
 def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """Return a topic's own settings after validation together with the defaults.
+    """Return the settings that a topic overrides, validated together with the defaults.
 
     Raise InvalidConfigError for a null, unknown or out-of-range setting, or
     CompactionNotBuiltError.
@@ -84,8 +84,9 @@ def resource(kind: int, name: str) -> str:
 
 
 def check_resource(access: Access, row: Any) -> None:
-    """Raise an authorization error unless the API's operation is allowed on the row's topic or, for
-    any other resource, on the cluster."""
+    """Raise an authorization error unless the operation is allowed: on the topic if the row names a
+    topic, else on the cluster.
+    """
     if row.resource_type == RESOURCE_TOPIC:
         access.check_topic(row.resource_name)
     else:
@@ -98,7 +99,7 @@ def items(value: str) -> list[str]:
 
 
 def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield every setting of a topic whose own settings are ``own``."""
+    """Yield every setting of a topic; ``own`` are the settings that the topic overrides."""
     plain = TopicConfig()
     types = {item.name: str(item.type) for item in dataclasses.fields(TopicConfig)}
     for name, row in keys(TopicConfig).items():
@@ -111,8 +112,9 @@ def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
 def broker_settings(
     config: BrokerConfig, listeners: Mapping[str, Endpoint], own: Mapping[str, str]
 ) -> Iterator[Setting]:
-    """Yield every setting of a running broker, those ``own`` in ZooKeeper, and its ``listeners`` as
-    Kafka's ``advertised.listeners``."""
+    """Yield every setting of a running broker. ``own`` are its settings in ZooKeeper; ``listeners``
+    appears as Kafka's ``advertised.listeners``.
+    """
     for key in sorted(RATES):
         doc = "maximum rate of throttled replication; unlimited if unset (bytes per second)"
         levels = [(str(UNLIMITED), SOURCE_DEFAULT)]

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit 0-5: keep a group's offsets until the end of a transaction.
+"""TxnOffsetCommit 0-5: store a group's offsets as pending until their transaction ends.
 
 From version 3 on the request names the member and its generation (KIP-447). From version 5 on the
 broker adds the group to the transaction; the producers of older versions do so with
@@ -32,7 +32,7 @@ ADDS_GROUP_FROM = 5
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Keep each partition's offset; a refused partition does not prevent the others."""
+    """Store each partition's offset as pending; a refused partition does not prevent the others."""
     refused: dict[tuple[TopicPartition, str], int] = {}
     codes: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -84,7 +84,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _code(error: LogbusError, version: int) -> int:
-    """Return the error code that a client of this version knows."""
+    """Return the error code for this API version; newer codes are replaced."""
     if isinstance(error, TransactionAbortableError) and version < ABORTABLE_FROM:
         return InvalidTxnStateError.code
     return wire_code(error)

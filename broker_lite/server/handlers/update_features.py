@@ -1,4 +1,4 @@
-"""UpdateFeatures 0-2: confirm the level of a feature; no request changes one.
+"""UpdateFeatures 0-2: confirm the present level of a feature; no request changes it.
 
 The controller raises a feature once every broker supports the next level, and never lowers it. Any
 broker answers from its metadata snapshot.

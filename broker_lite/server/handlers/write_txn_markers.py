@@ -1,8 +1,8 @@
 """WriteTxnMarkers 1-2: append the markers that end transactions to the partitions led here.
 
-A transaction coordinator sends them, and ``kafka-transactions.sh`` to abort a hanging transaction.
-All markers of one partition are one append, answered when it is committed. A marker that the log
-already has succeeds. An error of one partition concerns that partition alone.
+Transaction coordinators send the request, and ``kafka-transactions.sh`` sends it to abort a hanging
+transaction. All markers of one partition are one append, answered when it is committed. A marker
+that is in the log already is not appended again and succeeds. Each partition has its own error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Topic = _Result.WritableTxnMarkerTopicResult
 _Partition = _Topic.WritableTxnMarkerPartitionResult
 
 PARTITIONS_PER_TURN = 200
-"""Partitions whose appends start in one turn of the event loop, which may take 5 ms."""
+"""Number of partitions whose appends start in one turn of the event loop, which may take 5 ms."""
 TIMEOUT_MS = 30_000
 """Time in ms within which the in-sync replicas must have the markers; the sender retries."""
 BUMPS_EPOCH_SINCE = 2
@@ -31,7 +31,7 @@ BUMPS_EPOCH_SINCE = 2
 
 
 class _Requested(NamedTuple):
-    """A marker for one partition, and its place in the request."""
+    """A marker for one partition, and its index in the request."""
 
     position: int
     marker: Marker
@@ -62,8 +62,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _fenced(parts: BrokerContext, row: Any) -> int:
-    """Return the error code for a deposed coordinator's marker, else 0. Kafka's tools name no state
-    partition."""
+    """Return the error code for a marker of a deposed coordinator, else 0. Markers of Kafka's tools
+    have no state partition and are not fenced.
+    """
     _, state_partition = own_tag(row) or (NO_NUMBER, -1)
     try:
         if state_partition >= 0:

@@ -1,15 +1,16 @@
-"""Authorization of requests: the permissions that each API needs, and the check of a client's.
+"""Authorization of requests: the permissions that each API needs, and the check of a client's
+permissions.
 
 ``ROWS`` has one row for each served API; a served API without a row fails at import. Dispatch
-demands the operations on the cluster. Handlers ask ``request.access`` for every topic, group and
-transactional id that a request names; a handler that never asked gets no answer out
-(``Access.is_answerable``). Loop thread.
+checks the operations on the cluster. Handlers check every topic, group and transactional id that a
+request names with ``request.access``; the dispatcher drops the answer of a handler that checked
+nothing (``Access.is_answerable``). Runs on the event-loop thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from broker_lite.config import BrokerConfig
@@ -20,6 +21,7 @@ from broker_lite.errors import (
     LogbusError,
     TopicAuthorizationError,
     TransactionalIdAuthorizationError,
+    UnacceptableCredentialError,
 )
 from broker_lite.model import TopicView
 from broker_lite.security.acls import (
@@ -32,6 +34,7 @@ from broker_lite.security.acls import (
     ResourceKind,
 )
 from broker_lite.security.authorizer import AclIndex
+from broker_lite.server.log_events import log_event
 from broker_lite.wire.api import VERSIONS, ApiKey
 
 if TYPE_CHECKING:
@@ -40,13 +43,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("logbus.access")
 
+ALLOWED_TOPICS_MAX = 100
+"""Maximum allowed topics that one session caches."""
 ANY_BROKER = -1
-"""The broker id of a principal that all brokers share."""
+"""Returned as the broker id if all brokers share one principal."""
 _BROKER_CLIENT = "logbus-broker-"
+OF_THIS_ID = "of this id"
+"""The subject of an error about a topic that the client named by id; it reveals neither name nor
+id.
+"""
 
 
 def broker_client_id(broker_id: int) -> str:
-    """Return the client id that a broker gives when it sends requests to another broker."""
+    """Return the client id that this broker uses in requests to other brokers."""
     return f"{_BROKER_CLIENT}{broker_id}"
 
 
@@ -60,12 +69,12 @@ _ERRORS: Mapping[ResourceKind, type[LogbusError]] = {
 
 
 class AccessRow(NamedTuple):
-    """The operations that one API demands.
+    """The operations that one API needs.
 
-    Dispatch demands one of ``cluster`` before the handler starts. The handler asks for each named
-    topic, group and transactional id; ``instead`` is an operation on the cluster that stands for
-    all of them. ``names`` lists the request's fields with resources: if all are empty, the handler
-    has nothing to ask.
+    Dispatch requires one operation of ``cluster`` before the handler starts. The handler checks
+    each named topic, group and transactional id; permission for the cluster operation ``instead``
+    allows all of them. ``names`` lists the request's fields with resources: if all are empty, the
+    handler has nothing to check.
     """
 
     topic: Operation | None = None
@@ -77,11 +86,11 @@ class AccessRow(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether the handler has to ask."""
+        """Whether the handler has to check resources."""
         return any((self.topic, self.group, self.transactional_id, self.instead))
 
     def operation(self, kind: ResourceKind) -> Operation:
-        """Return the operation that the API demands on a resource of this kind."""
+        """Return the operation that the API needs on a resource of this kind."""
         found = {
             ResourceKind.TOPIC: self.topic,
             ResourceKind.GROUP: self.group,
@@ -101,12 +110,13 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.API_VERSIONS: AccessRow(),
     ApiKey.SASL_AUTHENTICATE: AccessRow(),
     ApiKey.PRODUCE: AccessRow(_OP.WRITE, transactional_id=_OP.WRITE),
-    ApiKey.FETCH: AccessRow(_OP.READ),  # A follower's fetch instead needs a broker's session.
+    # READ applies to consumers. A follower's fetch needs the session of a broker instead.
+    ApiKey.FETCH: AccessRow(_OP.READ),
     ApiKey.LIST_OFFSETS: AccessRow(_OP.DESCRIBE, names=_TOPICS),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
         _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION, names=_TOPICS
     ),
-    ApiKey.METADATA: AccessRow(_OP.DESCRIBE, names=_TOPICS),
+    ApiKey.METADATA: AccessRow(_OP.DESCRIBE),  # In version 0 an empty list means all topics.
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
     ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ),
     ApiKey.OFFSET_FETCH: AccessRow(_OP.DESCRIBE, _OP.DESCRIBE, names=("groups", "group_id")),
@@ -145,9 +155,12 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.UNREGISTER_BROKER: AccessRow(cluster=(_OP.ALTER,)),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: AccessRow(cluster=(_OP.DESCRIBE,)),
     ApiKey.UPDATE_FEATURES: AccessRow(cluster=(_OP.ALTER,)),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: AccessRow(cluster=(_OP.DESCRIBE_CONFIGS,)),
+    ApiKey.ALTER_CLIENT_QUOTAS: AccessRow(cluster=(_OP.ALTER_CONFIGS,)),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: AccessRow(cluster=(_OP.DESCRIBE,)),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AccessRow(cluster=(_OP.ALTER,)),
-    ApiKey.ENVELOPE: AccessRow(cluster=(_OP.CLUSTER_ACTION,)),  # The inner row, too.
+    # Dispatch also applies the row of the request in the Envelope.
+    ApiKey.ENVELOPE: AccessRow(cluster=(_OP.CLUSTER_ACTION,)),
     ApiKey.DESCRIBE_CLUSTER: AccessRow(),
     ApiKey.DESCRIBE_PRODUCERS: AccessRow(_OP.READ, names=_TOPICS),
     ApiKey.DESCRIBE_TRANSACTIONS: AccessRow(
@@ -162,8 +175,10 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.KEEP_BATCH: _SINK,
 }  # fmt: skip
 
+_DATA_ROWS = (ROWS[ApiKey.PRODUCE], ROWS[ApiKey.FETCH])
+"""The rows of Produce (API key 0) and Fetch (1), the most frequent requests."""
 _UNKNOWN = AccessRow()
-"""The row of an API that is not served; dispatch refuses its requests."""
+"""The row of an API key that is not served; dispatch refuses its requests."""
 
 if VERSIONS.keys() != ROWS.keys():
     raise AssertionError(f"without a row, or not served: {sorted(VERSIONS.keys() ^ ROWS.keys())}")
@@ -176,7 +191,7 @@ FORWARDED = frozenset(
 
 
 class Client(Protocol):
-    """The session of a request, as far as decisions need it."""
+    """The fields of a session that authorization reads."""
 
     @property
     def principal(self) -> str: ...
@@ -190,10 +205,14 @@ class Client(Protocol):
     @property
     def is_forwarded(self) -> bool: ...
 
+    data_access: DataAccess | None
+    """The ``DataAccess`` of the session's last Produce or Fetch request."""
+
 
 class NamedTopic(Protocol):
-    """A topic of a Produce or a Fetch. Before version 13 the id is null, from 13 on the name is
-    empty."""
+    """A topic of a Produce or Fetch request. Before version 13 the id is null, from 13 on the name
+    is empty.
+    """
 
     @property
     def name(self) -> str: ...
@@ -206,8 +225,9 @@ _NOTHING: Mapping[int, LogbusError] = {}
 
 
 class Access:
-    """What one request may do; handlers ask here. This class allows everything, as a broker without
-    an authorizer does."""
+    """The permissions of one request, which handlers check. This class allows everything, for a
+    broker without an authorizer.
+    """
 
     __slots__ = ("_authorizer", "row")
 
@@ -230,13 +250,12 @@ class Access:
         """Return whether the client may write to a topic of any name."""
         return True
 
-    def check(
-        self, operation: Operation, kind: ResourceKind, name: str, shown: str | None = None
-    ) -> None:
-        """Raise the authorization error of the kind unless the operation is allowed, or the row's
-        ``instead``. The error names the resource as ``shown``, by default ``name``."""
+    def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
+        """Raise the authorization error of the kind unless the operation, or the row's ``instead``,
+        is allowed. If ``shown`` is given, the error contains it in place of ``name``.
+        """
 
-    def check_topic(self, name: str, shown: str | None = None) -> None:
+    def check_topic(self, name: str, shown: str = "") -> None:
         """Raise TopicAuthorizationError unless the row's operation on the topic is allowed."""
 
     def check_creation(self, name: str) -> None:
@@ -258,10 +277,14 @@ class Access:
         row's operation on topics."""
 
     def leave_to_controller(self) -> None:
-        """Declare that the controller decides: the request is forwarded with its principal."""
+        """Mark the request as checked: it is forwarded with its principal, and the controller
+        authorizes it.
+        """
 
     def check_follower(self, replica_id: int) -> None:
-        """Raise ClusterAuthorizationError unless the session is of the broker of this id."""
+        """Raise ClusterAuthorizationError unless the session belongs to the broker
+        ``replica_id``.
+        """
 
     def denied_topics(
         self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
@@ -279,7 +302,7 @@ class Access:
         return _ALL_OPERATIONS[kind]
 
     def is_answerable(self, message: Any) -> bool:
-        """Return whether the handler asked, or the request names no resource."""
+        """Return whether the handler checked a permission, or the request names no resource."""
         return True
 
 
@@ -308,9 +331,7 @@ class _CheckedAccess(Access):
             session.principal, session.host, Operation.WRITE, ResourceKind.TOPIC
         )
 
-    def check(
-        self, operation: Operation, kind: ResourceKind, name: str, shown: str | None = None
-    ) -> None:
+    def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
         self.is_asked = True
         decides, session = self._authorizer.decides, self._session
         if decides(session, operation, kind, name):
@@ -320,7 +341,7 @@ class _CheckedAccess(Access):
             return
         self._authorizer.deny(session, operation, kind, name, shown)
 
-    def check_topic(self, name: str, shown: str | None = None) -> None:
+    def check_topic(self, name: str, shown: str = "") -> None:
         self.check(self.row.operation(ResourceKind.TOPIC), ResourceKind.TOPIC, name, shown)
 
     def check_creation(self, name: str) -> None:
@@ -332,7 +353,7 @@ class _CheckedAccess(Access):
         self.is_asked = True
         view = by_id.get(topic_id)
         if view is not None:
-            self.check_topic(view.name, topic_id)
+            self.check_topic(view.name, OF_THIS_ID)
 
     def check_group(self, name: str) -> None:
         self.check(self.row.operation(ResourceKind.GROUP), ResourceKind.GROUP, name)
@@ -366,12 +387,12 @@ class _CheckedAccess(Access):
         assert operation is not None
         denied: dict[int, LogbusError] = {}
         for index, topic in enumerate(topics):
-            name, shown = topic.name, topic.name
+            name, shown = topic.name, ""
             if not name:
                 view = by_id.get(topic.topic_id)
                 if view is None:
                     continue
-                name, shown = view.name, topic.topic_id
+                name, shown = view.name, OF_THIS_ID
             if not authorizer.decides(session, operation, ResourceKind.TOPIC, name):
                 try:
                     authorizer.deny(session, operation, ResourceKind.TOPIC, name, shown)
@@ -396,9 +417,62 @@ class _CheckedAccess(Access):
         return bool(fields) and not any(each is None or each for each in fields)
 
 
+class DataAccess(_CheckedAccess):
+    """The access of a session's Produce or Fetch requests, one after another.
+
+    It caches allowed topics until the ACLs change, because clients name the same topics with every
+    request. Requests can share it, because dispatch reads ``is_asked`` before the next request
+    begins.
+    """
+
+    __slots__ = ("_allowed", "_mark", "_principal")
+
+    def __init__(self, authorizer: Authorizer, row: AccessRow, session: Client) -> None:
+        super().__init__(authorizer, row, session)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._mark = self._authorizer.index.mark
+        self._principal = self._session.principal
+        self._allowed: set[str] = set()
+
+    def denied_topics(
+        self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
+    ) -> Mapping[int, LogbusError]:
+        if (
+            self._mark is not self._authorizer.index.mark
+            or self._principal is not self._session.principal
+        ):
+            self._forget()
+        allowed = self._allowed
+        for topic in topics:
+            name = topic.name
+            if not name:
+                view = by_id.get(topic.topic_id)
+                if view is None:
+                    continue
+                name = view.name
+            if name not in allowed:
+                break
+        else:
+            self.is_asked = True
+            return _NOTHING
+        denied = super().denied_topics(topics, by_id)
+        if not denied and not self._authorizer.only_reports:
+            if len(allowed) + len(topics) > ALLOWED_TOPICS_MAX:
+                allowed.clear()
+            for topic in topics[:ALLOWED_TOPICS_MAX]:
+                view = by_id.get(topic.topic_id)
+                name = topic.name or (view.name if view is not None else "")
+                if name:
+                    allowed.add(name)
+        return denied
+
+
 def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclIndex) -> None:
-    """Raise InvalidConfigError, which names the settings, for an authorizer that no user could
-    administer, or under which brokers could not work together."""
+    """Raise InvalidConfigError, which names the settings, if no user could administer the
+    authorizer, or if any client could pose as a broker.
+    """
     if config.authorizer != "enforce":
         return
     may_alter = any(
@@ -422,15 +496,22 @@ def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclInd
 
 
 class Authorizer:
-    """The decisions of one broker: its ACLs, super users, and which sessions are other brokers'.
+    """The authorizer of one broker: its ACLs, its super users, and the recognition of other
+    brokers' sessions.
 
     ``apply`` takes each metadata snapshot. ``inter_broker`` is the listener for brokers.
+    ``on_denial`` records each denial (``AuditLog.write``).
     """
 
     def __init__(
-        self, config: BrokerConfig | None = None, inter_broker: ListenerConfig | None = None
+        self,
+        config: BrokerConfig | None = None,
+        inter_broker: ListenerConfig | None = None,
+        *,
+        on_denial: Callable[..., None] | None = None,
     ) -> None:
         config = config or BrokerConfig()
+        self._on_denial = on_denial
         self.is_on = config.authorizer != "off"
         self.only_reports = config.authorizer == "report"
         self.index = AclIndex(
@@ -441,11 +522,12 @@ class Authorizer:
         self._acls: Mapping[Pattern, frozenset[Entry]] = {}
         self._brokers = config.broker_principal_list
         self._inter_broker = "" if inter_broker is None else inter_broker.name
+        self._brokers_log_in = inter_broker is not None and inter_broker.has_logins
         self._is_separate = inter_broker is not None and inter_broker.is_of_brokers_alone
         self._open = Access(self, AccessRow())
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Decide by the snapshot's ACLs from now on."""
+        """Use the snapshot's ACLs from now on."""
         if snapshot.acls is not self._acls:
             self._acls = snapshot.acls
             self.index = self.index.with_entries(snapshot.acls)
@@ -454,22 +536,34 @@ class Authorizer:
         """Return the access of a new request."""
         if not self.is_on:
             return self._open
+        if 0 <= api_key < len(_DATA_ROWS):
+            row, found = _DATA_ROWS[api_key], session.data_access
+            if found is None or found.row is not row:
+                found = session.data_access = DataAccess(self, row, session)
+            found.is_asked = False
+            return found
         return _CheckedAccess(self, ROWS.get(api_key, _UNKNOWN), session)
 
     def is_broker(self, session: Client, client_id: str | None) -> bool:
-        """Return whether the session is another broker's. The client id counts only while nothing
-        better tells brokers from clients."""
+        """Return whether the session is another broker's. The client id decides only if neither
+        certificates nor logins identify brokers.
+        """
         if self.is_on and self.broker_id(session) is not None:
             return True
         if self.is_on and not self.only_reports:
             return False
-        if self._is_separate:
-            return session.listener == self._inter_broker
+        if self._is_separate and session.listener == self._inter_broker:
+            return True
+        if self._is_separate and not self.only_reports:
+            return False
+        # With authorizer=report, a broker of an open cluster that is being secured may still use
+        # another listener.
         return (client_id or "").startswith(_BROKER_CLIENT)
 
     def broker_id(self, session: Client) -> int | None:
-        """Return the id in a broker's principal; None for a client. ``ANY_BROKER`` if all brokers
-        share the principal."""
+        """Return the broker id in the session's principal; None for a client. ``ANY_BROKER`` if all
+        brokers share the principal.
+        """
         if session.listener != self._inter_broker or session.is_forwarded:
             return None
         for pattern in self._brokers:
@@ -483,6 +577,26 @@ class Authorizer:
                 if number.isdecimal() and number.isascii():
                     return int(number)
         return None
+
+    def check_user_name(self, name: str, *, has_token: bool = False) -> None:
+        """Raise UnacceptableCredentialError if only a broker may have the principal of this user.
+
+        If brokers log in with passwords, they are users themselves, and no name of a user with a
+        password is reserved. A user with a token (``has_token``) is never a broker, because the
+        token's issuer would then decide which client is one.
+        """
+        if self._brokers_log_in and not has_token:
+            return
+        for pattern in self._brokers:
+            prefix, star, suffix = pattern.partition("*")
+            principal = f"User:{name}"
+            if principal == pattern or (
+                star and principal.startswith(prefix) and principal.endswith(suffix)
+            ):
+                raise UnacceptableCredentialError(
+                    f"user name {name[:40]!r} is reserved for brokers; choose another, or "
+                    f"change broker.principals={pattern}"
+                )
 
     def decides(self, session: Client, operation: Operation, kind: ResourceKind, name: str) -> bool:
         """Return whether an ACL or the session's role allows the operation."""
@@ -500,10 +614,11 @@ class Authorizer:
         operation: Operation,
         kind: ResourceKind,
         name: str,
-        shown: str | None = None,
+        shown: str = "",
     ) -> None:
-        """Log the denial; raise the authorization error of the kind unless denials are only
-        reported."""
+        """Log the denial, and raise the authorization error of the kind. With authorizer=report,
+        only log it.
+        """
         verb, noun = operation.name.lower(), kind.name.lower()
         logger.warning(
             "%s from %s may not %s %s %r%s",
@@ -513,9 +628,20 @@ class Authorizer:
             noun,
             name,
             "; allowed, since authorizer=report" if self.only_reports else "",
+            extra=log_event("request_denied"),
         )
+        if self._on_denial is not None:
+            self._on_denial(
+                "denied",
+                (session.principal, session.host, operation, kind),
+                user=session.principal,
+                host=session.host,
+                operation=verb,
+                object=f"{noun} {name}",
+                reported_only=self.only_reports,
+            )
         if not self.only_reports:
             raise _ERRORS[kind](
-                f"{session.principal} may not {verb} {noun} {(shown or name)!r}; a user with ALTER "
-                "on the cluster can allow it with: logbus acl add"
+                f"{session.principal} may not {verb} {noun} {shown or repr(name)}; a user with "
+                "ALTER on the cluster can allow it with: logbus acl add"
             )

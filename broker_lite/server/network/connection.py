@@ -7,9 +7,9 @@ are in flight; an answer waits for those before it. One loop turn writes at most
 ``WRITE_TURN_BYTES``, so that a client with large answers cannot starve others.
 
 Reading pauses while too many requests are unanswered or unsent, or while the memory budget is used
-up (``Budget``); it resumes without a client action. The connection starts no request and builds no
-large answer for a client that does not read its answers. Malformed bytes close this connection
-only.
+up (``Budget``); it resumes without any action of the client. For a client that does not read its
+answers, the connection starts no request and builds no large answer. Malformed bytes close this
+connection only.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ResponseSlot:
         announced."""
         self.parts: Sequence[Part] | None = None
         self.duration: Histogram | None = None
-        """Receives the time from arrival to answer, less ``waited_ms``."""
+        """A histogram of the time from arrival to answer, less ``waited_ms``."""
         self.waited_ms = 0
         """Milliseconds for which a fetch waited for data."""
 
@@ -89,13 +89,20 @@ class ResponseSlot:
         self._connection.held = False
         self._connection.resume_soon()
 
+    def throttle(self, wait_ms: int) -> None:
+        """Throttle the client for ``wait_ms`` before its next request; 0 does not throttle it."""
+        if wait_ms:
+            self._connection.mute(wait_ms)
+
     def build(self, size: int, start: Callable[[], None]) -> None:
         """Call ``start`` once an answer of ``size`` bytes may be built; ``start`` must lead to
         ``answer``.
 
         The call follows when the client has read nearly all previous answers and the budget has
-        memory. It never follows if the connection closes first.
+        memory. It never follows if the connection closes first. ``start`` may itself call
+        ``build`` with another size, which replaces the reserved memory.
         """
+        self._connection.built(self, 0)
         self.announced = size, start
         if self._connection.closed:
             self.release()
@@ -153,6 +160,8 @@ class ClientConnection:
         "_flush_due",
         "_late_frame_bytes",
         "_loop",
+        "_mute",
+        "_muted_until_s",
         "_out",
         "_reading",
         "_receiver",
@@ -200,15 +209,17 @@ class ClientConnection:
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
         self._first_sent = 0
-        """Sent bytes of the first part of ``_out``, if that part is in memory."""
+        """Number of bytes already sent of the first part of ``_out``, if that part is in memory."""
         self._unsent_bytes = 0
         """Memory of unsent answers, including those that wait for earlier answers."""
         self._building: ResponseSlot | None = None
         self._announced_bytes = 0
-        """Announced bytes of the answer being built."""
+        """Announced size in bytes of the answer that is being built."""
         self._built_bytes = 0
         """Bytes that the budget counts for the answer being built and for large unsent answers."""
         self._unfinished_bytes = 0
+        self._mute: asyncio.TimerHandle | None = None
+        self._muted_until_s = 0.0
         self._reading = False
         self._writing = False
         self._flush_due = False
@@ -275,7 +286,9 @@ class ClientConnection:
                 self._read_soon()
 
     def _read_soon(self) -> None:
-        """Read again in the loop's next turn: no selector reports pending bytes."""
+        """Read again in the loop's next turn: bytes that TLS holds in memory make no socket
+        readable.
+        """
         if self._reading:
             self._loop.call_soon(self._read_pending)
 
@@ -302,10 +315,10 @@ class ClientConnection:
             return
         if self._replies:
             self.build_next()
-        may_read = self._may_begin() and self._admit()
+        may_read = self._may_receive() and self._admit()
         if may_read is not self._reading:
             self._reading = may_read
-            # The client's time for the rest of a request runs only while the broker reads.
+            # The timeout for the rest of a request runs only while the broker reads.
             is_cut = may_read and not self._receiver.is_between_frames
             self.frame_began_ms = self.clock.monotonic_ms() if is_cut else 0
             if may_read:
@@ -328,7 +341,33 @@ class ClientConnection:
                 reply.refuse(error.message)
         return not self.closed
 
+    def mute(self, duration_ms: int) -> None:
+        """Start no request for ``duration_ms``, and read at most the rest of a partial request
+        (KIP-219). A longer mute stays in effect.
+        """
+        until_s = self._loop.time() + duration_ms / 1000
+        if self.closed or (self._mute is not None and self._muted_until_s >= until_s):
+            return
+        if self._mute is not None:
+            self._mute.cancel()
+        self._muted_until_s = until_s
+        self._mute = self._loop.call_at(until_s, self._unmute)
+        self.resume_soon()
+
+    def _unmute(self) -> None:
+        self._mute = None
+        self.resume()
+
     def _may_begin(self) -> bool:
+        return self._mute is None and self._has_capacity()
+
+    def _may_receive(self) -> bool:
+        # A muted connection receives the rest of a request: the memory of an incomplete request
+        # is taken, and its timeout runs only while the connection reads.
+        is_cut = not self._receiver.is_between_frames and not self._backlog
+        return (self._mute is None or is_cut) and self._has_capacity()
+
+    def _has_capacity(self) -> bool:
         return (
             not self.held
             and len(self._replies) < self._requests_max
@@ -421,7 +460,7 @@ class ClientConnection:
                 self.close(f"send: {error.strerror or error}", quiet=gone)
                 return
             if sent == 0:
-                self.close("a log file ended before the range that was to be sent")
+                self.close("a log file ended before the end of the requested range")
                 return
             left -= sent
             if left <= 0:
@@ -511,6 +550,8 @@ class ClientConnection:
         level = logging.DEBUG if quiet else logging.WARNING
         about = f"{self.session.peer.rpartition(':')[0]} {reason}"
         logger.log(level, "%s: closed: %s", self.session.peer, reason, extra={"about": about})
+        if self._mute is not None:
+            self._mute.cancel()
         if self._reading:
             self._loop.remove_reader(self._fd)
         if self._writing:

@@ -1,8 +1,9 @@
 """The session and request context of a client request, as every handler receives them.
 
 The listener creates a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
-request. No client-supplied field grants a right. Only while nothing else tells brokers from
-clients does ``is_broker`` trust the client id (``Authorizer.is_broker``). Loop thread.
+request. No field that a client supplies grants a permission, with one exception: if neither
+certificates nor logins identify brokers, ``is_broker`` trusts the client id
+(``Authorizer.is_broker``). Runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from typing import NamedTuple
 from broker_lite.security.acls import canonical_host
 from broker_lite.security.scram import KeyPair
 from broker_lite.security.scram_server import ScramLogin
-from broker_lite.server.network.access import Access, Authorizer
+from broker_lite.server.network.access import Access, Authorizer, DataAccess
+from broker_lite.server.network.quotas import ClientQuota
 from broker_lite.wire.api import RequestHeader, parse_header
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated (Kafka's name for it)."""
 PLAINTEXT = "PLAINTEXT"
-"""The name of the listener of ``host`` and ``port``."""
+"""The listener name used if only ``host`` and ``port`` are set."""
 NO_AUTHORIZER = Authorizer()
 
 
 @dataclass(slots=True)
 class Session:
-    """A client connection. ``number`` counts the connections of a listener from 1; ``peer`` is
-    the client's ``host:port``. ApiVersions 3 and later set ``software`` to name and version
-    (KIP-511). ``logins`` alone sets the fields of the login."""
+    """A client connection. ``number`` counts the connections of a listener from 1; ``peer`` is the
+    client's ``host:port``. ApiVersions 3 and later set ``software`` to name and version (KIP-511).
+    Only ``logins`` sets the fields of the login.
+    """
 
     number: int
     peer: str
@@ -43,33 +46,39 @@ class Session:
     key: KeyPair | None = None
     """The stored keys with which the user logged in; None before the login."""
     ends_ms: int = 0
-    """Monotonic time from which the client must log in again; 0: never."""
+    """Monotonic time in ms from which the client must log in again; 0: never."""
     early_requests: int = 0
     exchange: ScramLogin | None = None
-    """The login in progress."""
+    """The login in progress with SCRAM."""
     mechanism_chosen: str = ""
+    is_login_begun: bool = False
     is_challenged: bool = False
+    claimed: str = ""
+    """The user of the last login with PLAIN or OAUTHBEARER."""
     certificate_ends_ms: int = 0
-    """When the client's certificate ends (wall-clock ms); 0: never."""
+    """Wall time in milliseconds at which the client's certificate expires; 0: never."""
     opened_ms: int = 0
-    """Monotonic time at which the session began."""
+    """Monotonic time in milliseconds at which the session began."""
+    data_access: DataAccess | None = None
+    """The access for Produce and Fetch requests. Only ``Authorizer`` sets it."""
     is_forwarded: bool = False
-    """Whether another broker forwards the client's request."""
+    """Whether another broker forwarded the client's request."""
     host: str = field(init=False)
-    """The client's address without its port, in the form of ACLs."""
+    """The client's address without its port, in the form that ACLs use."""
 
     def __post_init__(self) -> None:
         self.host = canonical_host(self.peer.rpartition(":")[0])
 
     @property
     def is_before_login(self) -> bool:
-        """Whether the client must log in and never has."""
+        """Whether the client must log in and has never done so."""
         return self.needs_login and not self.mechanism
 
 
 class RequestContext(NamedTuple):
-    """One request: its header fields, its session, its arrival time (monotonic ms), and what it
-    may do."""
+    """One request: its header fields, its session, its arrival time (monotonic ms), and its
+    permissions.
+    """
 
     api_key: int
     api_version: int
@@ -79,6 +88,8 @@ class RequestContext(NamedTuple):
     session: Session
     arrived_ms: int
     access: Access = NO_AUTHORIZER.access(Session(0, ""), 0)
+    quota: ClientQuota | None = None
+    """The quotas that apply to the client; None if no quota applies."""
 
     @classmethod
     def read(
@@ -88,7 +99,7 @@ class RequestContext(NamedTuple):
         arrived_ms: int,
         authorizer: Authorizer = NO_AUTHORIZER,
     ) -> RequestContext:
-        """Return the context of a received frame. Raises ProtocolError for a broken header."""
+        """Return the context of a received frame. Raises ProtocolError for a malformed header."""
         header = parse_header(frame)
         return cls(*header, session, arrived_ms, authorizer.access(session, header.api_key))
 

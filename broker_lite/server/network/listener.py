@@ -13,6 +13,7 @@ import ipaddress
 import logging
 import socket
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,11 @@ from broker_lite.config.listeners import ListenerConfig, listener_configs
 from broker_lite.errors import InvalidConfigError, LogbusError, PortInUseError
 from broker_lite.model import Endpoint
 from broker_lite.net.transport import PlainTransport, Transport
+from broker_lite.security.acls import canonical_host
+from broker_lite.security.login_failures import network_of
+from broker_lite.security.quotas import CONNECTION_CREATION_RATE
 from broker_lite.server.clock import Clock
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import Begin, ClientConnection
 from broker_lite.server.network.context import Session
@@ -30,7 +35,7 @@ from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
 
 if TYPE_CHECKING:
-    from broker_lite.server.network.tls_listener import Handshakes, ListenerTls
+    from broker_lite.server.network.tls_listener import Handshakes, ListenerTls, OnLogin
 
 logger = logging.getLogger("logbus.listener")
 
@@ -39,7 +44,7 @@ BACKLOG = 512
 ACCEPTS_PER_TURN = 64
 """Maximum connections accepted per loop turn, which leaves time for the existing ones."""
 SWEEP_S = 5.0
-"""Maximum seconds between sweeps; shorter timeouts shorten it."""
+"""Maximum seconds between sweeps; with shorter timeouts, sweeps are more frequent."""
 STALLED_MS = 5000
 """Milliseconds after which a stalled request is closed while other connections wait for memory."""
 ACCEPT_PAUSE_S = 0.5
@@ -62,6 +67,8 @@ class Listener:
         self._metrics = metrics
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[ClientConnection] = set()
+        self._early: dict[ClientConnection, None] = {}
+        """Connections opened without a login, the oldest first. Some may have logged in since."""
         self._of_address: Counter[str] = Counter()
         """Open connections by address; loopback is not counted."""
         self._admitted = 0
@@ -75,15 +82,18 @@ class Listener:
         self._sweep_s = min(SWEEP_S, shortest_ms / 2000)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begin: Begin | None = None
+        self._may_connect: Callable[[str], bool] | None = None
+        self._on_login: OnLogin | None = None
         self._handshakes: Handshakes | None = None
         self._ports: list[_Port] = []
         try:
             for each in listener_configs(config):
                 self._ports.append(_Port(each, config, clock))
+            self._inter_broker = next(port for port in self._ports if port.config.is_inter_broker)
+            _check_cas(self._inter_broker, self._ports)
         except LogbusError:
             self.stop()
             raise
-        self._inter_broker = next(port for port in self._ports if port.config.is_inter_broker)
 
     @property
     def bound(self) -> Endpoint:
@@ -92,7 +102,7 @@ class Listener:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The advertised address of the listener for brokers."""
+        """The advertised address of the inter-broker listener."""
         return self._inter_broker.advertised
 
     @property
@@ -109,12 +119,24 @@ class Listener:
         return {port.config.name: port.advertised for port in self._ports}
 
     def exposure(self) -> list[str]:
-        """Return warnings about the hosts that can reach the listeners; empty if only this
-        machine can."""
+        """Return warnings about listeners that other machines can reach; empty if only this machine
+        can reach them.
+        """
         return [warning for port in self._ports for warning in port.exposure()]
 
-    def start(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> None:
-        """Accept connections; ``begin`` receives every request."""
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        begin: Begin,
+        *,
+        may_connect: Callable[[str], bool] | None = None,
+        on_login: OnLogin | None = None,
+    ) -> None:
+        """Accept connections; ``begin`` receives every request. ``may_connect`` counts a
+        connection of an address and returns whether it is allowed; None allows every address.
+        ``on_login`` records logins with client certificates (``AuditLog.write``)."""
+        self._may_connect = may_connect
+        self._on_login = on_login
         for warning in self.exposure():
             logger.warning("%s", warning)
         self._loop, self._begin = loop, begin
@@ -126,7 +148,7 @@ class Listener:
 
             limit = self._config.connections_before_login_max
             self._handshakes = Handshakes(
-                loop, limit=limit, clock=self._clock, metrics=self._metrics
+                loop, limit=limit, clock=self._clock, metrics=self._metrics, on_login=on_login
             )
             self._reload = loop.call_later(RELOAD_S, self.reload)
             self._metrics.gauge("certificate_end_seconds", self._certificate_ends)
@@ -147,14 +169,17 @@ class Listener:
         }
 
     def reload(self) -> None:
-        """Use changed certificate files for new connections; check again in ``RELOAD_S``."""
+        """Use changed certificate files for new connections. Runs every ``RELOAD_S`` seconds."""
         if self._reload is None or self._loop is None:
             return
         self._reload.cancel()
         self._reload = self._loop.call_later(RELOAD_S, self.reload)
         for port in self._ports:
-            if port.tls is not None and not port.tls.reload():
+            if port.tls is None:
+                continue
+            if not port.tls.reload():
                 self._metrics.count("certificate_reloads_failed", port.config.name)
+            port.tls.warn_of_end()
 
     def stop(self) -> None:
         """Stop accepting; existing connections continue."""
@@ -178,7 +203,7 @@ class Listener:
         if self._handshakes is not None:
             self._handshakes.close()
         for connection in list(self._connections):
-            connection.close("the broker stops", quiet=True)
+            connection.close("the broker is shutting down", quiet=True)
 
     @property
     def is_idle(self) -> bool:
@@ -204,18 +229,26 @@ class Listener:
 
     def _pause_accepting(self, port: _Port, error: OSError) -> None:
         assert self._loop is not None
-        logger.error("cannot accept connections: %s; trying again", error.strerror or error)
+        logger.error(
+            "cannot accept connections: %s; trying again",
+            error.strerror or error,
+            extra=log_event("accept_failed"),
+        )
         self._loop.remove_reader(port.socket.fileno())
         port.is_accepting = False
         self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting, port)
 
     def _admit(self, port: _Port, sock: socket.socket, peer: str) -> None:
-        refusal = self._refusal(peer)
+        refusal = self._refusal(port, peer)
         if refusal:
             logger.warning(
-                "%s: closed: %s are open", peer, refusal, extra={"about": peer.rpartition(":")[0]}
+                "%s: closed: %s",
+                peer,
+                refusal,
+                extra=log_event("connection_refused", about=peer.rpartition(":")[0]),
             )
-            self._metrics.count("connections_refused", refusal.partition("=")[0].replace(".", "_"))
+            setting = refusal.partition("=")[0].partition(" ")[0]
+            self._metrics.count("connections_refused", setting.replace(".", "_"))
             sock.close()
             return
         sock.setblocking(False)
@@ -224,18 +257,29 @@ class Listener:
             self._open(port, PlainTransport(sock), peer)
             return
         assert self._handshakes is not None
+        self._make_way()
         self._handshakes.begin(sock, peer, port.tls, partial(self._open, port))
         self._sweep_later()
 
-    def _refusal(self, peer: str) -> str:
-        """Return the limit that refuses a further connection of this peer, or an empty text."""
+    def _record(self, event: str, session: Session, **fields: str) -> None:
+        if self._on_login is not None:
+            where = {"host": session.host, "listener": session.listener}
+            self._on_login(event, mechanism="SSL", **where, **fields)
+
+    def _refusal(self, port: _Port, peer: str) -> str:
+        """Return the limit that forbids a further connection of this peer, as text; empty if it is
+        allowed.
+        """
         config = self._config
         handshakes = len(self._handshakes) if self._handshakes is not None else 0
         if len(self._connections) + handshakes >= config.connections_max:
-            return f"max.connections={config.connections_max}"
+            return f"max.connections={config.connections_max} are open"
         if self._of_address[_limited(peer)] >= config.connections_per_ip_max:
-            return f"max.connections.per.ip={config.connections_per_ip_max}"
-        return ""
+            return f"max.connections.per.ip={config.connections_per_ip_max} are open"
+        is_for_brokers = port.config.is_of_brokers_alone
+        if self._may_connect is None or is_for_brokers or self._may_connect(_host(peer)):
+            return ""
+        return f"{CONNECTION_CREATION_RATE} of the address is used up; see logbus quota list"
 
     def _open(self, port: _Port, transport: Transport, peer: str) -> None:
         """Serve a connection whose handshake, if any, is complete."""
@@ -253,7 +297,9 @@ class Listener:
             try:
                 found = port.tls.identify(transport.subject)
                 session.principal, session.certificate_ends_ms = found
+                self._record("login", session, user=session.principal)
             except LogbusError as error:
+                self._record("login_failed", session, reason=error.message)
                 logger.warning("%s: closed: %s", peer, error.message)
                 self._metrics.count("connections_refused", "certificate")
                 transport.close()
@@ -280,7 +326,27 @@ class Listener:
             ended=self._ended,
         )
         self._connections.add(connection)
+        if session.needs_login:
+            self._make_way()
+            self._early[connection] = None
         self._sweep_later()
+
+    def _make_way(self) -> None:
+        """Close the oldest connections without a login to make room for a new connection, so that
+        strangers who never log in cannot keep clients out.
+        """
+        limit = self._config.connections_before_login_max
+        handshakes = len(self._handshakes) if self._handshakes is not None else 0
+        if len(self._early) + handshakes < limit:
+            return
+        self._early = {each: None for each in self._early if each.session.is_before_login}
+        while self._early and len(self._early) + handshakes >= limit:
+            oldest = next(iter(self._early))
+            self._metrics.count("connections_refused", "connections_before_login_max")
+            oldest.close(
+                f"connections.before.login.max={limit} connections have not logged in; the oldest "
+                "is closed"
+            )
 
     def _sweep_later(self) -> None:
         if self._sweep is None:
@@ -289,6 +355,7 @@ class Listener:
 
     def _ended(self, connection: ClientConnection, reason: str) -> None:
         self._connections.discard(connection)
+        self._early.pop(connection, None)
         address = _limited(connection.session.peer)
         if address:
             self._of_address[address] -= 1
@@ -310,14 +377,14 @@ class Listener:
         for connection in list(self._connections):
             if connection.frame_began_ms and connection.frame_began_ms < began_before:
                 limit = self._config.frame_timeout_ms
-                connection.close(f"a request was not whole within {limit} ms")
+                connection.close(f"a request was not complete within {limit} ms")
             elif connection.frame_began_ms and connection.active_ms < silent_before:
                 connection.close(
-                    f"nothing of a request that had begun came for {STALLED_MS} ms, while others "
+                    f"a partial request received no bytes for {STALLED_MS} ms, while others "
                     f"wait for its memory (queued.max.bytes)"
                 )
             elif 0 < connection.unread_since_ms < max(silent_before, idle_before):
-                connection.close("its client does not read the answers")
+                connection.close("the client does not read its answers")
             elif connection.active_ms < idle_before and connection.is_idle:
                 connection.close("idle", quiet=True)
             elif 0 < connection.session.certificate_ends_ms < wall_ms:
@@ -332,7 +399,7 @@ class Listener:
 
 
 class _Port:
-    """One listener: its bound socket, and its TLS."""
+    """One listener: its bound socket and its TLS context."""
 
     def __init__(self, listener: ListenerConfig, config: BrokerConfig, clock: Clock) -> None:
         self.config = listener
@@ -364,14 +431,31 @@ class _Port:
         if address.is_unspecified and self.config.advertised is None:
             warning.append(
                 f"{_advertising(self.config)} is empty, so the advertised host is "
-                f"{self.bound.host}, which leads other machines to themselves: set it to a name of "
-                "this machine"
+                f"{self.bound.host}, which other machines resolve to themselves: set it to a "
+                "name of this machine"
             )
         return warning
 
 
+def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
+    """Raise InvalidConfigError if a listener for clients trusts a CA of the brokers' certificates,
+    also in another file."""
+    if brokers.tls is None:
+        return
+    trusted = brokers.tls.client_cas
+    for port in ports:
+        if port is not brokers and port.tls is not None and trusted & port.tls.client_cas:
+            raise InvalidConfigError(
+                f"the ssl.truststore.location of listeners {brokers.config.name} and "
+                f"{port.config.name} hold one CA, so every client could pose as a broker; give the "
+                "brokers a CA of their own"
+            )
+
+
 def _weakness(listener: ListenerConfig, config: BrokerConfig) -> str:
-    """Return what an address off loopback lacks; empty if it is secure."""
+    """Return the protections that a listener reachable from other machines lacks, as text; empty if
+    it is secure.
+    """
     lacks = []
     if listener.tls is None:
         lacks.append("TLS")
@@ -392,17 +476,17 @@ def _advertising(listener: ListenerConfig) -> str:
     return "advertised.host" if is_short else "advertised.listeners"
 
 
+def _host(peer: str) -> str:
+    return canonical_host(peer.rpartition(":")[0])
+
+
 def _limited(peer: str) -> str:
     """Return the address whose connections ``max.connections.per.ip`` counts; empty for loopback.
 
-    An IPv6 /64 counts as one address: one host usually has all of it.
+    An IPv6 /64 counts as one address.
     """
-    address = _address(peer.rpartition(":")[0])
-    if address.is_loopback:
-        return ""
-    if address.version == 6:
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
+    host = peer.rpartition(":")[0]
+    return "" if _address(host).is_loopback else network_of(host)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -420,8 +504,9 @@ def _bind(listener: ListenerConfig, config: BrokerConfig) -> socket.socket:
     is_own = config.listeners_insecure_allow or _address(str(address[0])).is_loopback
     if not is_own and (weakness := _weakness(listener, config)):
         raise InvalidConfigError(
-            f"{listener.setting} {weakness}. Set what is missing, listen on 127.0.0.1, or, on a "
-            "private network, set listeners.insecure.allow=true (logbus up --insecure)"
+            f"{listener.setting} {weakness}. Set what is missing (on one machine logbus up "
+            "--secure does it), listen on 127.0.0.1, or, on a private network, set "
+            "listeners.insecure.allow=true (logbus up --insecure)"
         )
     sock = socket.socket(family, kind, protocol)
     try:

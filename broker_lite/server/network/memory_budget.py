@@ -1,26 +1,34 @@
 """The memory budget of a broker's connections, with the connections that wait for memory.
 
-Loop thread only. Clients control how long partial frames and unsent large answers occupy memory.
-Each kind therefore has its own share of the limit, so that stalled clients cannot keep the broker
-from reading small requests. The broker itself releases the memory of complete requests.
+Loop thread only. Clients control how long partial frames and large unsent answers occupy memory.
+Each of the two therefore has its own share of the limit, so that stalled clients cannot keep the
+broker from reading small requests. Complete requests need no share, because the broker itself
+releases their memory.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 UNFINISHED_SHARE = 0.5
 """Share of the budget for partially received frames."""
 ANSWERS_SHARE = 0.5
 """Share of the budget for answers announced with ``Reply.build``."""
+LARGE_ANSWER_BYTES = 4 << 20
+"""Bytes above which an answer is large. A large answer holds a single batch, which no fetch can
+divide.
+"""
+LARGE_ANSWERS_SHARE = 0.75
+"""Part of ``ANSWERS_SHARE`` that large answers may use. The rest is reserved for small answers, so
+that a few large unread answers do not stop them.
+"""
 
 
 class Waiter(Protocol):
     """A connection that waits for memory; compared by identity."""
 
     def resume_soon(self) -> None:
-        """Request the memory again in the loop's next turn."""
+        """Request the memory again in the next turn of the event loop."""
 
 
 class Budget:
@@ -29,7 +37,7 @@ class Budget:
     The total stays within the limit plus one frame plus the answers being built. A partially
     received frame counts with its allocated memory, not its declared length. Such frames share
     ``UNFINISHED_SHARE`` of the limit. When that share is used up, one frame at a time may exceed it
-    until it is complete; otherwise partial frames could wait for each other for ever. Large answers
+    until it is complete; otherwise partial frames would wait for each other for ever. Large answers
     share ``ANSWERS_SHARE`` in the same way.
     """
 
@@ -97,17 +105,18 @@ class Budget:
     def may_build(self, connection: Waiter, size: int) -> bool:
         """Reserve ``size`` bytes for an answer; if they are not available, return False and call
         ``resume_soon`` later. One answer is always allowed."""
-        if size <= self._answers_left:
+        if self._fits(self._answer_bytes, size):
             self._answer_bytes += size
             return True
         self._building[connection] = size
         return False
 
-    @property
-    def _answers_left(self) -> float:
-        if not self._answer_bytes:
-            return math.inf
-        return self.limit_bytes * ANSWERS_SHARE - self._answer_bytes
+    def _fits(self, answer_bytes: int, size: int) -> bool:
+        """Return whether an answer of ``size`` bytes may be built beside ``answer_bytes``."""
+        share = self.limit_bytes * ANSWERS_SHARE
+        if size > LARGE_ANSWER_BYTES:
+            share *= LARGE_ANSWERS_SHARE
+        return not answer_bytes or answer_bytes + size <= share
 
     def count_answers(self, change: int) -> None:
         """Change the bytes counted for answers, after building or sending one."""
@@ -116,7 +125,7 @@ class Budget:
             self._wake_building()
 
     def take(self, size: int) -> None:
-        """Count the memory of a complete request."""
+        """Charge a fully received request to the budget."""
         self.used_bytes += size
 
     def take_unfinished(self, size: int) -> None:
@@ -158,17 +167,20 @@ class Budget:
             connection.resume_soon()
 
     def _wake_building(self) -> None:
-        left = self._answers_left
-        while self._building:
-            connection, size = next(iter(self._building.items()))
-            if size > left:
+        """Resume waiting connections in order. A large answer that does not fit does not hold up
+        smaller answers behind it.
+        """
+        answer_bytes = self._answer_bytes
+        for connection, size in list(self._building.items()):
+            if self._fits(answer_bytes, size):
+                answer_bytes += size
+                del self._building[connection]
+                connection.resume_soon()
+            elif size <= LARGE_ANSWER_BYTES:
                 return
-            left = min(left, self.limit_bytes * ANSWERS_SHARE) - size
-            del self._building[connection]
-            connection.resume_soon()
 
     def forget(self, connection: Waiter) -> None:
-        """Remove a closed connection from the waiting ones."""
+        """Remove a closed connection from the waiting connections."""
         self._starting.pop(connection, None)
         self._growing.pop(connection, None)
         self._building.pop(connection, None)

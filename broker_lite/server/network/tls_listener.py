@@ -1,7 +1,7 @@
-"""TLS of one listener: its context, which follows changed files, and its handshakes.
+"""TLS of one listener: its context, which is reloaded when its files change, and its handshakes.
 
-Loop thread. A handshake is a row of non-blocking steps; one loop turn spends at most
-``HANDSHAKE_TURN_S`` on them, so that a storm of connections delays others little.
+Loop thread. A handshake is a sequence of non-blocking steps. One loop turn spends at most
+``HANDSHAKE_TURN_S`` seconds on steps, so that many new connections hardly delay open ones.
 """
 
 from __future__ import annotations
@@ -13,19 +13,25 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
+from broker_lite.config import DAY
 from broker_lite.config.listeners import ListenerConfig, TlsSettings
 from broker_lite.errors import LogbusError
 from broker_lite.net.certificates import check_certificate, subject_of
 from broker_lite.net.contexts import handshake_refusal, server_context, try_handshake
 from broker_lite.net.tls import TlsTransport
+from broker_lite.security.acls import canonical_host
 from broker_lite.security.certificate_names import parse_rules, principal_of
 from broker_lite.server.clock import Clock
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Metrics
 
 logger = logging.getLogger("logbus.tls")
 
+WARNED_BEFORE_END_MS = 30 * DAY
+"""Remaining validity of a certificate below which the broker warns, once a day."""
 HANDSHAKE_TURN_S = 0.003
 """Seconds of handshake steps in one loop turn; one step takes about 1 ms."""
 
@@ -42,8 +48,23 @@ class ListenerTls:
         self._rules = parse_rules(self._tls.mapping_rules)
         self._seen = self._versions()
         self.ends_ms = 0
-        """When the certificate ends (wall clock)."""
+        """Wall time in milliseconds at which the certificate expires."""
+        self._warned_ms = 0
         self.context = self._checked_context()
+
+    @property
+    def listener_name(self) -> str:
+        return self._listener.name
+
+    @property
+    def demands_certificate(self) -> bool:
+        """Whether a client logs in with its certificate."""
+        return self._listener.requires_certificate
+
+    @property
+    def client_cas(self) -> frozenset[bytes]:
+        """The CAs (DER) whose client certificates the listener accepts."""
+        return frozenset(self.context.get_ca_certs(binary_form=True))
 
     def _checked_context(self) -> ssl.SSLContext:
         tls = self._tls
@@ -77,13 +98,39 @@ class ListenerTls:
         try:
             self.context = self._checked_context()
         except LogbusError as error:
-            logger.error("the changed TLS files are not used: %s", error.message)
+            logger.error(
+                "the changed TLS files are not used: %s",
+                error.message,
+                extra=log_event("certificate_rejected"),
+            )
             return False
-        logger.info("listener %s uses the changed TLS files", self._listener.name)
+        logger.info(
+            "listener %s uses the changed TLS files",
+            self._listener.name,
+            extra=log_event("certificate_reloaded"),
+        )
         return True
 
+    def warn_of_end(self) -> None:
+        """Log that the certificate ends within 30 days, once a day."""
+        now_ms = self._clock.now_ms()
+        left_ms = self.ends_ms - now_ms
+        if left_ms > WARNED_BEFORE_END_MS or now_ms - self._warned_ms < DAY:
+            return
+        self._warned_ms = now_ms
+        when = "has ended" if left_ms < 0 else f"ends in {left_ms // DAY} days"
+        logger.warning(
+            "%sssl.keystore.location=%s: the certificate of listener %s %s; replace the file, the "
+            "broker loads it by itself",
+            self._tls.prefix,
+            self._tls.keystore,
+            self._listener.name,
+            when,
+            extra=log_event("certificate_ends"),
+        )
+
     def identify(self, certificate: bytes) -> tuple[str, int]:
-        """Return the principal of a client certificate and when it ends (wall-clock ms).
+        """Return the principal of a client certificate and its expiry (wall-clock ms).
 
         Raises SaslAuthenticationError for names without a principal.
         """
@@ -94,10 +141,19 @@ class ListenerTls:
 Opened = Callable[[TlsTransport, str], None]
 
 
-class _Handshake:
-    __slots__ = ("began_ms", "opened", "peer", "transport")
+class OnLogin(Protocol):
+    """Records a login or a failed one; of one ``kind`` seldom (``AuditLog.write``)."""
 
-    def __init__(self, transport: TlsTransport, peer: str, began_ms: int, opened: Opened) -> None:
+    def __call__(self, event: str, kind: Hashable | None = None, **fields: str) -> None: ...
+
+
+class _Handshake:
+    __slots__ = ("began_ms", "demands_certificate", "listener", "opened", "peer", "transport")
+
+    def __init__(
+        self, transport: TlsTransport, peer: str, began_ms: int, opened: Opened, tls: ListenerTls
+    ) -> None:
+        self.listener, self.demands_certificate = tls.listener_name, tls.demands_certificate
         self.transport = transport
         self.peer = peer
         self.began_ms = began_ms
@@ -105,11 +161,20 @@ class _Handshake:
 
 
 class Handshakes:
-    """Connections in the TLS handshake, of all listeners. The oldest makes way for the newest."""
+    """Connections in the TLS handshake, of all listeners. At the limit, a new connection replaces
+    the oldest.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, limit: int, clock: Clock, metrics: Metrics
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        limit: int,
+        clock: Clock,
+        metrics: Metrics,
+        on_login: OnLogin | None = None,
     ) -> None:
+        self._on_login = on_login
         self._loop = loop
         self._limit = limit
         self._clock = clock
@@ -128,11 +193,11 @@ class Handshakes:
         try:
             transport = TlsTransport(sock, tls.context, server_side=True)
         except OSError as error:
-            # The peer has left already.
+            # The peer has closed the connection already.
             logger.debug("%s: closed: %s", peer, handshake_refusal(error))
             sock.close()
             return
-        handshake = _Handshake(transport, peer, self._clock.monotonic_ms(), opened)
+        handshake = _Handshake(transport, peer, self._clock.monotonic_ms(), opened, tls)
         self._open[handshake] = None
         self._loop.add_reader(transport.fileno(), self._wake, handshake)
 
@@ -185,8 +250,17 @@ class Handshakes:
     def _end(self, handshake: _Handshake, reason: str) -> None:
         del self._open[handshake]
         self._metrics.count("connections_refused", "handshake")
+        if self._on_login is not None and handshake.demands_certificate:
+            host = canonical_host(handshake.peer.rpartition(":")[0])
+            fields = {"host": host, "listener": handshake.listener, "reason": reason}
+            self._on_login("login_failed", (host, reason), mechanism="SSL", **fields)
         about = f"{handshake.peer.rpartition(':')[0]} {reason}"
-        logger.warning("%s: closed: %s", handshake.peer, reason, extra={"about": about})
+        logger.warning(
+            "%s: closed: %s",
+            handshake.peer,
+            reason,
+            extra=log_event("tls_handshake_failed", about=about),
+        )
         self._unwatch(handshake)
         handshake.transport.refuse()
 

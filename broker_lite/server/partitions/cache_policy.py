@@ -1,10 +1,10 @@
 """Decide whether appended batches stay in the page cache. Pure; loop thread only.
 
-Most records are read while they are new, so appends normally stay in the page cache. Without
-readers they only evict pages that others read, and on machines with borrowed memory they cost more
-than the disk. Bulk loads and followers without readers therefore drop their pages once they are on
-disk; later readers use the disk. Small batches stay, because the next append would read half a page
-back.
+Most records are read while they are new, so appends normally stay in the page cache. Appends
+without readers only evict pages that others read, and on virtual machines with overcommitted memory
+their pages cost more than disk reads. Bulk loads and followers without readers therefore drop their
+pages once they are on disk; later readers use the disk. Small batches stay, because the next append
+would read half a page back.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A batch's CRC is checked at the append, and the checked bytes stay in the page cache until the
 kernel evicts them. For ``TRUST_MS`` after an append or a check, the broker sends a range unchecked.
-Later the pages may have been read from disk again. For a client that does not check CRCs, a read
-thread then checks the range again.
+Later the pages may have been read from disk again. A read thread then checks the range again for
+clients that do not check CRCs.
 
 Remaining risk: pages that are evicted, damaged on disk and read again within ``TRUST_MS``.
 ``rows_from`` is the offset from which on the log holds no column batch.
@@ -19,12 +19,13 @@ check."""
 MARK_MS = 1_000
 """Resolution of append times, in milliseconds."""
 RANGES_MAX = 64
-"""Maximum number of checked ranges remembered per log."""
+"""Maximum number of checked ranges stored per log."""
 
 
 class CrcCache:
-    """The recent appends and checked ranges of one log; records from before the start are
-    unchecked."""
+    """The recent appends and checked ranges of one log; records from before the broker's start
+    count as unchecked.
+    """
 
     __slots__ = ("_left_ms", "_marks", "_ranges", "rows_from")
 
@@ -32,9 +33,11 @@ class CrcCache:
         self.rows_from = log_end_offset
         self._left_ms = -TRUST_MS
         self._marks: deque[tuple[int, int]] = deque([(0, log_end_offset)])
-        """(time in ms, log end offset then): all later offsets were appended after that time."""
+        """Pairs (time in ms, log end offset at that time): all later offsets were appended after
+        that time.
+        """
         self._ranges: deque[tuple[int, int, int]] = deque(maxlen=RANGES_MAX)
-        """(time of the check in ms, start offset, end offset)"""
+        """Triples (time of the check in ms, start offset, end offset)."""
 
     def appending(self, now_ms: int, log_end_offset: int) -> None:
         """Record that an append at ``log_end_offset`` starts. ``now_ms`` is monotonic time."""
@@ -62,7 +65,7 @@ class CrcCache:
             self._ranges.append((now_ms, start, end))
 
     def truncated(self, offset: int) -> None:
-        """Forget the checks and column offsets from ``offset`` on."""
+        """Drop the checks and column offsets from ``offset`` on."""
         self._ranges.clear()
         self._marks = deque([(0, offset)])
         self.rows_from = min(self.rows_from, offset)

@@ -3,13 +3,13 @@
 Each partition belongs to one append thread, chosen by a hash of its key. Its jobs therefore run in
 the order in which the loop queued them. The loop wakes an append thread once per turn. The thread
 appends all queued jobs as one group, flushes each requested log once, and posts all results with
-one call. The next group consists of the jobs that arrived meanwhile; a small group waits briefly
-for producers that were just answered. For replicated partitions, appends are reported before the
-flush, so that followers flush in parallel.
+one call. The jobs that arrive during an append form the next group; a small group waits briefly for
+producers that were just answered. For replicated partitions, appends are reported before the flush,
+so that followers flush in parallel.
 
-Read threads warm, verify and transcode ranges. The keeper thread runs operations on the whole
-directory. Results reach the loop as events or callbacks. File-system errors arrive as StorageFailed
-and never end a thread.
+Read threads load ranges into the page cache, check their CRCs and transcode them. The keeper thread
+runs operations on the whole directory. Results reach the loop as events or callbacks. File-system
+errors are delivered as StorageFailed events and never end a thread.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class AppendBatch(NamedTuple):
     header: BatchHeader
     max_bytes: int
     begins_at_zero: bool = False
-    """Whether an unknown producer must begin at sequence 0: a transaction of version 2."""
+    """Whether a producer without state in the log must begin at sequence 0, as in transaction
+    version 2.
+    """
 
     @property
     def size_bytes(self) -> int:
@@ -72,7 +74,9 @@ class AppendBatch(NamedTuple):
 
 
 class MarkerBatch(NamedTuple):
-    """Markers that end transactions; the append thread judges each and appends them together."""
+    """Markers that end transactions. The append thread checks each and appends them as one
+    batch.
+    """
 
     markers: tuple[Marker, ...]
 
@@ -129,7 +133,7 @@ class CallJob(NamedTuple):
 
 Job = AppendJob | FollowJob | SyncJob | CallJob
 Result = tuple[AppendTarget | None, Any, Any]
-"""(target, event, None), or (None, done, (value, exception))."""
+"""A result for the loop: (target, event, None), or (None, done, (value, exception))."""
 
 
 class Worker(threading.Thread):

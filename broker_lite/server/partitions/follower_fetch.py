@@ -3,7 +3,7 @@
 All methods run on the event-loop thread; ``handlers/fetch`` and the simulator call them. Each fetch
 reaches the partition role once, on arrival: its offset acknowledges the follower's flushed end. A
 fetch without new records waits for an append, a leadership change, or its ``max_wait_ms``. A second
-fetch of the same follower on the same lane ends the wait of the first.
+fetch of the same follower on the same lane (connection) ends the wait of the first.
 
 A throttled partition above this broker's rate is answered as if it had no new records, until the
 follower is in the ISR.
@@ -94,8 +94,9 @@ class FollowerFetches:
     def begin(
         self, message: wire.FetchRequest, answer: Answer, is_open: Callable[[], bool]
     ) -> None:
-        """Start a fetch and call ``answer`` at most once, now or later. ``is_open`` returns
-        whether the follower's connection is still open."""
+        """Start a fetch and call ``answer`` at most once, now or later. ``is_open`` tells whether
+        the follower's connection is still open.
+        """
         before = self.waiting.pop(_lane(message), None)
         if before is not None:
             before.end_wait()
@@ -116,7 +117,8 @@ class FollowerFetches:
         broker epoch differs from the registered one."""
         known = self.cluster.snapshot.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
-            # An older epoch is fenced. A newer one is not in our metadata yet; its broker retries.
+            # An older epoch is fenced. A newer epoch is not in this broker's metadata yet; the
+            # follower retries.
             present = "none" if known is None else str(known.broker_epoch)
             raise StaleBrokerEpochError(
                 f"broker {broker_id} fetches in broker epoch {broker_epoch}; "
@@ -136,7 +138,7 @@ class _FollowerRow:
         self.start = 0
         """Log start offset of the leader when the fetch arrived."""
         self.allowance = UNLIMITED
-        """Bytes that the throttle allows; a row without any waits as if it had no records."""
+        """Bytes that the throttle allows. At 0, the row waits as if it had no records."""
         self.error: LogbusError | None = None
         self.diverging: OffsetAndEpoch | None = None
         self.found = ranges.Prepared()
@@ -232,7 +234,7 @@ class _FollowerFetch:
                     wanted.current_leader_epoch,
                     wanted.fetch_offset,
                     wanted.last_fetched_epoch,
-                    replica.log.end_offset_for(wanted.last_fetched_epoch),
+                    replica.log.reader.end_offset_for(wanted.last_fetched_epoch),
                     replica.log.log_start_offset,
                     wanted.log_start_offset,
                     follower.takes_records,
@@ -275,7 +277,8 @@ class _FollowerFetch:
             replica.check_leader(row.wanted.current_leader_epoch)
             row.allowance = self._owner.allowance(replica, self._message.replica_id)
         except LogbusError as error:
-            # Drop the traceback: it refers to this fetch and its replicas, which would be a cycle.
+            # Drop the traceback: it refers to this fetch and its replicas, which would form a
+            # reference cycle.
             row.error = error.with_traceback(None)
 
     def end_wait(self) -> None:
@@ -314,7 +317,7 @@ class _FollowerFetch:
             is_quick = is_quick and replica.crc_cache.is_recent(now_ms, start)
             end = replica.role.log_end_offset
             most = min(row.wanted.max_bytes, row.allowance)
-            wanted.append(ranges.WantedRange(replica.log, start, end, most, check, False))
+            wanted.append(ranges.WantedRange(replica.log.reader, start, end, most, check, False))
         limit = max(min(self._message.max_bytes, owner.bytes_max), 1)
         found = ranges.read_resident(wanted, limit) if is_quick else None
         if found is not None:

@@ -14,6 +14,7 @@ import logging
 from typing import Protocol
 
 from broker_lite.errors import LogbusError
+from broker_lite.server.log_events import log_event
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.storage.manager import LogManager
 
@@ -45,15 +46,18 @@ class FullDisk:
         self._disk = disk
         self._logs = logs
         self._reported: bool | None = None
-        """Whether the registration reports the disk as full. None until a write is confirmed: a
-        write that failed may still have changed the registration."""
+        """Whether the registration reports the disk as full. None while that is unknown, because a
+        failed write may still have changed the registration.
+        """
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         if logs.is_full:
             self.found()
 
     def found(self) -> None:
-        """Start watching after a write found no space; no effect while a watch runs."""
+        """Start to watch the disk after a write failed for lack of space. Has no effect while a
+        watch runs.
+        """
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._wait_for_space())
 
@@ -81,9 +85,12 @@ class FullDisk:
                 "log.dir %s is full. Other in-sync brokers lead its partitions until space is "
                 "free. Delete data or enlarge the disk",
                 directory,
+                extra=log_event("disk_full"),
             )
         else:
-            logger.warning("log.dir %s has free space again", directory)
+            logger.warning(
+                "log.dir %s has free space again", directory, extra=log_event("disk_free")
+            )
         self._reported = None
         try:
             await self._cluster.set_full(is_full)

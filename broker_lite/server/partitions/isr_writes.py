@@ -1,9 +1,9 @@
 """Write the ISR changes that leaders propose, many partitions at a time.
 
-All methods run on the event-loop thread. One write is in flight at a time, and proposals made
-meanwhile share the next one. A broker that leads a thousand partitions therefore removes a lost
-follower in a few writes. Each leader learns whether its proposal was written or refused; after a
-refusal it takes the current state from the metadata.
+All methods run on the event-loop thread. One write is in flight at a time; proposals made during a
+write share the next write. A broker that leads a thousand partitions therefore removes a lost
+follower in a few writes. Each leader receives the outcome of its proposal: written or refused.
+After a refusal it takes the current state from the metadata.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from broker_lite.errors import LogbusError
-from broker_lite.model import LeaderAndIsr, PartitionKey, ReplicaId, StateChange
+from broker_lite.model import LeaderAndIsr, PartitionKey, ReplicaId, StateChange, TopicPartition
 from broker_lite.replication.events import Event, IsrRefused, IsrWritten
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Metrics
 
 logger = logging.getLogger("logbus.isr")
 
 PROPOSALS_PER_WRITE_MAX = 200
-"""Maximum proposals in one write, so that the first proposals do not wait for a thousand others."""
+"""Maximum proposals in one write, so that early proposals do not wait for many others."""
 AGAIN_S = 0.2
 """Seconds between a failed write and the next one."""
 
@@ -102,11 +103,14 @@ class IsrWrites:
         try:
             outcomes = await self._cluster.write_states(changes)
         except LogbusError as error:
-            logger.warning("cannot write ISR changes; retrying: %s", error)
+            logger.warning(
+                "cannot write ISR changes; retrying: %s", error, extra=log_event("isr_write_failed")
+            )
             await asyncio.sleep(AGAIN_S)
             return [None] * len(part)
         except Exception:
-            # Return refusals: a leader without an outcome would never propose again in this epoch.
+            # Report the proposals as refused, because a leader without an outcome would never
+            # propose again in this epoch.
             logger.exception("cannot write ISR changes; retrying")
             await asyncio.sleep(AGAIN_S)
             return [None] * len(part)
@@ -118,5 +122,12 @@ class IsrWrites:
                 more = len(state.isr) > len(target.isr)
                 self._metrics.count("isr_changes", "expand" if more else "shrink")
             members = sorted(replica.broker_id for replica in state.isr)
-            logger.info("%s: the ISR is now %s", target, members)
+            logger.info(
+                "%s: the ISR is now %s",
+                target,
+                members,
+                extra=log_event(
+                    "isr_changed", tp=TopicPartition(target.topic, target.key.partition)
+                ),
+            )
         return outcomes

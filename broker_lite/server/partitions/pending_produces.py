@@ -1,7 +1,7 @@
 """Produce requests that wait for their result, and their timeouts.
 
 Loop thread only; ``replica_manager`` owns them. A replica completes a request by token, once the
-batch satisfies the request's ``acks`` or cannot do so any more.
+batch satisfies the request's ``acks``, or once it no longer can.
 """
 
 from __future__ import annotations

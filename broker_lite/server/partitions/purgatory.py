@@ -13,7 +13,7 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 SWEEP_MS = 250
-"""Milliseconds between sweeps: the maximum delay of a produce timeout."""
+"""Milliseconds between sweeps, which is the maximum delay of a produce timeout."""
 
 
 class Waiters:

@@ -1,23 +1,25 @@
-"""Look up, warm, check and transcode log ranges before they are sent.
+"""Look up log ranges, load them into the page cache, check their CRCs and transcode them, before
+they are sent.
 
 Plain functions over a log, called by ``handlers/fetch`` on read threads; only ``read_resident``
 runs on the event loop. Memory is bounded by ``CHUNK_BYTES`` or one batch, whichever is larger.
-Transcoded rows are bounded by ``TRANSCODED_BYTES_MAX`` or one batch.
+Transcoded rows are bounded by ``TRANSCODED_BYTES_MAX``. For a batch that needs more, ``prepare``
+raises ``OversizedBatch``; the caller then reserves the memory and calls again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from broker_lite.errors import CorruptMessageError, LogbusError, StorageError, UndecodableBatchError
 from broker_lite.model import NO_EPOCH
-from broker_lite.record.batch import BatchHeader, check_crc
+from broker_lite.record.batch import BatchHeader, check_crc, decompressed_bytes
 from broker_lite.record.walker import BadBatch, BatchWalker, WalkPolicy
-from broker_lite.storage.log import Log
-from broker_lite.storage.reader import LogSlice
+from broker_lite.storage.reader import LogReader, LogSlice
 from broker_lite.storage.scan import walk_range
 from broker_lite.wire.fetch import AbortedTransaction, FileRange, HasFileno, Part, StoredRange
 
@@ -35,19 +37,20 @@ COPIED_TOTAL_MAX = 256 << 10
 cache."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 STORED_BYTES_MIN = 256 << 10
-"""Smallest range, in bytes, answered as a file location; smaller ranges cost less to send than
-to open."""
+"""Smallest range, in bytes, answered as a file location; sending a smaller range costs less than
+opening the file.
+"""
 
 
 class WantedRange(NamedTuple):
     """A requested range of one partition: whole batches from ``offset`` to below ``end_offset``."""
 
-    log: Log
+    reader: LogReader
     offset: int
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs: the client does not, and the range has no recent check."""
+    """Whether to check CRCs: the client does not check them, and the range has no recent check."""
     rows_only: bool
     """Whether to transcode columns to rows: the client reads only rows, and the range may hold
     columns."""
@@ -70,16 +73,48 @@ class Prepared(NamedTuple):
     stored: StoredRange | None = None
     """File location of the range, in place of ``parts``."""
     next_offset: int = -1
-    """The offset behind the range."""
+    """The offset after the range."""
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions with records in the range."""
     transcoded: int = 0
     """Number of column batches that ``parts`` holds as rows."""
 
 
-def prepare(wanted: list[WantedRange], max_bytes: int) -> list[Prepared]:
+class OversizedBatch(Exception):
+    """The first batch of a fetch decompresses to more than the fetch may transcode."""
+
+    def __init__(self, decompressed: int) -> None:
+        super().__init__(f"a batch of columns decompresses to {decompressed} bytes")
+        self.decompressed = decompressed
+        """Bytes of the batch: the ``transcoded_max`` with which the fetch succeeds."""
+
+
+def prepare(
+    wanted: list[WantedRange], max_bytes: int, transcoded_max: int = TRANSCODED_BYTES_MAX
+) -> list[Prepared]:
     """Return the ranges of one fetch, in request order. The first range holds at least one
-    batch, even if the batch exceeds ``max_bytes``."""
+    batch, even if the batch exceeds ``max_bytes``.
+
+    Raises OversizedBatch if that batch must be transcoded and decompresses to more than
+    ``transcoded_max`` bytes.
+    """
+    try:
+        return _prepare_all(wanted, max_bytes, transcoded_max)
+    finally:
+        if transcoded_max > TRANSCODED_BYTES_MAX:
+            _release_memory()
+
+
+def _release_memory() -> None:
+    """Return the memory of a large transcoding to the operating system, because Arrow would keep it
+    for each thread.
+    """
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+
+
+def _prepare_all(wanted: list[WantedRange], max_bytes: int, transcoded_max: int) -> list[Prepared]:
     found: list[Prepared] = []
     left = max_bytes
     for row in wanted:
@@ -88,12 +123,15 @@ def prepare(wanted: list[WantedRange], max_bytes: int) -> list[Prepared]:
             found.append(Prepared())
             continue
         try:
-            one = _with_aborted(row, _prepare(row, min(row.max_bytes, left), is_first))
+            first_max = transcoded_max if is_first else 0
+            one = _with_aborted(row, _prepare(row, min(row.max_bytes, left), first_max))
         except LogbusError as error:
             one = Prepared(error=error, error_offset=row.offset)
         except OSError as error:
             # Fail this partition only; the other partitions of the fetch are still answered.
-            failed = StorageError(f"{row.log.key} from offset {row.offset} cannot be read: {error}")
+            failed = StorageError(
+                f"{row.reader.key} from offset {row.offset} cannot be read: {error}"
+            )
             one = Prepared(error=failed, error_offset=row.offset)
         found.append(one)
         left -= one.length
@@ -110,7 +148,7 @@ def read_resident(wanted: list[WantedRange], max_bytes: int) -> list[Prepared] |
             found.append(Prepared())
             continue
         try:
-            one = row.log.read(
+            one = row.reader.read(
                 row.offset, min(row.max_bytes, left), row.end_offset, left == max_bytes
             )
         except LogbusError as error:
@@ -133,7 +171,7 @@ def read_resident(wanted: list[WantedRange], max_bytes: int) -> list[Prepared] |
 def _with_aborted(row: WantedRange, found: Prepared) -> Prepared:
     if not row.lists_aborted or not found.length:
         return found
-    entries = row.log.aborted_in(row.offset, found.next_offset)
+    entries = row.reader.aborted_in(row.offset, found.next_offset)
     return found._replace(
         aborted=[AbortedTransaction(one.producer_id, one.first_offset) for one in entries]
     )
@@ -159,12 +197,15 @@ def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
     return copied
 
 
-def _prepare(row: WantedRange, max_bytes: int, min_one: bool) -> Prepared:
-    found = row.log.read(row.offset, max_bytes, row.end_offset, min_one)
+def _prepare(row: WantedRange, max_bytes: int, first_max: int) -> Prepared:
+    """Prepare one range. ``first_max`` is the limit of a first batch that is larger than
+    ``max_bytes``; 0 allows no such batch.
+    """
+    found = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if found.length == 0:
         return Prepared()
     if row.check or row.rows_only:
-        walked = _walk(row, found, max_bytes)
+        walked = _walk(row, found, max_bytes, first_max)
         if row.by_file and walked.length >= STORED_BYTES_MIN:
             shorter = found._replace(length=walked.length, next_offset=walked.next_offset)
             return _by_file(shorter, walked.checked_end)
@@ -187,8 +228,9 @@ def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
-    """Return whether probes find the range in the page cache; False if the kernel cannot tell or
-    fails to read."""
+    """Return whether probes find the range in the page cache; False if the kernel does not support
+    the probe or fails to read.
+    """
     probe = bytearray(1)
     end = position + length - 1
     try:
@@ -217,7 +259,7 @@ def _warm(found: LogSlice) -> None:
         found.file.pread(position, min(CHUNK_BYTES, end - position))
 
 
-def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
+def _walk(row: WantedRange, found: LogSlice, max_bytes: int, first_max: int) -> Prepared:
     """Check each batch of the range, and transcode columns to rows if the client needs rows."""
     out = _Parts(found)
     checked_end = next_offset = -1
@@ -236,6 +278,12 @@ def _walk(row: WantedRange, found: LogSlice, max_bytes: int) -> Prepared:
             if row.rows_only and header.is_columns:
                 if not row.check:
                     check_crc(batch.buffer, header)
+                with _undecodable(header):
+                    size = decompressed_bytes(batch.buffer, header)
+                if (out.length or not first_max) and out.length + size > max_bytes:
+                    break
+                if size > max(max_bytes, first_max):
+                    raise OversizedBatch(size)
                 rows = _as_rows(batch.buffer, header)
                 if out.length and out.length + len(rows) > max_bytes:
                     break
@@ -262,8 +310,15 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
     # Import here: pyarrow and numpy load only when a client needs rows.
     from broker_lite.record.transcode import columns_to_rows
 
-    try:
+    with _undecodable(header):
         return columns_to_rows(columns, header)
+
+
+@contextlib.contextmanager
+def _undecodable(header: BatchHeader) -> Iterator[None]:
+    """Report columns with a correct CRC that cannot be decoded as their producer's error."""
+    try:
+        yield
     except CorruptMessageError as error:
         raise UndecodableBatchError(
             f"the batch of offsets {header.base_offset} to {header.last_offset} has a correct CRC, "
@@ -273,15 +328,17 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
 
 
 def _check(row: WantedRange, header: BatchHeader) -> None:
-    """Check the batch's end offset and leader epoch against the log; the CRC covers neither."""
+    """Check the batch's end offset and leader epoch against the log, because the CRC covers
+    neither.
+    """
     base, following = header.base_offset, header.next_offset
     if following > row.end_offset:
         raise CorruptMessageError(
-            f"a batch of {row.log.key} has offsets {base} to {following - 1}, beyond the end of "
+            f"a batch of {row.reader.key} has offsets {base} to {following - 1}, beyond the end of "
             f"the readable range, {row.end_offset}"
         )
-    # A batch may begin below the log start offset, where the leader epochs are no longer known.
-    epoch = row.log.epoch_at(max(base, row.log.log_start_offset))
+    # A batch may begin below the log start offset, for which the epoch file has no entry any more.
+    epoch = row.reader.epoch_at(max(base, row.reader.log_start_offset))
     if epoch not in (NO_EPOCH, header.leader_epoch):
         raise CorruptMessageError(
             f"the batch at offset {base} has leader epoch {header.leader_epoch}; "

@@ -52,6 +52,7 @@ from broker_lite.replication.events import (
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.partition import Offline, Partition
 from broker_lite.server.clock import Clock
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import TopicTraffic
 from broker_lite.server.partitions.cache_policy import LARGE_BYTES, CachePolicy
 from broker_lite.server.partitions.crc_cache import CrcCache
@@ -93,6 +94,7 @@ class Replica:
     __slots__ = (
         "_held",
         "_owner",
+        "_unrepairable",
         "_worker",
         "assigned_count",
         "cache_policy",
@@ -135,13 +137,16 @@ class Replica:
         self.follower_starts: dict[ReplicaId, int] = {}
         """Log start offset of each follower, as reported in its last fetch of this leader epoch."""
         self.has_followers = False
-        """Whether followers must learn of an append before its flush. Disk threads read this
-        flag."""
+        """Whether an append is reported before its flush, so that followers can fetch it. Disk
+        threads read this flag.
+        """
         self.assigned_count = self.min_insync = 1
         """Number of assigned replicas, and ``min.insync.replicas`` for acks=all."""
         self.pending_columns: set[int] = set()
         self.participant = Participant()
-        """The producers whose transactions may write here in this leader epoch."""
+        """The producers whose transactions are verified for this replica in this leader epoch."""
+        self._unrepairable = -1
+        """The last logged damaged offset that no other replica can repair."""
         self._held: list[Job] | None = None
         """Disk jobs held back while a truncation is in progress; None when no truncation is."""
         self.closed = False
@@ -157,7 +162,7 @@ class Replica:
     @property
     def last_stable_offset(self) -> int:
         """The exclusive upper bound of the offsets that read_committed consumers may read."""
-        return self.log.last_stable_offset(self.role.high_watermark)
+        return self.log.reader.last_stable_offset(self.role.high_watermark)
 
     @property
     def leader_epoch(self) -> int:
@@ -165,13 +170,13 @@ class Replica:
 
     @property
     def state(self) -> LeaderAndIsr | None:
-        """The leader and ISR that this broker knows; None while the replica is offline."""
+        """The leader and ISR in this broker's metadata; None while the replica is offline."""
         role = self.role.role
         return None if isinstance(role, Offline) else role.state
 
     @property
     def isr(self) -> tuple[ReplicaId, ...]:
-        """The in-sync replicas that this broker knows; empty while the replica is offline."""
+        """The in-sync replicas in this broker's metadata; empty while the replica is offline."""
         state = self.state
         return () if state is None else state.isr
 
@@ -241,12 +246,14 @@ class Replica:
         elif self.has_followers and role.log_end_offset != end:
             self.end_waiters.wake()
         if isinstance(event, EpochStarted):
-            # The high watermark may equal the epoch's start already, and then never moves.
+            # The high watermark may already equal the epoch's start; it then does not advance, so
+            # wake the waiters here.
             self.waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
-        """Apply a follower's fetch, carry out its acknowledgements, and return the verdict on
-        the fetch."""
+        """Apply a follower's fetch, carry out its acknowledgements, and return how to answer the
+        fetch.
+        """
         self.follower_starts[event.replica] = event.follower_start
         if len(self.start_waiters):
             self.start_waiters.wake()
@@ -259,7 +266,7 @@ class Replica:
 
     async def followers_begin_at(self, offset: int) -> None:
         """Wait until the log start offset of every in-sync replica is at least ``offset``. Raise
-        NotLeaderError if this replica loses leadership meanwhile."""
+        NotLeaderError if this replica loses leadership first."""
         moved = asyncio.Event()
         self.end_waiters.wake()
         self.start_waiters.add(moved.set)
@@ -283,7 +290,12 @@ class Replica:
         if isinstance(error, StorageError):
             self._owner.storage_failed(error)
             return
-        logger.warning("%s: cannot append the records fetched from the leader: %s", self, error)
+        logger.warning(
+            "%s: cannot append the records fetched from the leader: %s",
+            self,
+            error,
+            extra=log_event("replica_append_failed", tp=self),
+        )
         if isinstance(error, CorruptMessageError):
             self._owner.fetchers.suspect(self)
 
@@ -392,7 +404,10 @@ class Replica:
             )
         else:
             logger.warning(
-                "%s: the leader's log starts at offset %d; restarting the log there", self, offset
+                "%s: the leader's log starts at offset %d; restarting the log there",
+                self,
+                offset,
+                extra=log_event("replica_restarted", tp=self),
             )
         self.crc_cache.truncated(offset)
 
@@ -442,7 +457,13 @@ class Replica:
         def done(_: object, error: BaseException | None) -> None:
             if error is None or self.closed:
                 return
-            logger.error("%s: cannot delete records before offset %d: %s", self, offset, error)
+            logger.error(
+                "%s: cannot delete records before offset %d: %s",
+                self,
+                offset,
+                error,
+                extra=log_event("delete_records_failed", tp=self),
+            )
             if self.log.failed:
                 self._failed(error)
             else:
@@ -462,8 +483,9 @@ class Replica:
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
         """Log a corrupt batch that a reader found. If the data was damaged on disk, give up
-        leadership to a replica with an intact copy. A batch that its producer wrote undecodable
-        changes nothing."""
+        leadership to a replica with an intact copy. A batch that its producer encoded wrongly does
+        not change leadership.
+        """
         is_damage = not isinstance(error, UndecodableBatchError)
         logger.error(
             "topic %s partition %d offset %d: %s in %s: %s",
@@ -473,9 +495,25 @@ class Replica:
             "corrupt batch on disk" if is_damage else "undecodable batch",
             self.key,
             error.message,
+            extra=log_event("corrupt_batch", tp=self),
         )
         if is_damage:
             self.deliver(CorruptionFound(offset))
+            role = self.role.role
+            # Followers report the damage again with each fetch, so log it once.
+            if isinstance(role, Leader) and role.is_alone and offset != self._unrepairable:
+                self._unrepairable = offset
+                logger.error(
+                    "%s: no other replica is in sync, so none can repair offset %d. Followers "
+                    "cannot pass it. Start the brokers that have a copy. If there is none, save "
+                    "the rest (on_corrupt=skip), then delete the records up to the end of the "
+                    "batch, which logbus storage inspect shows: "
+                    "logbus topic trim %s --before OFFSET --partition %d",
+                    self,
+                    offset,
+                    self.topic,
+                    self.partition,
+                )
 
     def log_lost_records(self, before: LeaderAndIsr | None) -> None:
         """Log the records lost in an unclean election, in which this replica led without being
@@ -490,11 +528,13 @@ class Replica:
                 self,
                 role.log_end_offset,
                 sorted(other.broker_id for other in before.isr),
+                extra=log_event("unclean_leader", tp=self),
             )
 
     def leadership_changed(self) -> None:
-        """Forget follower offsets and verified producers, and wake all waiters; each waiting fetch
-        checks leadership again."""
+        """Clear the follower offsets and verified producers, and wake all waiters. Each waiting
+        fetch then checks leadership again.
+        """
         self.follower_starts.clear()
         self.participant = Participant()
         self.waiters.wake()

@@ -54,6 +54,7 @@ from broker_lite.replication.events import (
 )
 from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
+from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Labels, Metrics, Read
 from broker_lite.server.partitions.disk import AppendBatch, Disk, MarkerBatch
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
@@ -106,8 +107,7 @@ class ReplicaCluster(Protocol):
 
 
 class ReplicaManager:
-    """All partition replicas of one broker. The broker opens ``logs`` and recovers them
-    beforehand."""
+    """All partition replicas of one broker. ``logs`` must be open and recovered."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class ReplicaManager:
         gauge("log_size_bytes", lambda: {directory: self._log_bytes()})
         gauge(
             "log_segments",
-            lambda: sum(replica.log.segment_count for replica in self._replicas.values()),
+            lambda: sum(replica.log.reader.segment_count for replica in self._replicas.values()),
         )
         gauge("disk_full", lambda: {directory: self._logs.is_full})
         gauge("disk_failed", lambda: {directory: self._logs.failed})
@@ -189,7 +189,7 @@ class ReplicaManager:
         return {("leader",): led, ("follower",): len(self._replicas) - led}
 
     def _log_bytes(self) -> int:
-        return sum(replica.log.size_bytes for replica in self._replicas.values())
+        return sum(replica.log.reader.size_bytes for replica in self._replicas.values())
 
     # Finding.
 
@@ -257,7 +257,7 @@ class ReplicaManager:
     def usage(self) -> list[PartitionUsage]:
         """Return the disk usage of every replica on this broker."""
         return [
-            PartitionUsage(r.topic, r.partition, r.log.size_bytes, r.log.log_end_offset)
+            PartitionUsage(r.topic, r.partition, r.log.reader.size_bytes, r.log.log_end_offset)
             for r in self._replicas.values()
         ]
 
@@ -285,14 +285,16 @@ class ReplicaManager:
     async def append_markers(
         self, replica: Replica, markers: Sequence[Marker], deadline_ms: int
     ) -> Sequence[LogbusError | None]:
-        """Append markers as one batch with acks=all; return the refusal of each marker, or None.
+        """Append transaction markers as one batch with acks=all; return the error of each marker,
+        or None.
 
-        A marker without an open transaction succeeds once everything in the log is committed:
-        the log may hold the same marker, not yet committed. A marker of an earlier transaction
-        than the producer's verified one succeeds and appends nothing. Raises as an append does.
+        A marker that is already in the log succeeds once the log is committed up to its present
+        end, because the marker may not be committed yet. A marker of an earlier transaction than
+        the producer's verified one succeeds and appends nothing. Raises as an append does.
         """
         end = replica.participant.end
-        # A raised epoch is that of the next transaction, whose first batch may wait already.
+        # An epoch above the verified one belongs to the next transaction, whose first batch may be
+        # waiting.
         current = [
             end(m.producer_id, m.producer_epoch - m.raises_epoch, m.transaction_number)
             for m in markers
@@ -324,8 +326,9 @@ class ReplicaManager:
         self._produces.complete(token, appended, error)
 
     def on_role_change(self, topic: str, callback: Callable[[Replica], None]) -> None:
-        """Call ``callback`` after every change of role or epoch of a local replica of the topic,
-        and possibly without one. The replicas that exist are reported at once."""
+        """Call ``callback`` after every change of role or epoch of a local replica of the topic.
+        Extra calls without a change are possible. Existing replicas are reported at once.
+        """
         self._role_callbacks[topic] = callback
         for replica in self.replicas:
             self.role_changed(replica)
@@ -365,7 +368,7 @@ class ReplicaManager:
         )
 
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Set aside logs that the metadata do not assign to this broker.
+        """Move logs that the metadata do not assign to this broker to the stray folder.
 
         Topics may have been deleted, or replicas reassigned, while the broker was down. ZooKeeper
         may also have lost the topics. The cluster id of the directory has been verified.
@@ -376,14 +379,15 @@ class ReplicaManager:
             if key not in strays:
                 logger.warning(
                     "%s: reassigned to other brokers while this broker was down; "
-                    "setting its log aside",
+                    "moving its log to the stray logs",
                     key,
+                    extra=log_event("replica_set_aside"),
                 )
                 self._forget_log(key, self._logs.set_aside, "set aside")
         if not strays:
             return
         logger.error(
-            "%d logs in %s belong to topics that ZooKeeper does not know, e.g. %s. They are "
+            "%d logs in %s belong to topics that are not in ZooKeeper, e.g. %s. They are "
             "set aside and deleted after stray.retention.ms=%d. If the topics were deleted while "
             "this broker was down, nothing is wrong; to delete the logs now: "
             "logbus storage strays %s --delete. If ZooKeeper was restored from an older state, "
@@ -393,6 +397,7 @@ class ReplicaManager:
             strays[0],
             self._config.stray_retention_ms,
             self._logs.directory,
+            extra=log_event("stray_logs"),
         )
         for key in strays:
             self._forget_log(key, self._logs.set_aside, "set aside")
@@ -419,7 +424,8 @@ class ReplicaManager:
         if replica is not None:
             self._change(replica, partition, config)
             return
-        # ``_host_created`` hosts a log in creation; ``_forget_log`` re-creates a log in deletion.
+        # ``_host_created`` handles a log that is being created; ``_forget_log`` re-creates a log
+        # that is being deleted.
         if key in self._deleting or key in self._creating:
             return
         log = self._logs.get(key)
@@ -443,7 +449,12 @@ class ReplicaManager:
     ) -> None:
         """Host a new log, or delete it if the metadata no longer assign it to this broker."""
         if log is None:
-            logger.error("%s: cannot create the log: %s", key, error)
+            logger.error(
+                "%s: cannot create the log: %s",
+                key,
+                error,
+                extra=log_event("log_create_failed"),
+            )
             self.storage_failed(as_storage_error(error))
             self.again_later(lambda: self._apply_again(key))
             return
@@ -467,9 +478,9 @@ class ReplicaManager:
         self._replicas[log.key] = replica
         self._by_name[topic, log.key.partition] = replica
         self._change(replica, partition, config)
-        if log.corruption:
+        if log.reader.corruption:
             # Recovery found damage in flushed records; another replica may hold an intact copy.
-            replica.deliver(CorruptionFound(log.corruption[0].first_offset))
+            replica.deliver(CorruptionFound(log.reader.corruption[0].first_offset))
 
     def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:
         if replica.log.config != config:
@@ -495,7 +506,13 @@ class ReplicaManager:
         )
         if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
             role = "leads" if replica.role.is_leader else "follows"
-            logger.info("%s: %s in epoch %d", replica, role, replica.leader_epoch)
+            logger.info(
+                "%s: %s in epoch %d",
+                replica,
+                role,
+                replica.leader_epoch,
+                extra=log_event("replica_role", tp=replica),
+            )
             if replica.role.is_leader:
                 is_preferred = partition.replicas[:1] == (self.local.broker_id,)
                 self._metrics.count("leader_elections", "preferred" if is_preferred else "other")
@@ -503,7 +520,12 @@ class ReplicaManager:
 
     def _remove(self, replica: Replica, why: str) -> None:
         """Remove a replica: fail its waiting requests, then delete its log."""
-        logger.info("%s: deleting this replica: %s", replica, why)
+        logger.info(
+            "%s: deleting this replica: %s",
+            replica,
+            why,
+            extra=log_event("replica_deleted", tp=replica),
+        )
         del self._replicas[replica.key]
         if self._by_name.get((replica.topic, replica.partition)) is replica:
             del self._by_name[replica.topic, replica.partition]
@@ -537,7 +559,7 @@ class ReplicaManager:
             if not self._closed:
                 self._apply_again(
                     key
-                )  # The partition may have been assigned to this broker again meanwhile.
+                )  # The partition may have been assigned to this broker again during the deletion.
 
         self.disk.keep(lambda: forget(key, now_ms), done)
 
@@ -550,7 +572,7 @@ class ReplicaManager:
     def _config_of(self, view: TopicView) -> TopicConfig:
         return self._configs.of(view)
 
-    # Failure and the end.
+    # Failures and shutdown.
 
     def storage_failed(self, error: LogbusError) -> None:
         """React to a failed write or flush: take all replicas offline if the directory failed,
@@ -569,6 +591,7 @@ class ReplicaManager:
             self._logs.directory,
             error.message,
             len(self._replicas),
+            extra=log_event("disk_failed"),
         )
         for replica in list(self._replicas.values()):
             replica.carry_out(
@@ -589,7 +612,9 @@ class ReplicaManager:
             await asyncio.sleep(AGAIN_S)
 
     def again_later(self, attempt: Callable[[], None]) -> None:
-        """Retry ``attempt`` after a delay, unless the broker stops or its directory fails first."""
+        """Retry ``attempt`` after a delay, unless the broker stops or its directory fails
+        before.
+        """
 
         def run() -> None:
             if not self._closed and self._failure is None:
@@ -649,13 +674,24 @@ class ReplicaManager:
     def _retain(self, replica: Replica, now_ms: int) -> None:
         log, stable = replica.log, replica.last_stable_offset
 
-        def done(count: int | None, error: BaseException | None) -> None:
+        def done(reasons: list[str] | None, error: BaseException | None) -> None:
             if error is not None:
-                logger.error("%s: retention: %s", replica, error)
+                logger.error(
+                    "%s: retention: %s",
+                    replica,
+                    error,
+                    extra=log_event("retention_failed", tp=replica),
+                )
                 self.storage_failed(as_storage_error(error))
-            elif count:
-                logger.info("%s: %d old segments deleted", replica, count)
-                self._metrics.count("segments_deleted", amount=count)
+            elif reasons:
+                logger.info(
+                    "%s: %d old segments deleted",
+                    replica,
+                    len(reasons),
+                    extra=log_event("segments_deleted", tp=replica),
+                )
+                for reason in reasons:
+                    self._metrics.count("segments_deleted", reason)
 
         self.disk.call(log.key, lambda: log.apply_retention(now_ms, stable), done)
 

@@ -1,8 +1,8 @@
 """Deliver periodic ticks to the replicas that need them.
 
 Loop thread only; ``replica_manager`` owns it. Replicas that flush by time receive ticks while they
-have unflushed records. Replicas of replicated partitions receive slow ticks always. No timer runs
-without a replica that needs it.
+have unflushed records. Replicas of replicated partitions always receive slow ticks. A timer runs
+only while a replica needs its ticks.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from broker_lite.config import TopicConfig, parse
 from broker_lite.errors import LogbusError
 from broker_lite.model import TopicView
+from broker_lite.server.log_events import log_event
 
 logger = logging.getLogger("logbus.replicas")
 
@@ -38,6 +39,7 @@ class TopicConfigs:
                     view.name,
                     error,
                     view.name,
+                    extra=log_event("topic_setting_invalid", topic=view.name),
                 )
             return self._readable(view.config)
         self._logged.pop(view.topic_id, None)

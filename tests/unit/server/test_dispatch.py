@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 import pytest
-from handler_world import World, kind, run
+from support.handler_world import World, kind, run
 
 from broker_lite.errors import (
     InvalidRequestError,

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from support.certificates import PemFiles, authority, write_pem
 
+from broker_lite.config import BrokerConfig, parse
+from broker_lite.config.listeners import metrics_listener
+from broker_lite.errors import InvalidConfigError
+from broker_lite.model import ScramMechanism
+from broker_lite.security.scram import ScramCredential, derive_keys
 from broker_lite.server import http
+from broker_lite.server.audit import AuditLog
+from broker_lite.server.clock import Clock
 from broker_lite.server.exposition import Exposition
 from broker_lite.server.http import HttpServer
+from broker_lite.server.http_login import HttpLogin
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.access import Authorizer
+from broker_lite.server.network.logins import Logins
+from broker_lite.server.network.tls_listener import ListenerTls
 
 Ask = Callable[[bytes], Awaitable[bytes]]
 
 
-def run(test: Callable[[Ask], Awaitable[None]], *reasons: str, host: str = "127.0.0.1") -> None:
+def run(
+    test: Callable[[Ask], Awaitable[None]],
+    *reasons: str,
+    host: str = "127.0.0.1",
+    login: Any = None,
+    context: ssl.SSLContext | None = None,
+) -> None:
     async def main() -> None:
-        server = HttpServer(Exposition(Metrics()), lambda: list(reasons))
+        server = HttpServer(Exposition(Metrics()), lambda: list(reasons), login)
         port = await server.start(host, 0)
 
         async def ask(request: bytes) -> bytes:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
             writer.write(request)
             try:
                 return await reader.read()
@@ -36,8 +60,9 @@ def run(test: Callable[[Ask], Awaitable[None]], *reasons: str, host: str = "127.
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-def get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+def get(path: str, *headers: str, name: str = "127.0.0.1:9644") -> bytes:
+    lines = "".join(f"{line}\r\n" for line in headers)
+    return f"GET {path} HTTP/1.1\r\nHost: {name}\r\n{lines}\r\n".encode()
 
 
 def test_each_path_answers() -> None:
@@ -64,7 +89,8 @@ def test_readiness_names_the_reasons() -> None:
 
 def test_off_loopback_only_the_probes_answer_and_without_detail() -> None:
     async def test(ask: Ask) -> None:
-        assert (await ask(get("/metrics"))).startswith(b"HTTP/1.1 403")
+        answer = await ask(get("/metrics"))
+        assert answer.startswith(b"HTTP/1.1 403") and b"metrics.listener.name" in answer
         answer = await ask(get("/readyz"))
         assert answer.startswith(b"HTTP/1.1 503") and b"draining" not in answer
 
@@ -95,3 +121,120 @@ def test_connections_above_the_limit_are_closed_and_freed_later(
         assert (await ask(get("/livez"))).startswith(b"HTTP/1.1 200")
 
     run(test)
+
+
+def test_metrics_of_loopback_are_refused_to_a_page_of_another_name() -> None:
+    async def test(ask: Ask) -> None:
+        for name in ("localhost", "127.0.0.1:9644", "[::1]:9644"):
+            assert (await ask(get("/metrics", name=name))).startswith(b"HTTP/1.1 200")
+        assert (await ask(get("/metrics", name="evil.example:9644"))).startswith(b"HTTP/1.1 403")
+        assert (await ask(get("/readyz", name="bus1"))).startswith(b"HTTP/1.1 200")
+
+    run(test)
+
+
+def secured(pem: PemFiles, **settings: str) -> BrokerConfig:
+    fixed = {
+        "listeners": "CLIENTS://127.0.0.1:0",
+        "listener.security.protocol.map": "CLIENTS:SSL",
+        "ssl.keystore.location": pem.certificate,
+        "ssl.truststore.location": pem.ca,
+        "ssl.client.auth": "required",
+        "authorizer": "enforce",
+        "super.users": "User:alice;User:CN=scraper",
+        "metrics.listener.name": "clients",
+    }
+    return parse(BrokerConfig, fixed | {k.replace("_", "."): v for k, v in settings.items()})
+
+
+def login(config: BrokerConfig) -> HttpLogin:
+    """Return the login of a broker with the users alice (a super user) and bob."""
+    listener = metrics_listener(config)
+    assert listener is not None
+    salt = b"0123456789abcdef"
+
+    def credential(password: str) -> dict[ScramMechanism, ScramCredential]:
+        pair = derive_keys(ScramMechanism.SHA_256, password, salt, 4096).pair()
+        return {ScramMechanism.SHA_256: ScramCredential(salt, 4096, (pair,))}
+
+    users = {name: credential(f"of {name}") for name in ("alice", "bob")}
+    parts: Any = SimpleNamespace(
+        logins=Logins(("SCRAM-SHA-256",), users=lambda: users, salt_key=b"k"),
+        authorizer=Authorizer(config),
+        audit=AuditLog(),
+        metrics=Metrics(),
+    )
+    return HttpLogin(parts, ListenerTls(listener, "", clock=Clock()))
+
+
+def trusting(pem: PemFiles, own: PemFiles | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=pem.ca)
+    if own is not None:
+        context.load_cert_chain(own.certificate)
+    return context
+
+
+def basic(text: str) -> str:
+    return f"Authorization: Basic {base64.b64encode(text.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ((basic("alice:of alice"),), 200),
+        ((basic("alice:wrong"),), 401),
+        ((basic("nobody:of alice"),), 401),
+        ((basic("alice"),), 401),
+        (("Authorization: Basic %%%",), 401),
+        (("Authorization: Bearer x",), 401),
+        ((), 401),
+        ((basic("bob:of bob"),), 403),
+    ],
+)
+def test_scrape_off_loopback_needs_a_user_that_may_describe_the_cluster(
+    tmp_path: Path, headers: tuple[str, ...], status: int
+) -> None:
+    pem = write_pem(tmp_path)
+
+    async def test(ask: Ask) -> None:
+        answer = await ask(get("/metrics", *headers, name="bus1"))
+        assert answer.startswith(b"HTTP/1.1 %d" % status)
+        assert (b"WWW-Authenticate: Basic" in answer) is (status == 401)
+        assert (b"logbus_" in answer) is (status == 200)
+        assert (await ask(get("/readyz"))).startswith(b"HTTP/1.1 200"), "probes need no login"
+
+    run(test, host="0.0.0.0", login=login(secured(pem)), context=trusting(pem))
+
+
+@pytest.mark.parametrize(("name", "status"), [("scraper", 200), ("someone", 403)])
+def test_scrape_logs_in_with_a_client_certificate(tmp_path: Path, name: str, status: int) -> None:
+    pem = write_pem(tmp_path / "broker")
+    own = write_pem(tmp_path / "client", common_name=name)
+    config = secured(pem, ssl_principal_mapping_rules="RULE:^.*CN=([a-z]+).*$/CN=$1/")
+
+    async def test(ask: Ask) -> None:
+        assert (await ask(get("/metrics"))).startswith(b"HTTP/1.1 %d" % status)
+
+    run(test, login=login(config), context=trusting(pem, own))
+
+
+def test_changed_certificate_serves_new_connections(tmp_path: Path) -> None:
+    pem = write_pem(tmp_path / "old")
+    one = login(secured(pem))
+    new = write_pem(tmp_path / "new", ca=authority("another"))
+
+    async def test(ask: Ask) -> None:
+        os.replace(new.certificate, pem.certificate)
+        assert one.tls.reload()
+        assert (await ask(get("/livez"))).startswith(b"HTTP/1.1 200")
+
+    run(test, login=one, context=trusting(new))
+
+
+def test_metrics_listener_without_tls_is_refused(tmp_path: Path) -> None:
+    pem = write_pem(tmp_path)
+    plain = {"listener_security_protocol_map": "CLIENTS:PLAINTEXT"}
+    for settings in ({"metrics_listener_name": "OTHER"}, plain):
+        with pytest.raises(InvalidConfigError, match="has no listener of this name with TLS"):
+            metrics_listener(secured(pem, **settings))
+    assert metrics_listener(BrokerConfig()) is None

@@ -1,5 +1,4 @@
-"""Connections to other brokers over real sockets, and the hints that they give of dead
-processes."""
+"""Connections to other brokers over real sockets, and the detection of dead brokers."""
 
 from __future__ import annotations
 
@@ -7,18 +6,21 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import LogbusError, NetworkError, RequestTimedOutError
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.config.listeners import ListenerConfig
+from broker_lite.errors import InvalidConfigError, LogbusError, NetworkError, RequestTimedOutError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster import peers
-from broker_lite.server.cluster.peers import Peers
+from broker_lite.server.cluster.peers import Peers, security_between_brokers
 from broker_lite.server.metrics import Metrics
 from broker_lite.wire import fetch as wire
 from broker_lite.wire import tables
@@ -76,7 +78,7 @@ class Other:
 
 
 class Here:
-    """This broker's peers; ``hints`` keeps the hints in order."""
+    """This broker's peers; ``hints`` records the calls to the registry in order."""
 
     def __init__(self) -> None:
         self.hints: list[tuple[str, int, int]] = []
@@ -123,7 +125,7 @@ def run(test: Callable[[Here, Other], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_dead_peer_is_suspected_until_it_is_back() -> None:
+def test_dead_peer_is_suspected_until_it_is_reachable() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -245,7 +247,7 @@ def test_call_in_flight_to_a_broker_that_leaves_may_be_retried() -> None:
 def test_call_to_an_unregistered_broker_fails_at_once() -> None:
     async def test(here: Here, other: Other) -> None:
         await other.start()
-        with pytest.raises(NetworkError, match="broker 2 is not registered"):
+        with pytest.raises(NetworkError, match="broker 2 is no longer registered"):
             await here.peers.send(2, FindCoordinatorRequest(("g",)))
 
     run(test)
@@ -261,3 +263,24 @@ def test_closed_port_is_not_reached_by_self_connection() -> None:
         connection._sock = probe
         connection.on_writable()
         assert connection.closed and connection.was_refused
+
+
+def test_broker_cannot_log_in_to_others_with_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGBUS_OAUTH_ALLOWED_URLS", "https://h/t")
+    file = tmp_path / "client.conf"
+    config = BrokerConfig(inter_broker_client_config=str(file))
+    brokers = ListenerConfig("B", "SASL_SSL", Endpoint("h", 1), None, "listeners", True)
+
+    def security(mechanism: str, **options: str) -> ClientSecurity:
+        options |= {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism}
+        file.write_text("".join(f"{key}={value}\n" for key, value in options.items()))
+        file.chmod(0o600)
+        return security_between_brokers(config, brokers)
+
+    user = {"sasl.username": "broker", "sasl.password": "s"}
+    assert security("SCRAM-SHA-512", **user).username == "broker"
+    client = {"token.endpoint.url": "https://h/t", "client.id": "b", "client.secret": "s"}
+    with pytest.raises(InvalidConfigError, match="no token may name a broker"):
+        security("OAUTHBEARER", **{f"sasl.oauthbearer.{key}": client[key] for key in client})

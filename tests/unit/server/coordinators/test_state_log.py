@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from replica_world import World, run
+from support.replica_world import World, run
 
 from broker_lite.coordinator import keyed_state
 from broker_lite.errors import (
@@ -21,7 +21,7 @@ from broker_lite.server.coordinators.state_log import StateLog
 
 
 class Owner:
-    """The state log of one broker, and what it reports."""
+    """The state log of one broker, and the owner that receives its reports."""
 
     def __init__(self, world: World, number: int) -> None:
         self.values: dict[int, Mapping[bytes, bytes]] = {}
@@ -47,7 +47,7 @@ class Owner:
 
 
 class Owners:
-    """An owner on every broker; the world published its metadata before they existed."""
+    """An owner on every broker, created after the world has published its metadata."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -85,7 +85,7 @@ def test_appends_of_a_loop_turn_share_a_batch() -> None:
     run(test)
 
 
-def test_an_append_is_not_over_before_the_high_watermark_passes_it() -> None:
+def test_append_completes_when_the_high_watermark_passes_it() -> None:
     async def test(world: World) -> None:
         owner = await Owners(world).leads(1)
         world.nodes[1].cut_off()
@@ -100,7 +100,7 @@ def test_an_append_is_not_over_before_the_high_watermark_passes_it() -> None:
     run(test)
 
 
-def test_appends_under_way_fail_when_the_leadership_goes() -> None:
+def test_appends_in_flight_fail_when_leadership_is_lost() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         first = await owners.leads(1)

@@ -1,4 +1,4 @@
-"""The transaction coordinator: what it writes, sends, answers and forgets."""
+"""The transaction coordinator: its records, markers, answers and expiry."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from transaction_world import OUT_0, OUT_1, run
-from transaction_world import TransactionCluster as Cluster
+from support.transaction_world import OUT_0, OUT_1, run
+from support.transaction_world import TransactionCluster as Cluster
 
 from broker_lite.errors import (
     ConcurrentTransactionsError,
     InvalidRequestError,
+    InvalidTransactionTimeoutError,
     NotCoordinatorError,
     ProducerFencedError,
     TransactionalIdAuthorizationError,
@@ -75,7 +76,8 @@ def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> 
         }
         with pytest.raises(NotCoordinatorError, match="broker 1 does not coordinate"):
             await cluster.at[1].ask("x", lambda token: ev.Init(token, 1000))
-        # The former producer continues there: its End is repeated, and the next begins.
+        # On the new coordinator the producer continues: its End is repeated, and its next
+        # transaction begins.
         assert await cluster.end(pair, commit=False, number=2) == (5, 1)
         assert (await cluster.add((5, 1), number=2)).transaction == 2
 
@@ -175,6 +177,29 @@ def test_open_attempts_of_a_sink_are_listed_until_their_batch_ends() -> None:
     run(body)
 
 
+def test_id_of_a_sink_that_is_being_created_is_refused_to_a_producer() -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.init()
+        join = JoinBatch(1, "s", "run", 0, 0, 0, 60_000, frozenset())
+        joining = asyncio.ensure_future(cluster.at[1].ask_sink("s", lambda token: join))
+        await asyncio.sleep(0)
+        assert not joining.done()
+        with pytest.raises(InvalidRequestError, match="id of a Spark sink"):
+            await cluster.at[1].ask("s", lambda token: ev.Init(token, 60_000))
+        assert (await joining).error is None
+
+    run(body)
+
+
+def test_sink_with_a_timeout_above_the_brokers_is_refused() -> None:
+    async def body(cluster: Cluster) -> None:
+        join = JoinBatch(1, "s", "run", 0, 0, 0, 900_001, frozenset())
+        with pytest.raises(InvalidTransactionTimeoutError, match="lower the option or raise"):
+            await cluster.at[1].ask_sink("s", lambda token: join)
+
+    run(body)
+
+
 def test_partition_of_a_deleted_topic_counts_as_done() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
@@ -187,7 +212,23 @@ def test_partition_of_a_deleted_topic_counts_as_done() -> None:
     run(test)
 
 
-def test_coordinator_stops_a_marker_that_a_newer_one_has_fenced() -> None:
+def test_marker_waits_for_metadata_that_lack_a_new_topic() -> None:
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        await cluster.add(pair)
+        cluster.has_out = False
+        await cluster.end(pair)
+        await asyncio.sleep(0.1)
+        assert cluster.at[1].describe("x").state is TransactionState.PREPARE_COMMIT
+        cluster.has_out = True
+        await cluster.becomes(TransactionState.COMPLETE_COMMIT)
+        sent = {number for _, marker in cluster.received for number in marker.topics[0].partitions}
+        assert sent == {0, 1}
+
+    run(test)
+
+
+def test_coordinator_stops_sending_a_marker_fenced_by_a_newer_coordinator() -> None:
     async def test(cluster: Cluster) -> None:
         cluster.code = lambda partition: 52
         pair = await cluster.init()
@@ -225,13 +266,13 @@ def test_request_that_waits_too_long_is_withdrawn(monkeypatch: pytest.MonkeyPatc
                 await cluster.init()
         cluster.unreachable = False
         await cluster.becomes(TransactionState.COMPLETE_COMMIT)
-        # The withdrawn Init bumped no epoch.
+        # The withdrawn Init raised no epoch.
         assert await cluster.init() == (5, 2)
 
     run(test)
 
 
-def test_open_transaction_times_out_also_after_a_load() -> None:
+def test_open_transaction_times_out_after_its_state_is_loaded() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init(timeout_ms=100)
         await cluster.add(pair)
@@ -263,7 +304,7 @@ def test_idle_id_expires_and_an_open_one_stays() -> None:
     run(test, transactional_id_expiration_ms=10)
 
 
-def test_idle_ids_have_no_machine() -> None:
+def test_idle_ids_have_no_state_machine_in_memory() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from handler_world import World, received, run
+from support.handler_world import World, received, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidRequestError, SecurityDisabledError

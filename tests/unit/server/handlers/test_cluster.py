@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from handler_world import World, context_of, run, struct, versions
+from support.handler_world import World, context_of, run, struct, versions
 
 from broker_lite.errors import (
     InvalidReplicationFactorError,

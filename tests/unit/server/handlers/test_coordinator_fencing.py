@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from handler_members import gathered
-from handler_world import Calls, World, run
+from support.handler_members import gathered
+from support.handler_world import Calls, World, run
 
 from broker_lite.errors import NetworkError, UnknownMemberIdError
 from broker_lite.server.coordinators.coordinator_fencing import CoordinatorFencing

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from handler_world import context_of
-from replica_world import World, run
+from support.handler_world import context_of
+from support.replica_world import World, run
 
 from broker_lite.errors import UnknownTopicOrPartitionError
 from broker_lite.server.handlers import describe_producers

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-import poison
 import pytest
-from handler_world import context_of, received, versions
-from replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support import poison
+from support.handler_world import context_of, received, versions
+from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (

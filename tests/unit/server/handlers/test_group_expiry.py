@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from handler_members import Member, gathered
-from handler_world import World, run
+from support.handler_members import Member, gathered
+from support.handler_world import World, run
 
 from broker_lite.errors import GroupIdNotFoundError
 from broker_lite.metadata import znodes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from handler_members import Member, both, coordinator, gathered
-from handler_world import World, run
+from support.handler_members import Member, both, coordinator, gathered
+from support.handler_world import World, run
 
 from broker_lite.errors import (
     InconsistentGroupProtocolError,
@@ -57,13 +57,13 @@ class NativeReader:
             make_store=world.service.client, now_ms=lambda: loop.time() * 1000,
         )  # fmt: skip
 
-    def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
+    def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         self.given.put_nowait(None if start.committed is None else start.committed.offset)
 
-    def take(self, stream: int, where: TopicPartition) -> None:
-        self.member.settled(where, None, 1)
+    def take(self, stream: int, tp: TopicPartition) -> None:
+        self.member.settled(tp, None, 1)
 
-    def lose(self, stream: int, where: TopicPartition) -> None:
+    def lose(self, stream: int, tp: TopicPartition) -> None:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:

@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 
 import pytest
-from handler_members import SUBSCRIPTION, Member, both, coordinator, gathered
-from handler_world import World, handler, received, run, struct, versions
+from support.handler_members import SUBSCRIPTION, Member, both, coordinator, gathered
+from support.handler_world import World, handler, received, run, struct, versions
 
 from broker_lite.errors import (
     CoordinationUnavailableError,
@@ -185,7 +185,9 @@ def test_static_members_are_fenced() -> None:
 
 
 def test_static_members_successor_reads_its_last_commit() -> None:
-    """No generation is written in this case, so nothing waited for the pending commit."""
+    """Regression: no generation is written in this case, so the join did not wait for the pending
+    commit.
+    """
 
     async def body(world: World) -> None:
         await world.start()
@@ -398,7 +400,7 @@ def test_a_group_is_deleted_right_after_its_last_member_left() -> None:
 
 
 def test_a_group_is_deleted_right_after_its_static_member_expired() -> None:
-    """As above, with ZooKeeper unavailable while the session ends."""
+    """ZooKeeper is unavailable while the static member's session ends."""
 
     async def body(world: World) -> None:
         await world.start()
@@ -519,7 +521,8 @@ def test_replaced_coordinator_fails_waiting_requests_and_writes_nothing() -> Non
         thief = world.brokers[3 - one.broker].registry
         await thief.groups.claim("g")
         assert await asyncio.wait_for(joining, 1) == NotCoordinatorError.code
-        # The broker is still the coordinator by the rule, so the next join claims the group back.
+        # The broker is still the group's coordinator by hashing, so the next join claims the group
+        # again.
         two.id = ""
         assert await two.join() == 0
         assert two.generation == 2

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from handler_members import Member, gathered
-from handler_world import World, handler, received, run, struct, versions
+from support.handler_members import Member, gathered
+from support.handler_world import World, handler, received, run, struct, versions
 
 from broker_lite.errors import (
+    ClusterAuthorizationError,
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -52,8 +53,7 @@ OK = AddGroupResponse(0, 1, PARTITION, 0)
 
 
 class Coordinator:
-    """A transaction coordinator that gives the prepared answers, the last of them again and
-    again."""
+    """A transaction coordinator that gives the prepared answers in order and repeats the last."""
 
     def __init__(self, *answers: AddGroupResponse | Exception) -> None:
         self.answers = list(answers) or [OK]
@@ -122,7 +122,7 @@ async def sent(
 
 
 async def fetch(world: World, version: int = 8, *, is_stable: bool = True) -> tuple[int, int]:
-    """Return error code and offset of t-0, as a reader of committed records asks for it."""
+    """Return the error code and the offset of t-0, as a read_committed consumer fetches them."""
     stable = {"require_stable": is_stable} if version >= 7 else {}
     if version >= 8:
         path = "OffsetFetchRequestGroup"
@@ -271,7 +271,7 @@ def test_refused_verification_is_answered_in_the_versions_terms(
     run(body)
 
 
-def test_retriable_answers_are_asked_again_within_a_second() -> None:
+def test_retriable_answers_are_retried_for_a_second() -> None:
     async def body(world: World) -> None:
         busy = AddGroupResponse(ConcurrentTransactionsError.code)
         coordinator = await start(world, busy, NetworkError("broken"), busy, OK)
@@ -332,7 +332,7 @@ def test_deposed_transaction_coordinator_decides_nothing() -> None:
         fenced = TransactionCoordinatorFencedError.code
         assert await end(world, coordinator_epoch=3) == fenced
         assert await parts(world) == ["1000-0-1-0"]
-        # Nor does its yes to another producer count.
+        # Its confirmation of another producer is not accepted either.
         code = CoordinatorNotAvailableError.code
         assert await commit(world, 5, producer_id=2000) == code
         assert await end(world, coordinator_epoch=4) == 0
@@ -384,10 +384,11 @@ def test_native_group_takes_no_offsets_of_transactions() -> None:
         (AddGroupResponse(InvalidProducerIdMappingError.code), True),
         (AddGroupResponse(ProducerFencedError.code), True),
         (AddGroupResponse(ConcurrentTransactionsError.code), False),
+        (AddGroupResponse(ClusterAuthorizationError.code), False),
         (NetworkError("unreachable"), False),
     ],
 )
-def test_pending_offsets_end_when_the_coordinator_says_that_their_transaction_is_over(
+def test_overdue_pending_offsets_are_dropped_when_their_transaction_has_ended(
     answer: Any, is_ended: bool
 ) -> None:
     async def body(world: World) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from handler_world import World, run, struct
+from support.handler_world import World, run, struct
 
 from broker_lite.server.cluster.registry import ELECTION_S, Registry
 from broker_lite.server.handlers.metadata import NOTICE_S
@@ -64,7 +64,7 @@ def test_metadata_names_the_next_leader_when_a_leaders_connection_ended(
         )
         await asyncio.sleep(0.1)
         assert not asking.done()
-        # Brokers 1, the controller, and 2 find the port of broker 3 closed.
+        # Brokers 1 (the controller) and 2 find the port of broker 3 closed.
         for number in (1, 2):
             world.brokers[number].registry.suspect(3, epoch)
         (topic,) = (await asking).topics
@@ -73,7 +73,7 @@ def test_metadata_names_the_next_leader_when_a_leaders_connection_ended(
     run(body)
 
 
-def test_metadata_waits_when_a_client_notices_a_death_before_the_broker() -> None:
+def test_metadata_waits_when_a_client_detects_a_dead_broker_before_the_broker_does() -> None:
     async def body(world: World) -> None:
         registry, epoch = await start(world)
         asking = asyncio.ensure_future(

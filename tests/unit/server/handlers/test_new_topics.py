@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from data_calls import rows_batch
-from handler_world import context_of, received
-from replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support.data_calls import rows_batch
+from support.handler_world import context_of, received
+from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.server.broker_context import BrokerContext

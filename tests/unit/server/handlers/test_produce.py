@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from data_calls import Place, produce_request, rows_batch
-from handler_world import received
-from replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support.data_calls import Place, produce_request, rows_batch
+from support.handler_world import received
+from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (

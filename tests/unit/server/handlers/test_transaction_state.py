@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handler_world import World, kind, run, struct, versions
+from support.handler_world import World, kind, run, struct, versions
 
 from broker_lite.errors import (
     CoordinatorNotAvailableError,

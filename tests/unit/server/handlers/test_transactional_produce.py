@@ -1,4 +1,4 @@
-"""Produce with transactional batches: the questions to the coordinator, and what its answers do."""
+"""Produce with transactional batches: verification by the coordinator, and its outcomes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import pytest
-from data_calls import Place, produce_request, rows_batch
-from handler_world import received
 from kafka.protocol.producer import AddPartitionsToTxnRequest
-from replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support.data_calls import Place, produce_request, rows_batch
+from support.handler_world import received
+from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
@@ -158,7 +158,7 @@ async def started(world: World, *answers: LogbusError | None) -> TransactionalPr
     return TransactionalProducer(await world.serves(1), *answers)
 
 
-def test_first_batch_asks_the_coordinator_and_later_ones_do_not() -> None:
+def test_only_the_first_batch_of_a_transaction_is_verified() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         assert [await producer.send(n) for n in range(3)] == [0, 0, 0]
@@ -215,7 +215,7 @@ def test_questions_of_a_loop_turn_share_a_request() -> None:
         (TransactionAbortableError(), 10, InvalidTxnStateError.code),
     ],
 )
-def test_coordinators_refusal_refuses_the_batch(
+def test_batch_is_refused_if_the_coordinator_refuses_the_transaction(
     answer: LogbusError, version: int, code: int
 ) -> None:
     async def test(world: World) -> None:
@@ -227,7 +227,7 @@ def test_coordinators_refusal_refuses_the_batch(
     run(test)
 
 
-def test_question_is_repeated_after_retriable_answers() -> None:
+def test_verification_is_retried_after_retriable_answers() -> None:
     async def test(world: World) -> None:
         producer = await started(world, ConcurrentTransactionsError(), NetworkError("cut"), None)
         assert await producer.send(0) == 0
@@ -258,7 +258,7 @@ def test_producer_retries_when_the_coordinator_stays_busy(
     run(test)
 
 
-def test_answer_does_not_count_after_the_end_of_the_transaction() -> None:
+def test_answer_after_the_end_of_the_transaction_is_ignored() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.coordinator.held = asyncio.Event()
@@ -273,8 +273,8 @@ def test_answer_does_not_count_after_the_end_of_the_transaction() -> None:
 
 
 def test_marker_with_a_raised_epoch_does_not_end_the_next_transaction() -> None:
-    """The marker of the transaction before has the epoch of the next one, whose first batch may
-    wait for the coordinator already."""
+    """The marker has the raised epoch, which is the epoch of the next transaction. The first batch
+    of that transaction may already wait for its verification."""
 
     async def test(world: World) -> None:
         producer = await started(world)
@@ -290,7 +290,7 @@ def test_marker_with_a_raised_epoch_does_not_end_the_next_transaction() -> None:
     run(test)
 
 
-def test_answer_does_not_count_in_another_leader_epoch() -> None:
+def test_answer_in_another_leader_epoch_is_ignored() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.coordinator.held = asyncio.Event()
@@ -306,7 +306,7 @@ def test_answer_does_not_count_in_another_leader_epoch() -> None:
     run(test)
 
 
-def test_yes_of_a_deposed_coordinator_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confirmation_of_a_deposed_coordinator_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_verifier, "PATIENCE_S", 0.02)
 
     async def test(world: World) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from handler_world import ask, context_of, handler, struct, versions
-from transaction_world import OUT, TransactionCluster, run
+from support.handler_world import ask, context_of, handler, struct, versions
+from support.transaction_world import OUT, TransactionCluster, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClusterAuthorizationError, LogbusError
@@ -27,7 +27,7 @@ from broker_lite.wire.calls.verification import (
 
 
 class Desk:
-    """Broker 1 of a cluster, as a client or another broker asks it."""
+    """Sends requests to broker 1, as a client or as another broker."""
 
     def __init__(self, cluster: TransactionCluster) -> None:
         self.cluster = cluster
@@ -132,7 +132,9 @@ def test_init_without_an_id_gets_a_new_producer_id() -> None:
         ({"producer_id": 99, "producer_epoch": 0}, 90),
     ],
 )
-def test_init_refuses_a_wrong_timeout_id_or_pair(fields: dict[str, Any], code: int) -> None:
+def test_init_refuses_a_wrong_timeout_id_or_producer_epoch(
+    fields: dict[str, Any], code: int
+) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         answer = await desk.init(**fields)
@@ -181,7 +183,7 @@ def test_fenced_producer_gets_the_code_that_its_version_knows(version: int, code
     with_desk(test)
 
 
-def test_end_of_version_5_answers_the_next_pair() -> None:
+def test_end_of_version_5_returns_the_next_producer_id_and_epoch() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         await desk.add(3, 0, {"out": (0,)})
@@ -246,7 +248,7 @@ def test_broker_adds_and_verifies_partitions() -> None:
     with_desk(test)
 
 
-def test_partition_that_the_coordinator_does_not_know_yet_is_asked_for_again() -> None:
+def test_partition_missing_from_the_coordinators_metadata_gets_a_retriable_error() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         other_id = "AAECAwQFBgcICQoLDA0OEA"

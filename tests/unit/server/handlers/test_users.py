@@ -6,8 +6,8 @@ import asyncio
 from hashlib import pbkdf2_hmac
 from typing import Any
 
-import handler_world
-from handler_world import World, struct
+from support import handler_world
+from support.handler_world import World, struct
 
 from broker_lite.client.administration.users import Credential, upsertion
 from broker_lite.model import ScramMechanism

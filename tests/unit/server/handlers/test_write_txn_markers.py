@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from handler_world import context_of, received
-from replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support.handler_world import context_of, received
+from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
@@ -194,7 +194,7 @@ def test_reads_by_the_loop_and_by_a_thread_give_the_same_rows(cold: bool) -> Non
     run(body, brokers=1)
 
 
-def test_follower_notes_the_same_transactions_and_leads_with_them() -> None:
+def test_follower_has_the_same_transactions_when_it_becomes_leader() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -211,7 +211,9 @@ def test_follower_notes_the_same_transactions_and_leads_with_them() -> None:
 
 
 def test_marker_lost_in_an_unclean_election_leaves_the_transaction_open() -> None:
-    """The former leader truncates the marker, and both replicas show the next one's outcome."""
+    """The former leader truncates the marker, and both replicas have the outcome of the next
+    marker.
+    """
 
     async def body(world: World) -> None:
         leader = await world.serves(1)
@@ -228,8 +230,8 @@ def test_marker_lost_in_an_unclean_election_leaves_the_transaction_open() -> Non
         assert await client.read() == []
         leader.reached = True
         await world.agree()
-        assert leader.replica().log.last_stable_offset(BIG) == 0
-        # As `logbus transactions abort` writes it.
+        assert leader.replica().log.reader.last_stable_offset(BIG) == 0
+        # The marker that `logbus transactions abort` sends.
         assert (await client.mark(marker(commit=False, coordinator=0)))[7, "t", 0] == 0
         assert await client.read() == [1]
         await world.agree()
@@ -254,18 +256,18 @@ def test_restarted_replica_gives_the_same_rows() -> None:
     run(body, brokers=2)
 
 
-def test_marker_counts_once_the_in_sync_replicas_have_it() -> None:
+def test_marker_ends_the_transaction_once_it_is_committed() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write(leader)
         await world.until(lambda: leader.replica().high_watermark == 1)
         leader.cut_off()
         client = Client(leader)
-        marking = asyncio.ensure_future(client.mark(marker()))
+        marking = asyncio.ensure_future(client.mark(marker(version=2, epoch=1)))
         await world.until(lambda: leader.replica().log.log_end_offset == 2)
         assert await client.read() == []
         # A repetition appends nothing, and must not be answered before the marker is committed.
-        again = asyncio.ensure_future(client.mark(marker()))
+        again = asyncio.ensure_future(client.mark(marker(version=2, epoch=1)))
         await asyncio.sleep(0.02)
         assert not marking.done() and not again.done()
         leader.reached = True
@@ -299,14 +301,14 @@ def test_each_marker_and_partition_has_its_own_error() -> None:
             (3, "other", 0): UnknownTopicOrPartitionError.code,
             (4, "t", 0): 0,
         }
-        assert leader.replica().log.last_stable_offset(BIG) == 1
+        assert leader.replica().log.reader.last_stable_offset(BIG) == 1
         follower = Client(world.nodes[2])
         assert (await follower.mark(marker(2)))[2, "t", 0] == NotLeaderError.code
 
     run(body, brokers=2)
 
 
-def test_marker_of_a_coordinator_that_the_broker_knows_as_deposed_is_refused() -> None:
+def test_marker_of_a_deposed_coordinator_is_refused() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         for producer in (1, 2, 3):
@@ -318,7 +320,7 @@ def test_marker_of_a_coordinator_that_the_broker_knows_as_deposed_is_refused() -
             marker(3, coordinator=5, state_partition=1),
         )
         assert list(codes.values()) == [0, TransactionCoordinatorFencedError.code, 0]
-        assert leader.replica().log.last_stable_offset(BIG) == 1
+        assert leader.replica().log.reader.last_stable_offset(BIG) == 1
 
     run(body, brokers=1)
 
@@ -353,10 +355,12 @@ def test_markers_are_refused_while_too_few_replicas_are_in_sync() -> None:
     run(body, brokers=2)
 
 
-def test_markers_of_many_partitions_leave_the_loop_turns() -> None:
+def test_markers_of_many_partitions_leave_the_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 20
+    monkeypatch.setattr(write_txn_markers, "PARTITIONS_PER_TURN", count)
+
     async def body(world: World) -> None:
         leader = await world.serves(1)
-        count = write_txn_markers.PARTITIONS_PER_TURN
         begun: list[int] = []
         manager, append = leader.manager, leader.manager.append_markers
 
@@ -381,7 +385,7 @@ def test_markers_of_many_partitions_leave_the_loop_turns() -> None:
         assert set(codes.values()) == {0}
         assert max(begun.count(one) for one in set(begun)) <= count
 
-    run(body, partitions=3 * write_txn_markers.PARTITIONS_PER_TURN, brokers=1)
+    run(body, partitions=3 * count, brokers=1)
 
 
 def test_offsets_listed_for_committed_readers_end_at_the_last_stable_offset() -> None:

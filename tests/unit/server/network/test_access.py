@@ -1,4 +1,6 @@
-"""Decisions about requests: the table of APIs, principals of brokers, and dispatch's demands."""
+"""Authorization of requests: the table of APIs, principals of brokers, and the checks of
+dispatch.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from handler_world import World, kind, run
+from support.handler_world import World, kind, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.config.listeners import ListenerConfig, TlsSettings
 from broker_lite.errors import (
     ClusterAuthorizationError,
     InvalidConfigError,
+    InvalidRequestError,
     TopicAuthorizationError,
+    UnacceptableCredentialError,
     UnknownServerError,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
@@ -34,7 +38,13 @@ from broker_lite.security.acls import (
 from broker_lite.server import dispatch
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.network.access import ROWS, Access, Authorizer, check_start
+from broker_lite.server.network.access import (
+    ALLOWED_TOPICS_MAX,
+    ROWS,
+    Access,
+    Authorizer,
+    check_start,
+)
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
@@ -74,7 +84,7 @@ def test_every_served_api_has_a_row_whose_operations_exist() -> None:
             assert operation is None or operation in OPERATIONS[type_]
 
 
-def test_denied_topics_are_named_as_the_client_named_them() -> None:
+def test_error_names_a_denied_topic_as_the_client_did() -> None:
     access = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "mine")).access(
         session("User:bob"), ApiKey.PRODUCE
     )
@@ -85,14 +95,56 @@ def test_denied_topics_are_named_as_the_client_named_them() -> None:
     ]
     denied = access.denied_topics(rows, {"id-of-secret": secret})
     assert denied.keys() == {1, 2} and access.is_asked
-    assert "'yours'" in denied[1].message and "secret'" in denied[2].message
-    assert "'secret'" not in denied[2].message
-    with pytest.raises(TopicAuthorizationError, match="'id-of-secret'"):
+    assert "'yours'" in denied[1].message and "topic of this id" in denied[2].message
+    assert "secret" not in denied[2].message
+    with pytest.raises(TopicAuthorizationError, match="topic of this id"):
         access.check_topic_id("id-of-secret", {"id-of-secret": secret})
     access.check_topic_id("unknown", {})
 
 
-def test_operation_on_the_cluster_stands_for_all_resources_of_a_row() -> None:
+def denied_names(made: Authorizer, client: Session, key: int, *names: str) -> list[str]:
+    """Return the topics that a new request of the client is denied."""
+    rows = [SimpleNamespace(name=name, topic_id="") for name in names]
+    access = made.access(client, key)
+    assert not access.is_asked
+    found = access.denied_topics(rows, {})
+    assert access.is_asked
+    return [names[index] for index in found]
+
+
+def test_cached_topics_are_dropped_when_the_acls_the_user_or_the_operation_change() -> None:
+    made = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "mine"))
+    client = session("User:bob")
+    for _ in range(3):
+        assert denied_names(made, client, ApiKey.PRODUCE, "mine") == []
+        assert denied_names(made, client, ApiKey.PRODUCE, "mine", "yours") == ["yours"]
+    assert denied_names(made, client, ApiKey.FETCH, "mine") == ["mine"]
+    assert denied_names(made, client, ApiKey.PRODUCE, "mine") == []
+    client.principal = "User:mallory"
+    assert denied_names(made, client, ApiKey.PRODUCE, "mine") == ["mine"]
+    client.principal = "User:bob"
+    assert denied_names(made, client, ApiKey.PRODUCE, "mine") == []
+    made.apply(MetadataSnapshot(acls={}))
+    assert denied_names(made, client, ApiKey.PRODUCE, "mine") == ["mine"]
+
+
+@pytest.mark.parametrize("key", [-32768, -2, -1, 32767])
+def test_api_that_does_not_exist_has_no_row(key: int) -> None:
+    access = authorizer().access(session("User:bob"), key)
+    assert not access.row.asks and not access.row.cluster
+
+
+def test_number_of_cached_topics_is_bounded() -> None:
+    made, client = authorizer(acl("User:bob", Operation.READ, TOPIC, "*")), session("User:bob")
+    for number in range(3 * ALLOWED_TOPICS_MAX):
+        assert denied_names(made, client, ApiKey.FETCH, f"t{number}") == []
+    many = [f"t{number}" for number in range(3 * ALLOWED_TOPICS_MAX)]
+    assert denied_names(made, client, ApiKey.FETCH, *many) == []
+    assert client.data_access is not None
+    assert len(client.data_access._allowed) == ALLOWED_TOPICS_MAX
+
+
+def test_cluster_operation_of_a_row_allows_all_its_resources() -> None:
     made = authorizer(acl("User:bob", Operation.DESCRIBE, CLUSTER, CLUSTER_NAME))
     access = made.access(session("User:bob"), ApiKey.LIST_GROUPS)
     assert access.visible(GROUP, ["a", "b"]) == ["a", "b"]
@@ -109,7 +161,7 @@ def test_operation_on_the_cluster_stands_for_all_resources_of_a_row() -> None:
         ("User:admin", "BROKERS", None),
     ],
 )
-def test_broker_is_its_principal_on_the_listener_for_brokers(
+def test_broker_is_recognised_by_its_principal_on_the_inter_broker_listener(
     principal: str, listener: str, number: int | None
 ) -> None:
     made, client = authorizer(), session(principal, listener)
@@ -125,7 +177,7 @@ def test_broker_is_its_principal_on_the_listener_for_brokers(
     assert not access.may(Operation.READ, TOPIC, "t") or principal == "User:admin"
 
 
-def test_forwarded_request_has_the_rights_of_its_client_alone() -> None:
+def test_forwarded_request_has_only_the_permissions_of_its_client() -> None:
     client = session("User:broker-3", "BROKERS", is_forwarded=True)
     assert authorizer().broker_id(client) is None
     assert (
@@ -135,10 +187,26 @@ def test_forwarded_request_has_the_rights_of_its_client_alone() -> None:
     )
 
 
-def test_client_id_makes_a_broker_only_without_authorizer_and_separate_listener() -> None:
+def test_user_name_of_a_broker_is_reserved_unless_brokers_have_passwords() -> None:
+    made = authorizer()
+    made.check_user_name("alice")
+    made.check_user_name("broker")
+    for name in ("broker-9", "broker-x"):
+        with pytest.raises(UnacceptableCredentialError, match="reserved for brokers"):
+            made.check_user_name(name)
+    with_logins = dataclasses.replace(BROKERS, protocol="SASL_SSL")
+    with_passwords = Authorizer(BrokerConfig(), with_logins)
+    with_passwords.check_user_name("broker-9")
+    with pytest.raises(UnacceptableCredentialError, match="reserved for brokers"):
+        with_passwords.check_user_name("broker-9", has_token=True)
+
+
+def test_client_id_identifies_a_broker_only_without_authorizer_and_separate_listener() -> None:
     separate = Authorizer(BrokerConfig(), BROKERS)
     assert separate.is_broker(session("User:x", "BROKERS"), None)
     assert not separate.is_broker(session("User:x"), "logbus-broker-1")
+    moving = Authorizer(BrokerConfig(authorizer="report"), BROKERS)
+    assert moving.is_broker(session("User:x"), "logbus-broker-1")
     for mode, is_broker in (("off", True), ("report", True), ("enforce", False)):
         made = Authorizer(BrokerConfig(authorizer=mode), OPEN)
         assert made.is_broker(session("User:x"), "logbus-broker-1") == is_broker
@@ -153,7 +221,7 @@ def test_report_allows_and_logs_what_enforce_denies(caplog: pytest.LogCaptureFix
     )
 
 
-def test_withdrawn_permission_is_denied_at_the_next_question() -> None:
+def test_revoked_permission_is_denied_at_the_next_request() -> None:
     made = authorizer(acl("User:bob", Operation.READ, TOPIC, "t"))
     access = made.access(session("User:bob"), ApiKey.FETCH)
     rows = [SimpleNamespace(name="t", topic_id="")]
@@ -227,7 +295,7 @@ def decoded(name: str, version: int, data: bytes) -> Any:
     return kind(f"{name}Response").decode(data, version=version, header=True, framed=True)
 
 
-def test_handler_that_does_not_ask_gets_no_answer_out(
+def test_answer_of_a_handler_that_checks_no_permission_is_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(world: World) -> None:
@@ -252,7 +320,7 @@ def test_handler_that_does_not_ask_gets_no_answer_out(
     assert "did not ask" in caplog.text
 
 
-def test_dispatch_demands_the_operation_on_the_cluster() -> None:
+def test_dispatch_checks_the_operation_on_the_cluster() -> None:
     async def body(world: World) -> None:
         await world.start()
         frame = frame_of("ListPartitionReassignments", 0, topics=None, timeout_ms=1000)
@@ -293,7 +361,7 @@ def create(name: str) -> bytes:
     ("inner", "code"),
     [("User:admin", 0), ("User:bob", TopicAuthorizationError.code), ("User:broker-9", 29)],
 )
-def test_envelope_is_decided_by_its_client_not_by_its_sender(inner: str, code: int) -> None:
+def test_envelope_is_authorized_for_its_client_not_for_its_sender(inner: str, code: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         made = authorizer()
@@ -327,7 +395,10 @@ def test_forged_or_nested_envelope_changes_nothing(
             call = EnvelopeRequest(bytes(encode_call(call, 3, "c"))[4:], "User:admin", "10.0.0.9")
         frame = bytes(encode_call(call, 3, "c"))[4:]
         reply = await ask(world, authorizer(), session(principal, listener), frame)
-        assert reply.refusal and "t" not in world.brokers[1].registry.snapshot.topics
+        answer = EnvelopeRequest.decode(_body(reply.data))
+        code = InvalidRequestError.code if nested else ClusterAuthorizationError.code
+        assert answer == (None, code)
+        assert "t" not in world.brokers[1].registry.snapshot.topics
 
     run(body)
 

@@ -415,6 +415,60 @@ def test_announced_answers_share_the_budget_and_closing_releases_their_share() -
     run(main)
 
 
+def test_large_answer_that_is_not_read_leaves_memory_to_small_ones() -> None:
+    async def main() -> None:
+        budget = Budget(32 << 20)
+        built: list[tuple[int, ResponseSlot]] = []
+
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
+            size = frame[0] << 20
+            reply.build(size, lambda: built.append((frame[0], reply)))
+
+        peers = [Peer(begin, budget=budget) for _ in range(3)]
+        for peer, mib in zip(peers, (8, 7, 2)):
+            await peer.send(framed(bytes([mib])))
+            await turns()
+        # 8 and 7 MiB exceed three quarters of the 16 MiB of answers; 8 and 2 do not.
+        assert [mib for mib, _ in built] == [8, 2] and budget.is_waited_for
+        peers[0].close()
+        built[0][1].answer([b"late"])
+        await turns()
+        assert [mib for mib, _ in built] == [8, 2, 7]
+        for _, reply in built[1:]:
+            reply.answer([b"x"])
+        for peer in peers[1:]:
+            assert await peer.receive(1) == b"x"
+            peer.close()
+        assert budget.used_bytes == 0
+
+    run(main)
+
+
+def test_builder_may_replace_its_reserved_memory() -> None:
+    async def main() -> None:
+        budget = Budget(32 << 20)
+        sizes: list[int] = []
+
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
+            def large() -> None:
+                sizes.append(14)
+                reply.answer([b"x"])
+
+            def small() -> None:
+                sizes.append(4)
+                reply.build(14 << 20, large)
+
+            reply.build(4 << 20, small)
+
+        peer = Peer(begin, budget=budget)
+        await peer.send(framed(b"x"))
+        assert await peer.receive(1) == b"x"
+        assert sizes == [4, 14] and budget.used_bytes == 0 and budget.may_build(peer, 16 << 20)
+        peer.close()
+
+    run(main)
+
+
 def test_held_connection_starts_no_further_request() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
@@ -435,6 +489,64 @@ def test_held_connection_starts_no_further_request() -> None:
         replies[0].answer([b"1"])
         assert await peer.receive(2) == b"12"
         peer.close()
+
+    run(main)
+
+
+def test_throttled_connection_gets_its_answer_and_is_not_read_meanwhile() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        began: list[float] = []
+
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
+            began.append(loop.time())
+            reply.throttle(200 if len(began) == 1 else 0)
+            reply.throttle(50)
+            reply.answer([b"x"])
+
+        peer = Peer(begin)
+        await peer.send(framed(b"first"))
+        assert await peer.receive(1) == b"x"
+        await peer.send(framed(b"second"))
+        await turns()
+        assert len(began) == 1
+        assert await peer.receive(1) == b"x"
+        assert began[1] - began[0] >= 0.2
+        await peer.send(framed(b"third"))
+        peer.connection.close("closed while it waits", quiet=True)
+        await turns()
+        assert len(began) == 2
+        peer.close()
+
+    run(main)
+
+
+def test_throttled_connection_receives_the_rest_of_a_request_and_times_it() -> None:
+    async def main() -> None:
+        began: list[int] = []
+
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
+            began.append(len(frame))
+            reply.throttle(3_600_000)
+            reply.answer([b"x"])
+
+        budget = Budget(1 << 30)
+        peer = Peer(begin, budget=budget)
+        second = framed(bytes(300_000))
+        await peer.send(framed(b"first") + second[:10_000])
+        assert await peer.receive(1) == b"x"
+        await turns()
+        assert peer.connection.frame_began_ms, "a silent client is timed out"
+        await peer.send(second[10_000:200_000])
+        await turns()
+        assert peer.connection.frame_began_ms
+        await peer.send(second[200_000:] + framed(b"third")[:6])
+        await peer.until(lambda: peer.connection.frame_began_ms == 0)
+        await peer.send(framed(b"third")[6:])
+        await turns()
+        assert len(began) == 1, "the next request starts after the wait"
+        peer.close()
+        assert budget.used_bytes == 0
 
     run(main)
 
@@ -524,7 +636,7 @@ def test_file_shorter_than_its_range_closes_the_connection() -> None:
             peer = Peer(lambda _, reply: reply.answer([FileRange(file, 0, 10)]))
             await peer.send(framed(b"x"))
             assert await peer.receive(10) == b""
-            assert "ended before the range" in peer.ended[0]
+            assert "ended before the end of the requested range" in peer.ended[0]
             peer.close()
 
     run(main)

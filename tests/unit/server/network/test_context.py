@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from handler_world import World, context_of, kind
+from support.handler_world import World, context_of, kind
 
 from broker_lite.server.handlers import api_versions
 from broker_lite.server.network.access import broker_client_id

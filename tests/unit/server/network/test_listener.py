@@ -19,6 +19,9 @@ from broker_lite.server.network.connection import Begin, ResponseSlot
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.listener import Listener
 
+LOGINS = {"sasl_enabled_mechanisms": "SCRAM-SHA-256", "inter_broker_client_config": "unread"}
+"""Settings of a broker with logins; no broker of these tests logs in itself."""
+
 
 def listener(**settings: object) -> Listener:
     return Listener(BrokerConfig(**settings), clock=Clock(), metrics=Metrics())  # type: ignore[arg-type]
@@ -68,8 +71,10 @@ def test_exposure_describes_the_reachable_address() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_non_loopback_address_needs_the_insecure_setting(host: str) -> None:
-    with pytest.raises(InvalidConfigError, match=r"set listeners\.insecure\.allow=true"):
+    with pytest.raises(InvalidConfigError) as refused:
         listener(port=0, host=host)
+    for part in (f"host={host}", "logbus up --secure", "listeners.insecure.allow=true"):
+        assert part in str(refused.value)
     for own in ("127.0.0.1", "localhost"):
         listener(port=0, host=own).close()
 
@@ -155,7 +160,7 @@ def test_request_before_login_is_limited_to_16_kib_and_the_login_timeout() -> No
         for sock in (early, late, silent):
             sock.close()
 
-    serve(begin, attack, sasl_enabled_mechanisms="SCRAM-SHA-256", login_timeout_ms=300)
+    serve(begin, attack, **LOGINS, login_timeout_ms=300)
 
 
 def test_max_connections_per_ip_counts_no_loopback_and_a_64_as_one_address() -> None:
@@ -163,3 +168,79 @@ def test_max_connections_per_ip_counts_no_loopback_and_a_64_as_one_address() -> 
     assert listener_module._limited("192.0.2.1:5") == "192.0.2.1"
     one, two = "2001:db8:0:1::1:5", "2001:db8:0:1:ffff::2:6"
     assert listener_module._limited(one) == listener_module._limited(two) != ""
+
+
+def test_oldest_connection_without_a_login_is_closed_for_a_new_one() -> None:
+    sessions: list[Session] = []
+
+    def begin(frame: memoryview, reply: ResponseSlot) -> None:
+        sessions.append(reply.session)
+        reply.answer([b"ok"])
+
+    async def attack(one: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        user = await connect(one)
+        await loop.sock_sendall(user, struct.pack(">i", 1) + b"x")
+        assert await loop.sock_recv(user, 2) == b"ok"
+        sessions[0].needs_login, sessions[0].mechanism = False, "SCRAM-SHA-256"
+        strangers = []
+        for number in range(5):
+            strangers.append(await connect(one))
+            while one._admitted < number + 2:
+                await asyncio.sleep(0)
+        for closed in strangers[:2]:
+            assert await loop.sock_recv(closed, 1) == b""
+        for sock in (user, *strangers[2:]):
+            await loop.sock_sendall(sock, struct.pack(">i", 1) + b"x")
+            assert await loop.sock_recv(sock, 2) == b"ok"
+        assert one._metrics.value("connections_refused", "connections_before_login_max") == 2
+        for sock in (user, *strangers):
+            sock.close()
+
+    serve(begin, attack, **LOGINS, connections_before_login_max=3)
+
+
+def test_connections_of_one_address_beyond_the_limit_are_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener_module, "_limited", lambda peer: peer.rpartition(":")[0])
+
+    async def attack(one: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        first, second, third = await connect(one), await connect(one), await connect(one)
+        assert await loop.sock_recv(third, 1) == b""
+        first.close()
+        while len(one._connections) > 1:
+            await asyncio.sleep(0)
+        fourth = await connect(one)
+        await loop.sock_sendall(fourth, struct.pack(">i", 1) + b"x")
+        assert await loop.sock_recv(fourth, 2) == b"ok"
+        for sock in (second, third, fourth):
+            sock.close()
+
+    serve(lambda frame, reply: reply.answer([b"ok"]), attack, connections_per_ip_max=2)
+    assert "closed: max.connections.per.ip=2 are open" in caplog.text
+
+
+def test_address_over_its_rate_of_connections_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        asked: list[str] = []
+
+        def may_connect(host: str) -> bool:
+            asked.append(host)
+            return len(asked) == 1
+
+        loop, one = asyncio.get_running_loop(), listener(port=0)
+        one.start(loop, lambda frame, reply: reply.answer([b"ok"]), may_connect=may_connect)
+        first, second = await connect(one), await connect(one)
+        assert await loop.sock_recv(second, 1) == b""
+        await loop.sock_sendall(first, struct.pack(">i", 1) + b"x")
+        assert await loop.sock_recv(first, 2) == b"ok"
+        assert asked == ["127.0.0.1", "127.0.0.1"]
+        assert one._metrics.value("connections_refused", "connection_creation_rate") == 1
+        for sock in (first, second):
+            sock.close()
+        one.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert "connection_creation_rate of the address is used up" in caplog.text

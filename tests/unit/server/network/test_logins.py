@@ -1,7 +1,8 @@
-"""Logins and the end of sessions, with our SCRAM client and a clock that the tests set."""
+"""Logins and the end of sessions, with logbus's SCRAM client and a clock that the tests set."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from broker_lite.errors import (
     IllegalSaslStateError,
     SaslAuthenticationError,
+    UnacceptableCredentialError,
     UnsupportedSaslMechanismError,
 )
-from broker_lite.model import ScramMechanism
+from broker_lite.model import LOGIN_MECHANISMS, ScramMechanism
+from broker_lite.security.bearer import CheckedToken, bearer_message
+from broker_lite.security.plain import plain_message
 from broker_lite.security.scram import (
     ScramClient,
     ScramCredential,
@@ -19,7 +23,7 @@ from broker_lite.security.scram import (
     derive_keys,
 )
 from broker_lite.server.network.context import ANONYMOUS, Session
-from broker_lite.server.network.logins import Logins, is_private
+from broker_lite.server.network.logins import LoginAnswer, Logins, is_private
 
 SHA_256 = ScramMechanism.SHA_256
 SALT = b"0123456789abcdef"
@@ -63,16 +67,27 @@ class World:
         }
         clock: Any = self.clock
         self.logins = Logins(
-            tuple(ScramMechanism), clock=clock, users=lambda: self.users, salt_key=b"k", **options
+            LOGIN_MECHANISMS, clock=clock, users=lambda: self.users, salt_key=b"k", **options
         )
-        self.session = Session(1, "127.0.0.1:40000", takes_logins=True, needs_login=True)
+        self.session = Session(
+            1, "127.0.0.1:40000", takes_logins=True, needs_login=True, is_encrypted=True
+        )
         self.socket = Socket()
+
+    def step(self, message: bytes) -> bytes:
+        return asyncio.run(self.logins.step(self.session, message)).message
+
+    def send_once(self, mechanism: str, message: bytes) -> None:
+        """Log in with a mechanism of one message."""
+        self.logins.choose(self.session, mechanism)
+        assert self.step(message) == b""
+        self.logins.watch(self.session, self.socket)
 
     def log_in(self, user: str, password: str) -> None:
         client = ScramClient(SHA_256, user, password, "nonce")
         self.logins.choose(self.session, SHA_256)
-        challenge = self.logins.step(self.session, client.first())
-        client.verify(self.logins.step(self.session, client.final(challenge)))
+        challenge = self.step(client.first())
+        client.verify(self.step(client.final(challenge)))
         self.logins.watch(self.session, self.socket)
 
 
@@ -112,7 +127,7 @@ def test_deleted_user_loses_the_connection() -> None:
     assert "User:alice" in world.socket.reason
 
 
-def test_former_password_works_until_its_time_and_its_sessions_end_then() -> None:
+def test_former_password_and_its_sessions_end_at_its_expiry() -> None:
     world = World()
     world.users["alice"] = {SHA_256: credential("new", "a", old_until_ms=2000)}
     world.log_in("alice", "a")
@@ -139,10 +154,105 @@ def test_session_must_log_in_again_after_its_lifetime_as_the_same_user() -> None
     assert not world.session.needs_login
 
 
+def test_plain_password_is_checked_against_the_scram_keys() -> None:
+    world = World()
+    world.send_once("PLAIN", plain_message("alice", "a"))
+    assert (world.session.principal, world.session.mechanism) == ("User:alice", "PLAIN")
+    world.logins.sweep()
+    assert not world.socket.closed
+    world.users["alice"] = {SHA_256: credential("changed")}
+    world.logins.sweep()
+    assert world.socket.closed
+
+
+@pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "a")])
+def test_wrong_password_of_plain_names_the_claimed_user_for_the_log(
+    user: str, password: str
+) -> None:
+    world = World()
+    with pytest.raises(SaslAuthenticationError, match="wrong, or there is no such user"):
+        world.send_once("PLAIN", plain_message(user, password))
+    assert (world.session.principal, world.session.claimed) == (ANONYMOUS, user)
+    with pytest.raises(IllegalSaslStateError):
+        world.step(plain_message("alice", "a"))
+
+
+def test_handshake_during_a_check_hides_no_login() -> None:
+    async def both() -> LoginAnswer:
+        check = asyncio.create_task(world.logins.step(world.session, plain_message("alice", "a")))
+        await asyncio.sleep(0)
+        world.logins.choose(world.session, "PLAIN")
+        return await check
+
+    world = World()
+    world.logins.choose(world.session, "PLAIN")
+    assert asyncio.run(both()).is_done
+    assert world.session.principal == "User:alice"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_plain_and_oauthbearer_are_refused_without_tls(mechanism: str) -> None:
+    world = World()
+    world.session.is_encrypted = False
+    with pytest.raises(UnsupportedSaslMechanismError, match=f"{mechanism}.*has no TLS.*SASL_SSL"):
+        world.logins.choose(world.session, mechanism)
+
+
+class Tokens:
+    """An issuer whose tokens are ``user`` and end at ``ends_ms``."""
+
+    ends_ms = 5000
+
+    async def check(self, token: str) -> CheckedToken:
+        return CheckedToken(token, self.ends_ms)
+
+    async def refresh(self) -> None:
+        raise AssertionError
+
+
+def test_session_must_log_in_again_when_its_token_ends() -> None:
+    world = World(issuer=Tokens())
+    world.send_once("OAUTHBEARER", bearer_message("carol"))
+    assert (world.session.principal, world.session.mechanism) == ("User:carol", "OAUTHBEARER")
+    assert world.logins.lifetime_ms(world.session) == 4000
+    world.logins.sweep()
+    assert not world.session.needs_login
+    world.clock.now = 5000
+    world.logins.sweep()
+    assert world.session.needs_login and not world.socket.closed
+    Tokens.ends_ms = 9000
+    with pytest.raises(SaslAuthenticationError, match="User:mallory"):
+        world.send_once("OAUTHBEARER", bearer_message("mallory"))
+    with pytest.raises(SaslAuthenticationError, match="with PLAIN"):
+        world.send_once("PLAIN", plain_message("alice", "a"))
+    world.send_once("OAUTHBEARER", bearer_message("carol"))
+    assert not world.session.needs_login
+    assert World(issuer=Tokens(), reauth_ms=100).logins.lifetime_ms(world.session) == 8000
+
+
+def test_shorter_of_token_and_reauthentication_ends_the_session() -> None:
+    world = World(issuer=Tokens(), reauth_ms=100)
+    world.send_once("OAUTHBEARER", bearer_message("carol"))
+    assert world.logins.lifetime_ms(world.session) == 100
+
+
+def test_token_cannot_name_a_broker_or_speak_for_another() -> None:
+    def refuse(name: str) -> None:
+        raise UnacceptableCredentialError(f"user name {name} is reserved")
+
+    world = World(issuer=Tokens(), check_name=refuse)
+    with pytest.raises(SaslAuthenticationError, match="reserved"):
+        world.send_once("OAUTHBEARER", bearer_message("broker-1"))
+    world = World(issuer=Tokens())
+    with pytest.raises(SaslAuthenticationError, match="another user"):
+        world.send_once("OAUTHBEARER", b"n,a=admin,\x01auth=Bearer carol\x01\x01")
+    assert world.session.principal == ANONYMOUS
+
+
 def test_message_without_a_handshake_and_unknown_mechanisms_are_refused() -> None:
     world = World()
     with pytest.raises(IllegalSaslStateError):
-        world.logins.step(world.session, b"n,,n=alice,r=x")
+        world.step(b"n,,n=alice,r=x")
     with pytest.raises(UnsupportedSaslMechanismError, match="SCRAM-SHA-512"):
         world.logins.choose(world.session, "GSSAPI")
     with pytest.raises(IllegalSaslStateError, match=r"sasl.enabled.mechanisms"):
@@ -154,7 +264,7 @@ def test_message_without_a_handshake_and_unknown_mechanisms_are_refused() -> Non
     [("127.0.0.1:1", False, True), ("::1:1", False, True), ("10.0.0.1:1", False, False),
      ("10.0.0.1:1", True, True)],
 )  # fmt: skip
-def test_credentials_are_taken_over_tls_or_loopback(
+def test_credentials_are_accepted_over_tls_or_loopback(
     peer: str, is_encrypted: bool, expected: bool
 ) -> None:
     assert is_private(Session(1, peer, is_encrypted=is_encrypted)) is expected

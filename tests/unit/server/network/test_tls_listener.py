@@ -1,4 +1,4 @@
-"""TLS listeners: which certificates they take, what their clients are told."""
+"""TLS listeners: accepted certificates, and the errors that clients receive."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from support.certificates import PemFiles, write_pem
 
 from broker_lite.client.transport.blocking import Pool
 from broker_lite.client.transport.steps import CallExchange, Send
@@ -30,7 +31,6 @@ from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.listener import Listener
 from broker_lite.wire.calls.groups import FindCoordinatorRequest
-from tests.certificates import PemFiles, write_pem
 
 ASK = CallExchange(FindCoordinatorRequest("g"))
 
@@ -104,7 +104,7 @@ def test_client_without_certificate_is_anonymous_where_none_is_required(tmp_path
     assert request.session.principal == "User:ANONYMOUS"
 
 
-def test_missing_client_certificate_is_named(tmp_path: Path) -> None:
+def test_error_names_the_missing_client_certificate(tmp_path: Path) -> None:
     server = write_pem(tmp_path)
     one = listener(server, ssl_client_auth="required", ssl_truststore_location=server.ca)
     error, begun = ask(one, trusting(server))
@@ -113,7 +113,7 @@ def test_missing_client_certificate_is_named(tmp_path: Path) -> None:
     assert "ssl.certificate.location" in error.message
 
 
-def test_foreign_client_certificate_is_named(tmp_path: Path) -> None:
+def test_error_names_a_client_certificate_of_another_ca(tmp_path: Path) -> None:
     server = write_pem(tmp_path / "server")
     client = write_pem(tmp_path / "client", ca=trustme.CA())
     one = listener(server, ssl_client_auth="required", ssl_truststore_location=server.ca)
@@ -161,7 +161,7 @@ def test_plaintext_client_of_a_tls_listener_names_the_setting(
     assert "the client does not speak TLS; set security.protocol=SSL" in caplog.text
 
 
-def test_tls_alert_is_no_frame_length() -> None:
+def test_tls_alert_is_not_read_as_a_frame_length() -> None:
     """A client that read the alert as a length would allocate 352,518,912 bytes (KIP-498)."""
     alert = b"\x15\x03\x03\x00\x02\x02\x46"
 
@@ -178,7 +178,7 @@ def test_tls_alert_is_no_frame_length() -> None:
     asyncio.run(main())
 
 
-def test_oldest_handshake_makes_way_and_late_ones_end(tmp_path: Path) -> None:
+def test_oldest_handshake_is_closed_at_the_limit_and_slow_ones_time_out(tmp_path: Path) -> None:
     one = listener(write_pem(tmp_path), connections_before_login_max="2", login_timeout_ms="200")
 
     async def attack(endpoint: Endpoint) -> None:
@@ -242,6 +242,83 @@ def test_unusable_files_stop_the_start(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidConfigError, match=message):
             listener(pem, **settings)
+
+
+def test_ca_of_brokers_in_the_truststore_of_clients_stops_the_start(tmp_path: Path) -> None:
+    pem, of_clients = write_pem(tmp_path / "1"), write_pem(tmp_path / "2", ca=trustme.CA()).ca
+    both = tmp_path / "both.pem"
+    both.write_bytes(Path(of_clients).read_bytes() + Path(pem.ca).read_bytes())
+    settings = {
+        "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        "listener_security_protocol_map": "CLIENTS:SSL,BROKERS:SSL",
+        "inter_broker_listener_name": "BROKERS",
+        "ssl_client_auth": "required",
+        "listener_name_brokers_ssl_truststore_location": pem.ca,
+    }
+    with pytest.raises(InvalidConfigError, match="BROKERS and CLIENTS hold one CA"):
+        listener(pem, **settings, ssl_truststore_location=str(both))
+    listener(pem, **settings, ssl_truststore_location=of_clients).close()
+
+
+@pytest.mark.parametrize("is_combined", [True, False])
+def test_private_key_that_others_may_read_stops_the_start(
+    tmp_path: Path, is_combined: bool
+) -> None:
+    pem = write_pem(tmp_path)
+    key = Path(pem.certificate)
+    settings = {}
+    if not is_combined:
+        key = tmp_path / "key.pem"
+        key.write_bytes(Path(pem.certificate).read_bytes())
+        settings["ssl_key_location"] = str(key)
+    key.chmod(0o640)
+    listener(pem, **settings).close()
+    key.chmod(0o644)
+    with pytest.raises(InvalidConfigError, match=rf"chmod 600 {key}"):
+        listener(pem, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({"listener_security_protocol_map": "SSL:PLAINTEXT"}, "TLS, logins, authorizer=enforce"),
+        ({"authorizer": "enforce"}, "without logins"),
+        ({"ssl_client_auth": "required"}, "without authorizer=enforce"),
+        ({"ssl_client_auth": "requested", "authorizer": "enforce"}, "without logins"),
+        ({"ssl_client_auth": "required", "authorizer": "report"}, "without authorizer=enforce"),
+        ({"ssl_client_auth": "required", "authorizer": "enforce"}, ""),
+    ],
+)
+def test_listener_off_loopback_needs_tls_logins_and_authorizer(
+    tmp_path: Path, settings: dict[str, str], missing: str
+) -> None:
+    """``192.0.2.1`` is no address of this machine, so a listener that may be bound fails later."""
+    pem = write_pem(tmp_path, "192.0.2.1")
+    trusted = {"ssl_truststore_location": pem.ca} if "ssl_client_auth" in settings else {}
+    with pytest.raises(InvalidConfigError) as refused:
+        listener(pem, listeners="SSL://192.0.2.1:0", **trusted, **settings)
+    assert (missing in str(refused.value)) if missing else ("without" not in str(refused.value))
+    assert ("listeners.insecure.allow" in str(refused.value)) == bool(missing)
+
+
+def test_certificate_that_ends_soon_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = listener(write_pem(tmp_path / "late", days=40))
+    soon = write_pem(tmp_path / "soon", days=20)
+
+    async def attack(endpoint: Endpoint) -> None:
+        served.reload()
+        served.reload()
+
+    with caplog.at_level(logging.WARNING, "logbus.tls"):
+        serve(served, attack)
+        assert not caplog.records
+        served = listener(soon)
+        serve(served, attack)
+    [record] = caplog.records
+    assert "ends in 19 days" in record.getMessage()
+    assert soon.certificate in record.getMessage()
 
 
 def test_changed_files_serve_new_connections_unless_they_are_unusable(tmp_path: Path) -> None:

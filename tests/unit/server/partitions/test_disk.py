@@ -1,4 +1,4 @@
-"""Disk threads: one flush and one wake-up per group, results in order, no loss at the stop."""
+"""Disk threads: one flush and one wake-up per group, results in order, no lost job at the stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from data_calls import rows_batch
+from support.data_calls import rows_batch
 
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
@@ -91,7 +91,7 @@ def test_queued_appends_form_one_group_with_one_flush_per_log() -> None:
             assert [e.base_offset for e in appended if isinstance(e, Appended)] == list(range(25))
             assert synced == Synced(25)
             assert (target.start_count, target.flush_count) == (1, 1)
-        assert posts <= 2, "the gate's own group, and the rest"
+        assert posts <= 2, "the group of the gate, and one group of the others"
         disk.stop()
 
     asyncio.run(main())
@@ -143,7 +143,7 @@ def test_group_waits_for_producers_just_answered_at_most_one_flush_time(
             produce(first, 3)
             for _ in range(20):
                 await asyncio.sleep(0.001)
-            assert first.flush_count == 1, "it has five seconds for the other's company"
+            assert first.flush_count == 1, "a group of five seconds waits for the other producer"
             produce(second, 4)
             await asyncio.gather(flushed(first, 2), flushed(second, 2))
             assert [len(events) for events in posts] == [4, 4]
@@ -221,7 +221,7 @@ def test_failing_callback_does_not_drop_other_results(
         gate = threading.Event()
 
         def bad(*_: object) -> None:
-            raise RuntimeError("a fault of ours")
+            raise RuntimeError("an error in the test's callback")
 
         disk.call(key, gate.wait, lambda *_: None)
         disk.call(key, lambda: 1, bad)
@@ -232,7 +232,7 @@ def test_failing_callback_does_not_drop_other_results(
         disk.stop()
 
     asyncio.run(main())
-    assert "a fault of ours" in caplog.text
+    assert "an error in the test's callback" in caplog.text
 
 
 def test_partition_keeps_its_append_thread() -> None:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 import pytest
-from replica_world import Node, World, run
+from support.replica_world import Node, World, run
 
 from broker_lite.errors import (
     NotEnoughReplicasAfterAppendError,
@@ -315,7 +315,7 @@ def test_corrupt_batch_is_repaired_from_another_replica() -> None:
         await world.until(lambda: world.states[0].leader_epoch == 1)
         await world.until(lambda: world.isr() == {1, 2, 3})
         assert await world.agree() == before
-        assert replica.log.verify(0, 3) == []
+        assert replica.log.reader.verify(0, 3) == []
 
     run(test, replica_fetch_wait_ms=100)
 
@@ -337,7 +337,7 @@ def test_corrupt_fetch_makes_the_leader_check_its_disk() -> None:
         await world.until(lambda: world.isr() == {1, 2, 3})
         assert await world.agree() == before
         for node in world.nodes.values():
-            assert node.replica().log.verify(0, 3) == []
+            assert node.replica().log.reader.verify(0, 3) == []
 
     # The second broker to join the ISR joins with its next fetch.
     run(test, replica_fetch_wait_ms=100)
@@ -464,7 +464,7 @@ def test_throttled_follower_outside_the_isr_catches_up_within_the_rate(side: str
         log = follower.replica().log
         while log.log_end_offset < 10:
             await asyncio.sleep(0.01)
-            moved = log.size_bytes
+            moved = log.reader.size_bytes
             assert moved <= rate * (world.loop.time() - began_s) + 1200
         await world.until(lambda: len(world.states[0].isr) == 2)
         # A replica in the ISR is not throttled.

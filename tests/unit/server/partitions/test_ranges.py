@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import poison
 import pytest
-from data_calls import batches, columns_batch, rows_batch, values
+from faults.hostile_clients import MIB, inflated_columns
+from support import poison
+from support.data_calls import batches, columns_batch, rows_batch, values
 
 from broker_lite.errors import (
     CorruptMessageError,
@@ -39,7 +40,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture(autouse=True)
 def _all_resident(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read cold pages instead of refusing them, whatever the kernel holds in its page cache."""
+    """Treat all pages as resident, independent of the kernel's page cache."""
     monkeypatch.setattr(ranges, "_NOWAIT", 0)
 
 
@@ -49,7 +50,7 @@ def append(log: Log, batch: bytes, epoch: int = 0) -> None:
 
 
 def wanted(log: Log, offset: int = 0, **options: object) -> WantedRange:
-    row = WantedRange(log, offset, log.log_end_offset, 1 << 20, False, False)
+    row = WantedRange(log.reader, offset, log.log_end_offset, 1 << 20, False, False)
     return row._replace(**options)  # type: ignore[arg-type]
 
 
@@ -109,6 +110,27 @@ def test_only_column_batches_are_transcoded(log: Log) -> None:
     assert kinds == [True, False, False, True]
     assert values(content(found)) == [b"%d" % n for n in range(6)]
     assert [h.base_offset for _, h in batches(content(found))] == list(range(6))
+
+
+def test_columns_that_decompress_beyond_the_limit_are_transcoded_only_on_request(
+    log: Log,
+) -> None:
+    """They are transcoded only as the first batch of a fetch; after other records they are left for
+    the next fetch.
+    """
+    append(log, columns_batch([b"first"]))
+    append(log, inflated_columns(6 * MIB))
+    row = wanted(log, rows_only=True)
+    (found,) = prepare([row], MIB)
+    assert values(content(found)) == [b"first"] and found.next_offset == 1
+    large = row._replace(offset=1)
+    with pytest.raises(ranges.OversizedBatch) as raised:
+        prepare([large, row], MIB)
+    assert 6 * MIB <= raised.value.decompressed < 7 * MIB
+    found, after = prepare([large, row], MIB, raised.value.decompressed)
+    assert values(content(found)) == [bytes(6 * MIB)] and after.length == 0
+    first, behind = prepare([row, large], 2 * MIB)
+    assert first.length and behind.length == 0 and behind.error is None
 
 
 def test_batches_larger_than_a_read_chunk_are_checked(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
-from data_calls import rows_batch
-from stored import append
+from support.data_calls import rows_batch
+from support.stored import append
 
 from broker_lite import errors
 from broker_lite.config import BrokerConfig, TopicConfig
@@ -45,7 +45,7 @@ EPOCH = 7
 
 
 class Alone:
-    """A cluster of one broker, which needs no agreement."""
+    """A cluster of one broker, whose writes always succeed."""
 
     snapshot = MetadataSnapshot()
     broker_epoch = EPOCH
@@ -57,7 +57,7 @@ class Alone:
     def __init__(self) -> None:
         self.told_full: list[bool] = []
         self.full_writes_to_fail = 0
-        """Number of following ``set_full`` writes that take effect but lose their answer."""
+        """Number of the next ``set_full`` writes that take effect but whose answer is lost."""
 
     async def drain(self) -> None:
         """Return at once: no other broker could lead."""
@@ -251,8 +251,8 @@ def test_leader_epoch_is_on_disk_before_the_leader_serves() -> None:
         shell.apply(shell.topic(leader_epoch=4, version=1))
         await shell.leader()
         appended = await shell.append(replica)
-        assert replica.log.epoch_at(appended.base_offset) == 4
-        assert replica.log.epoch_at(0) == 0
+        assert replica.log.reader.epoch_at(appended.base_offset) == 4
+        assert replica.log.reader.epoch_at(0) == 0
         with pytest.raises(errors.FencedLeaderEpochError):
             replica.check_leader(0)
 
@@ -331,7 +331,7 @@ def test_stray_logs_are_set_aside_and_restored_with_their_topic(
 
 def test_column_offsets_are_recorded_before_the_high_watermark_advances() -> None:
     async def test(shell: Shell) -> None:
-        from data_calls import columns_batch
+        from support.data_calls import columns_batch
 
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -433,8 +433,9 @@ def test_full_disk_refuses_one_batch_and_accepts_later_ones() -> None:
 
 
 def test_deleted_partition_is_freed_without_garbage_collection() -> None:
-    """Its open files are closed with it; an idle broker may not run the garbage collector for
-    hours."""
+    """Its open files must be closed at once, because an idle broker may not run the garbage
+    collector for hours.
+    """
 
     async def test(shell: Shell) -> None:
         gc.collect()
@@ -539,7 +540,7 @@ def test_partition_refused_by_a_full_disk_is_created_when_space_is_free(
 def test_follower_log_refused_by_a_full_disk_is_created_when_space_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The topic's metadata do not change meanwhile."""
+    """The creation is retried although the topic's metadata do not change."""
     monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
 
     async def test(shell: Shell) -> None:
