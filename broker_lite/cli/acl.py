@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker_lite.cli import output
-from broker_lite.cli.context import cluster_options, open_admin
+from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
+from broker_lite.cli.context import Command, cluster_options, open_admin
 from broker_lite.cli.nouns import Noun
 from broker_lite.client.administration import acls
-from broker_lite.errors import InvalidConfigError
+from broker_lite.errors import InvalidConfigError, ResourceNotFoundError
 from broker_lite.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -21,28 +21,37 @@ from broker_lite.security.acls import (
     Entry,
     Operation,
     Pattern,
-    PatternType,
-    Permission,
     ResourceKind,
     canonical_host,
-    check_acl,
 )
 from broker_lite.security.authorizer import AclIndex
+from broker_lite.security.written_acls import (
+    OPERATION_WORDS,
+    acl_of_words,
+    filter_of,
+    principal_of,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
 
-F = TypeVar("F", bound=Callable[..., Any])
-OPERATIONS = [each.name.lower() for each in Operation if each is not Operation.ANY]
 EXIT_DENIED = 1
 
 
 @click.group(cls=Noun)
 def acl() -> None:
-    """Access control lists: who may do what."""
+    """Access control lists: who may do what.
+
+    \b
+    Examples:
+      logbus acl add alice read describe --topic events
+      logbus acl list
+      logbus acl check alice write --topic events
+    """
 
 
-def resource_options(command: F) -> F:
+def resource_options(command: Command) -> Command:
     """Add the options that name one resource; the command receives it as ``resource``."""
 
     @functools.wraps(command)
@@ -71,14 +80,14 @@ def resource_options(command: F) -> F:
         click.option("--topic", help="Topic; '*': all."),
     ):
         named = option(named)
-    return named  # type: ignore[return-value]
+    return named
 
 
-def entry_options(command: F) -> F:
-    """Add principal, operations and host, and whether a name is a prefix and the ACL a denial."""
+def entry_options(command: Command) -> Command:
+    """Add the principal and operations arguments and the options --host, --prefix and --deny."""
     for decorate in (
         click.option("--deny", is_flag=True, help="Deny the operations; denials win."),
-        click.option("--prefix", is_flag=True, help="All resources whose name begins so."),
+        click.option("--prefix", is_flag=True, help="All resources whose name has this prefix."),
         click.option(
             "--host", default=WILDCARD, show_default=True, help="IP address of the client."
         ),
@@ -86,7 +95,7 @@ def entry_options(command: F) -> F:
             "operations",
             nargs=-1,
             required=True,
-            type=click.Choice(OPERATIONS, case_sensitive=False),
+            type=click.Choice(OPERATION_WORDS, case_sensitive=False),
         ),
         click.argument("principal"),
     ):
@@ -104,19 +113,15 @@ def _acls(
     deny: bool,
 ) -> list[Acl]:
     kind, name = resource
-    pattern = Pattern(kind, PatternType.PREFIXED if prefix else PatternType.LITERAL, name)
-    permission = Permission.DENY if deny else Permission.ALLOW
-    found = [
-        Acl(pattern, Entry(_principal(principal), canonical_host(host), operation, permission))
-        for operation in (Operation[each.upper()] for each in operations)
-    ]
-    for each in found:
-        check_acl(each)
-    return found
-
-
-def _principal(name: str) -> str:
-    return name if ":" in name else f"User:{name}"
+    words = {
+        "principal": principal,
+        "permission": "deny" if deny else "allow",
+        "resource": kind.name,
+        "name": name,
+        "pattern": "prefixed" if prefix else "literal",
+        "host": host,
+    }
+    return [acl_of_words({**words, "operation": operation}) for operation in operations]
 
 
 @acl.command("list")
@@ -126,11 +131,17 @@ def _principal(name: str) -> str:
 def list_acls(
     principal: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """List access control lists."""
-    wanted = AclFilter(principal=None if principal is None else _principal(principal))
+    """List access control lists.
+
+    \b
+    Examples:
+      logbus acl list
+      logbus acl list --principal alice -o json
+    """
+    wanted = AclFilter(principal=None if principal is None else principal_of(principal))
     with open_admin(bootstrap_servers, zookeeper) as admin:
         found = admin.run(lambda cluster, ms: acls.describe_acls(cluster, wanted, ms))
-    output.show(map(_row, found), form)
+    output.show(map(words_of, found), form)
     if not found:
         output.say("there are no ACLs; add one with: logbus acl add")
 
@@ -151,43 +162,63 @@ def add(
 ) -> None:
     """Allow PRINCIPAL the OPERATIONS, or deny them with --deny.
 
-    Example: logbus acl add alice read describe --topic events
+    \b
+    Examples:
+      logbus acl add alice read describe --topic events
+      logbus acl add alice read --group team- --prefix
+      logbus acl add '*' write --topic audit --deny
     """
     wanted = _acls(principal, operations, resource, **options)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         admin.run(lambda cluster, ms: acls.create_acls(cluster, wanted, ms))
-    output.show(map(_row, wanted), form)
+    output.show(map(words_of, wanted), form)
 
 
 @acl.command()
 @entry_options
 @resource_options
+@if_exists_option
+@change_options
 @cluster_options
 @output.output_option
 def delete(
     principal: str,
     operations: tuple[str, ...],
     resource: tuple[ResourceKind, str],
+    if_exists: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
     **options: Any,
 ) -> None:
-    """Delete the ACLs that 'add' with the same arguments made."""
-    filters = [
-        AclFilter(*pattern, entry.principal, entry.host, entry.operation, entry.permission)
-        for pattern, entry in _acls(principal, operations, resource, **options)
-    ]
+    """Delete the ACLs that 'add' with the same arguments created.
+
+    \b
+    Examples:
+      logbus acl delete alice read describe --topic events
+      logbus acl delete '*' write --topic audit --deny --yes
+    """
+    wanted = _acls(principal, operations, resource, **options)
+    filters = [filter_of(each) for each in wanted]
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        found = admin.run(lambda cluster, ms: acls.delete_acls(cluster, filters, ms))
-    output.show(map(_row, found), form)
-    if not found:
-        output.say("no such ACL exists; list them with: logbus acl list")
+        known = set(admin.run(lambda cluster, ms: acls.describe_acls(cluster, AclFilter(), ms)))
+        found = [each for each in wanted if each in known]
+        if not found and not if_exists:
+            raise ResourceNotFoundError(
+                f"no such ACL exists: {wanted[0]}; list them with: logbus acl list"
+            )
+        for each in found:
+            output.say(str(each))
+        if found and not change.is_wanted("Delete these ACLs?"):
+            return
+        deleted = admin.run(lambda cluster, ms: acls.delete_acls(cluster, filters, ms))
+    output.show(map(words_of, deleted), form)
 
 
 @acl.command()
 @click.argument("principal")
-@click.argument("operation", type=click.Choice(OPERATIONS[1:], case_sensitive=False))
+@click.argument("operation", type=click.Choice(OPERATION_WORDS[1:], case_sensitive=False))
 @click.option("--host", default="127.0.0.1", show_default=True, help="IP address of the client.")
 @resource_options
 @cluster_options
@@ -204,9 +235,14 @@ def check(
     """Say whether PRINCIPAL may do OPERATION, and which ACL decides.
 
     The exit code is 0 if it is allowed, else 1.
+
+    \b
+    Examples:
+      logbus acl check alice read --topic events
+      logbus acl check alice read --group readers --host 10.0.0.7
     """
     kind, name = resource
-    user, verb = _principal(principal), Operation[operation.upper()]
+    user, verb = principal_of(principal), Operation[operation.upper()]
     with open_admin(bootstrap_servers, zookeeper) as admin:
         index, supers = _index(admin)
     allowed, decider = index.decide(user, canonical_host(host), verb, kind, name)
@@ -222,13 +258,17 @@ def check(
 
 
 def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
-    """Return the ACLs with a broker's options, and its super users."""
+    """Return an index of the cluster's ACLs with a broker's authorizer options, and the broker's
+    super users."""
     found = admin.run(lambda cluster, ms: acls.describe_acls(cluster, AclFilter(), ms))
     broker_id = min(admin.cluster(()).brokers)
     (settings,) = admin.describe_configs(brokers=[broker_id]).values()
     texts = {key: settings[key].value or "" for key in ("super.users", _ALLOW) if key in settings}
     if len(texts) < 2:
-        raise InvalidConfigError(f"broker {broker_id} does not tell super.users and {_ALLOW}")
+        raise InvalidConfigError(
+            f"broker {broker_id} does not show super.users and {_ALLOW} to this user, who needs "
+            "describe_configs on the cluster; or the broker is not of logbus"
+        )
     supers = frozenset(filter(None, (each.strip() for each in texts["super.users"].split(";"))))
     entries: dict[Pattern, frozenset[Entry]] = {}
     for pattern, entry in found:
@@ -237,16 +277,3 @@ def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
 
 
 _ALLOW = "allow.everyone.if.no.acl.found"
-
-
-def _row(each: Acl) -> dict[str, Any]:
-    (kind, pattern_type, name), (principal, host, operation, permission) = each
-    return {
-        "principal": principal,
-        "permission": permission.name.lower(),
-        "operation": operation.name.lower(),
-        "resource": kind.name.lower(),
-        "name": name,
-        "pattern": pattern_type.name.lower(),
-        "host": host,
-    }

@@ -42,10 +42,12 @@ ALERTS = (
           "Shorten retention.ms or retention.bytes (logbus topic alter), or enlarge the disk"),
     Alert("LogbusDiskAlmostFull", "logbus_disk_free_bytes / logbus_disk_size_bytes < 0.05", 1,
           CRITICAL, "Less than 5 % of {{ $labels.dir }} on {{ $labels.instance }} is free.",
-          "Free space now: a broker with a full disk takes no records"),
+          "Free space now: a broker with a full disk refuses records and leads no partition that "
+          "another broker with space can lead"),
     Alert("LogbusDiskFull", "logbus_disk_full > 0", 0, CRITICAL,
-          "Broker {{ $labels.instance }} takes no records: {{ $labels.dir }} is full.",
-          "Free space; the broker resumes by itself"),
+          "Broker {{ $labels.instance }} refuses records: {{ $labels.dir }} is full.",
+          "Free space; the broker resumes by itself. Until then, brokers with space lead its "
+          "partitions"),
     Alert("LogbusDiskFailed", "logbus_disk_failed > 0", 0, CRITICAL,
           "The log directory {{ $labels.dir }} on {{ $labels.instance }} failed.",
           "Read broker.log, replace the disk, start the broker with an empty directory"),
@@ -62,8 +64,18 @@ ALERTS = (
           "Broker {{ $labels.instance }} lost {{ $value }} ZooKeeper sessions in 15 minutes.",
           "Check the network and ZooKeeper's disk, or raise zookeeper.session.timeout.ms"),
     Alert("LogbusTransactionOpen", "logbus_oldest_transaction_age_seconds > 900", 0, WARNING,
-          "A transaction is open for {{ $value }} s and hides later records.",
+          "A transaction, open for {{ $value }} s, hides later records from consumers.",
           "Find its owner and the next step: logbus doctor"),
+    Alert("LogbusGroupLate", "max by (group, topic) (logbus_group_lag_seconds) > 300", 5, WARNING,
+          "Group {{ $labels.group }} is {{ $value }} s behind in topic {{ $labels.topic }}.",
+          "Look at its members and partitions: logbus groups describe GROUP"),
+    Alert("LogbusGroupLagGrowing",
+          "deriv(logbus_group_lag_records[30m]) > 0 and logbus_group_lag_records > 0", 30, WARNING,
+          "Group {{ $labels.group }} falls behind in topic {{ $labels.topic }}.",
+          "Add members, up to the number of partitions: logbus groups members GROUP"),
+    Alert("LogbusStaleSample", "logbus_sample_age_seconds > 60", 5, WARNING,
+          "The console at {{ $labels.instance }} has not read the cluster for {{ $value }} s.",
+          "Check that brokers answer from its host: logbus health -b HOST:PORT"),
     Alert("LogbusSparkLagGrowing",
           "deriv(logbus_spark_lag_records[30m]) > 0 and logbus_spark_lag_records > 0", 30, WARNING,
           "Query {{ $labels.query }} falls behind: {{ $value }} more records each second.",
@@ -75,12 +87,17 @@ ALERTS = (
 """Every alert. A test checks the metrics and labels of the expressions."""
 
 
-def rules() -> str:
-    """Return the alerts as a rule file of Prometheus (YAML)."""
-    return "\n".join(_lines()) + "\n"
+PAGE = "operations/alerts.html"
+"""The page of the documentation with an anchor for each alert."""
 
 
-def _lines() -> Iterator[str]:
+def rules(runbooks: str = "") -> str:
+    """Return the alerts as a rule file of Prometheus (YAML). ``runbooks``: address of the
+    documentation site; each alert then links to its section."""
+    return "\n".join(_lines(runbooks)) + "\n"
+
+
+def _lines(runbooks: str) -> Iterator[str]:
     yield "# Alert rules of logbus. Check with: promtool check rules FILE"
     yield "groups:"
     yield "- name: logbus"
@@ -94,3 +111,6 @@ def _lines() -> Iterator[str]:
         yield "    annotations:"
         yield f"      summary: {json.dumps(alert.summary)}"
         yield f"      runbook: {json.dumps(alert.runbook)}"
+        if runbooks:
+            address = f"{runbooks.rstrip('/')}/{PAGE}#{alert.name}"
+            yield f"      runbook_url: {json.dumps(address)}"

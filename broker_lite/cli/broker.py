@@ -25,10 +25,13 @@ from broker_lite.cli.context import cluster_options, open_admin
     type=click.Path(exists=True, dir_okay=False),
     help="What to log, and where; see conf/logging.conf. Default: INFO to stderr.",
 )
-@click.option("--begin-fd", type=int, hidden=True, help="What to wait for before it begins.")
-@click.option("--ready-fd", type=int, hidden=True, help="Where to write one line once it serves.")
+@click.option("--begin-fd", type=int, hidden=True, help="Descriptor to wait for before the start.")
+@click.option("--ready-fd", type=int, hidden=True, help="Descriptor for the report once it serves.")
 @click.option(
-    "--output", "output_path", hidden=True, help="The file behind stdout and stderr: it is rotated."
+    "--output",
+    "output_path",
+    hidden=True,
+    help="File that stdout and stderr write to; it is rotated.",
 )
 @click.pass_context
 def broker(
@@ -41,13 +44,19 @@ def broker(
 ) -> int:
     """Run one broker in the foreground until SIGTERM or Ctrl-C, or retire one.
 
-    It prints one JSON line with its id, host, port and pid once it serves.
+    Once the broker serves clients, it prints one JSON line with its id, host, port and pid.
+
+    \b
+    Examples:
+      logbus broker --config broker.conf
+      logbus broker --config broker.conf --logging logging.conf
+      logbus broker retire 2
     """
     if context.invoked_subcommand is not None:
         return 0
     if path is None:
         raise click.UsageError("give --config FILE to run a broker, or a command")
-    # Freeze imported objects: the garbage collector would spend a fifth of the import time on them.
+    # Freeze imported objects: collecting garbage among them would take a fifth of the import time.
     gc.disable()
     import logging.config
 
@@ -78,6 +87,11 @@ def retire(broker_id: int, bootstrap_servers: str | None, zookeeper: str | None)
 
     The broker must be down and hold no replicas: logbus topic reassign --off ID moves them. A
     retired broker no longer counts for the default number of replicas.
+
+    \b
+    Examples:
+      logbus broker retire 2
+      logbus broker retire 2 -b bus1:9092
     """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         admin.retire_broker(broker_id)

@@ -64,8 +64,8 @@ def completion(shell: str) -> None:
 
     \b
     Examples:
-      eval "$(logbus completion bash)"       # in ~/.bashrc
-      eval "$(logbus completion zsh)"        # in ~/.zshrc
+      logbus completion bash >> ~/.bashrc
+      logbus completion zsh >> ~/.zshrc
       logbus completion fish > ~/.config/fish/completions/logbus.fish
     """
     found = get_completion_class(shell)
@@ -75,8 +75,8 @@ def completion(shell: str) -> None:
 
 
 def names(kind: str, params: Mapping[str, Any]) -> list[str]:
-    """Return the topics or groups of the cluster that these options name; from the cache, else
-    from the brokers, else an old list, else none."""
+    """Return the topics or groups of the cluster that these options name: from a fresh cache, else
+    from the brokers, else from an old cache, else an empty list."""
     place = _cache_file(kind, params)
     cached: list[str] = []
     with contextlib.suppress(OSError, ValueError):
@@ -110,7 +110,7 @@ def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
     chosen = choose(params.get("context_name"), bool(servers or zookeeper))
     if chosen is not None:
         if chosen.password_command:
-            return []  # it may ask the user
+            return []  # a password command may ask the user
         servers, zookeeper = chosen.bootstrap_servers or None, chosen.zookeeper or None
     with (
         using_security(params.get("client_config"), chosen),
@@ -133,6 +133,4 @@ def _cache_file(kind: str, params: Mapping[str, Any]) -> Path:
         with contextlib.suppress(OSError):
             cluster.append(path.stat().st_mtime_ns)
     key = hashlib.sha256(repr([kind, *cluster]).encode("utf-8", "surrogateescape")).hexdigest()
-    root = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(root) if root else Path.home() / ".cache") / "logbus" / "completion"
-    return folder / f"{key[:16]}.json"
+    return discovery.cache_directory() / "completion" / f"{key[:16]}.json"

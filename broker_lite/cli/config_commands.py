@@ -12,6 +12,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, open_admin
+from broker_lite.cli.numbers import Whole
 from broker_lite.config import BrokerConfig, TopicConfig, keys, load, text
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ TEMPLATES = {
     "spark": "spark-defaults.conf",
     "zookeeper": "zookeeper.cfg",
 }
-"""By name: the file of ``conf/``."""
+"""The files of ``conf/`` by template name."""
 
 
 @click.group()
@@ -56,12 +57,12 @@ def template(name: str) -> None:
 
 @config.command()
 @click.option("--topic", type=TOPIC, help="The settings of this topic.")
-@click.option("--broker", "broker_id", type=click.IntRange(0), help="Those of this broker.")
+@click.option("--broker", "broker_id", type=Whole(0), help="The settings of this broker.")
 @click.option(
     "--file",
     "path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Those of a broker with this file; asks no cluster.",
+    help="The settings of a broker with this file; needs no cluster.",
 )
 @click.option("--changed", is_flag=True, help="Only settings that differ from logbus's default.")
 @cluster_options

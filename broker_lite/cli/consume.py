@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,21 +18,23 @@ from broker_lite.cli.context import (
     key_values,
     settings_option,
 )
+from broker_lite.cli.numbers import Whole
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
+    from broker_lite.cli.records import Printer
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.consuming.consumer import Consumer
 
 _POLL_SECONDS = 0.5
 _SESSION_MS = 10_000
-"""Session timeout in ms, shorter than a service's: after a killed command, a person waits for
-it."""
+"""Session timeout in ms. It is shorter than a service's, because a person waits for it after a
+killed command."""
 
 
 _START_HELP = (
     "earliest, latest, N, +N, -N, @TIME, @-1h. Default: earliest. With -g it replaces the group's "
-    "committed offsets, so that records are read again or passed over."
+    "committed offsets, so that records are read again or skipped."
 )
 
 
@@ -40,8 +43,10 @@ _START_HELP = (
 @click.option("-s", "--start", help=_START_HELP)
 @click.option("--end", help="Stop there; same forms as --start.")
 @click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present end.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many records.")
-@click.option("-t", "--timeout", type=float, help="Stop with 124 after so many silent seconds.")
+@click.option("-n", "--count", type=Whole(min=1), help="Stop after this many records.")
+@click.option(
+    "-t", "--timeout", type=float, help="Stop with 124 after this many seconds without records."
+)
 @click.option(
     "-g", "--group", type=GROUP, help="Join this group and commit to it; -s moves its offsets."
 )
@@ -49,7 +54,7 @@ _START_HELP = (
     "-i",
     "--instance",
     "group_instance_id",
-    help="A name in the group that stays: a restart is not noticed.",
+    help="A static member's name: a restart causes no rebalance.",
 )
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
 @click.option("-f", "--format", "template", help="As in kcat: %t %p %o %k %v %T %h and \\n \\t.")
@@ -65,7 +70,7 @@ _START_HELP = (
     default="auto",
     show_default=True,
     type=click.Choice(("auto", "str", "json", "base64")),
-    help="How values stand in JSON. auto: objects and arrays as JSON, the rest as text.",
+    help="Form of values in JSON. auto: objects and arrays as JSON, others as text.",
 )
 @click.option("--grep", help="Only values that contain a match of this pattern (RE2).")
 @click.option("--key", "wanted_key", help="Only records with this key.")
@@ -73,7 +78,7 @@ _START_HELP = (
     "--skip-corrupt",
     "on_corrupt",
     flag_value="skip",
-    help="Go past batches whose checksum is wrong.",
+    help="Skip batches whose checksum is wrong.",
 )
 @settings_option
 @cluster_options
@@ -105,27 +110,28 @@ def consume(
     group share the partitions, and printed records are committed: after a kill the last records may
     be printed again, and none is skipped. A Parquet file is committed once complete. With -p no
     partitions are shared.
+
+    \b
+    Examples:
+      logbus consume events -e
+      logbus consume events -s @-1h --grep ERROR
+      logbus consume events -g readers -f '%p %o %k %v\\n'
+      logbus consume events -e -o parquet > events.parquet
     """
     from broker_lite.cli.records import printer
     from broker_lite.client.administration.admin import Admin
-    from broker_lite.client.options import only_of_members
 
     given = key_values(settings, "-X")
-    of_members = ["--instance"] if group_instance_id is not None else []
-    of_members += [f"-X {key}" for key in only_of_members(given)]
-    if of_members and (group is None or partition):
-        raise click.UsageError(f"{of_members[0]} is for members of a group: give -g, without -p")
+    if group is None or partition:
+        _require_no_member_option(group_instance_id, given)
     out = printer(form, template, value_format)
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-cli") as admin:
-        chosen = _partitions(admin, topics, partition)
+        chosen = chosen_partitions(admin, topics, partition)
         place = offset_spec.parse(start) if start else None
         starts = offset_spec.resolve(admin, chosen, place) if place is not None else {}
-        ends = _ends(admin, chosen, end, at_end)
-    if place is not None and group is not None:
-        output.say(f"group {group}: -s {start} replaces its committed offsets")
-    if place is not None and place.kind == "offset":
-        _tell_past_the_end(place.value, starts)
+        ends = end_offsets(admin, chosen, end, at_end)
+    _tell_of_start(group, start, place, starts)
     options: dict[str, Any] = {
         "start": "earliest",
         "client_id": "logbus-cli",
@@ -136,11 +142,11 @@ def consume(
     }
     # New partitions are followed unless partitions were chosen or an end was given.
     fixed = chosen if partition or (ends and group is None) else None
-    with _Reader(servers, topics, group, starts, options, given).open(fixed) as consumer:
-        chooser = _Chooser(grep, wanted_key)
+    with TopicReader(servers, topics, group, starts, options, given).open(fixed) as consumer:
+        chooser = RecordChooser(grep, wanted_key)
         code: int | None = None
         try:
-            code = _print_all(consumer, out, chooser, _Limits(ends, count, timeout))
+            code = print_all(consumer, out, chooser, PrintLimits(ends, count, timeout))
         finally:
             out.close()
             if group is not None and form == "parquet":
@@ -148,10 +154,35 @@ def consume(
         return code
 
 
+def _require_no_member_option(instance: str | None, settings: dict[str, str]) -> None:
+    """Raise click.UsageError for an option that only a member of a group has."""
+    from broker_lite.client.options import only_of_members
+
+    given = ["--instance"] if instance is not None else []
+    given += [f"-X {key}" for key in only_of_members(settings)]
+    if given:
+        raise click.UsageError(f"{given[0]} is for members of a group: give -g, without -p")
+
+
+def _tell_of_start(
+    group: str | None,
+    start: str | None,
+    place: offset_spec.Moment | None,
+    starts: dict[TopicPartition, int],
+) -> None:
+    """Report a start that replaces the group's offsets or lies past the log end."""
+    if place is None:
+        return
+    if group is not None:
+        output.say(f"group {group}: -s {start} replaces its committed offsets")
+    if place.kind == "offset":
+        _tell_past_the_end(place.value, starts)
+
+
 @dataclass(slots=True)
-class _Reader:
-    """A reader of these topics. ``starts`` are start offsets, used once; ``settings`` override
-    ``options``, of which each kind of consumer takes its own."""
+class TopicReader:
+    """A reader of these topics. ``starts`` are start offsets, used once. ``settings`` override
+    ``options``; each kind of consumer uses the options that it has."""
 
     servers: str
     topics: tuple[str, ...]
@@ -194,13 +225,13 @@ class _Reader:
             joining=in_group(self.topics),
         )
 
-    def _seek(self, consumer: Consumer, wheres: list[TopicPartition]) -> None:
-        for tp in wheres:
+    def _seek(self, consumer: Consumer, tps: list[TopicPartition]) -> None:
+        for tp in tps:
             if tp in self.starts:
                 consumer.seek(tp.topic, tp.partition, self.starts.pop(tp))
 
 
-class _Chooser:
+class RecordChooser:
     """Chooses the records of a batch to print."""
 
     def __init__(self, grep: str | None, key: str | None) -> None:
@@ -218,9 +249,11 @@ class _Chooser:
         return batch
 
 
-def _partitions(
+def chosen_partitions(
     admin: Admin, topics: tuple[str, ...], wanted: tuple[int, ...]
 ) -> list[TopicPartition]:
+    """Return the wanted partitions of the topics; all if none is named. Raises
+    click.BadParameter, UnknownTopicOrPartitionError."""
     view = admin.cluster()
     chosen = []
     for name in topics:
@@ -241,7 +274,7 @@ def _tell_past_the_end(wanted: int, starts: dict[TopicPartition, int]) -> None:
         output.say(f"offset {wanted} is past the end: {', '.join(ends)}; reading from there")
 
 
-def _ends(
+def end_offsets(
     admin: Admin, chosen: list[TopicPartition], end: str | None, at_end: bool
 ) -> dict[TopicPartition, int]:
     """Return the end offsets at which to stop; empty: no end."""
@@ -253,15 +286,33 @@ def _ends(
     return {}
 
 
-class _Limits(NamedTuple):
-    """Limits of the output: end offsets, number of records, silent seconds."""
+class PrintLimits(NamedTuple):
+    """Limits of the output: end offsets, number of records, seconds without records."""
 
     ends: dict[TopicPartition, int]
     records: int | None
     timeout: float | None
 
 
-def _print_all(consumer: Consumer, out: Any, chooser: _Chooser, limits: _Limits) -> int:
+def print_all(
+    consumer: Consumer,
+    out: Printer,
+    chooser: RecordChooser,
+    limits: PrintLimits,
+    bar: output.ProgressBar | None = None,
+) -> int:
+    """Print records until a limit, and return the exit code. ``bar``: default one beside a file."""
+    with contextlib.closing(bar or output.ProgressBar("records")) as shown:
+        return _print_beside(shown, consumer, out, chooser, limits)
+
+
+def _print_beside(
+    bar: output.ProgressBar,
+    consumer: Consumer,
+    out: Printer,
+    chooser: RecordChooser,
+    limits: PrintLimits,
+) -> int:
     ends, left, timeout = limits
     bounded = bool(ends)
     last_seen = time.monotonic()
@@ -275,6 +326,9 @@ def _print_all(consumer: Consumer, out: Any, chooser: _Chooser, limits: _Limits)
                 return 124
             continue
         last_seen = time.monotonic()
+        if bounded:
+            tps = [tp for tp in consumer.assignment() if tp in ends]
+            bar.advance(batch.num_rows, sum(max(0, ends[tp] - consumer.position(tp)) for tp in tps))
         batch = chooser.choose(_cut(consumer, batch, ends) if bounded else batch)
         if batch.num_rows:
             out.write(batch)
@@ -285,15 +339,15 @@ def _print_all(consumer: Consumer, out: Any, chooser: _Chooser, limits: _Limits)
 def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
     """Return whether the consumer has read its whole assignment to the ends, with no change
     pending."""
-    # Checked first: an assignment that arrives in between is not settled yet.
+    # Check this first: an assignment that arrives between the two checks is not settled yet.
     is_settled = consumer.is_settled
-    wheres = [tp for tp in consumer.assignment() if tp in ends]
-    done = [tp for tp in wheres if consumer.position(tp) >= ends[tp]]
+    tps = [tp for tp in consumer.assignment() if tp in ends]
+    done = [tp for tp in tps if consumer.position(tp) >= ends[tp]]
     paused = set(consumer.paused())
     for tp in done:
         if tp not in paused:
             consumer.pause(tp)
-    return is_settled and len(done) == len(wheres)
+    return is_settled and len(done) == len(tps)
 
 
 def _cut(consumer: Consumer, batch: Any, ends: dict[TopicPartition, int]) -> Any:

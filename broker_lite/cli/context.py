@@ -20,19 +20,25 @@ if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 
 F = TypeVar("F", bound=Callable[..., Any])
+Command = Callable[..., Any]
+"""A command whose parameters a decorator changes."""
 
 
 READING = frozenset(
     {
+        ("acl", "check"),
         ("acl", "list"),
         ("config", "describe"),
+        ("console",),
         ("consume",),
         ("doctor",),
+        ("export",),
         ("groups", "describe"),
         ("groups", "list"),
         ("groups", "members"),
         ("health",),
         ("lag",),
+        ("quota", "list"),
         ("status",),
         ("top",),
         ("topic", "describe"),
@@ -43,7 +49,7 @@ READING = frozenset(
         ("user", "list"),
     }
 )
-"""Commands that a read-only context allows. Others are refused, new ones too."""
+"""Commands that a read-only context allows. All others, also new ones, are refused."""
 
 
 def cluster_options(command: F) -> F:
@@ -93,7 +99,7 @@ def cluster_options(command: F) -> F:
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
-        help="Brokers to begin with. Default: the context, LOGBUS_BOOTSTRAP_SERVERS, "
+        help="Bootstrap brokers. Default: the context, LOGBUS_BOOTSTRAP_SERVERS, "
         "LOGBUS_ZOOKEEPER, or the cluster that 'logbus up' last started.",
     )(with_zookeeper)
 
@@ -121,8 +127,11 @@ def _require_reading(chosen: Context) -> None:
         return
     context = click.get_current_context()
     words = tuple(context.command_path.split()[1:])
-    # A member of a group commits offsets.
-    if words not in READING or (words == ("consume",) and context.params.get("group")):
+    # A member of a group commits offsets; a console has forms unless it is read-only.
+    may_write = (words == ("consume",) and context.params.get("group")) or (
+        words == ("console",) and not context.params["read_only"]
+    )
+    if words not in READING or may_write:
         raise ReadOnlyContextError(
             f"context {chosen.name!r} is read-only, and 'logbus {' '.join(words)}' may change its "
             "cluster. Name the cluster with -b, or use another context"
@@ -136,7 +145,7 @@ def settings_option(command: F) -> F:
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Any other setting of the client, as conf/client.conf has them.",
+        help="Any other client setting; conf/client.conf lists them.",
     )(command)
 
 
@@ -171,7 +180,9 @@ def found_topic(view: ClusterView, name: str, *, offer: bool = True) -> TopicMet
         hint = f"; did you mean {', '.join(near)}?"
     elif offer:
         hint = f"; create it with: logbus topic create {name}"
-    raise UnknownTopicOrPartitionError(f"there is no topic {name!r}{hint}")
+    raise UnknownTopicOrPartitionError(
+        f"topic {name!r} does not exist, or you may not see it{hint}"
+    )
 
 
 def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:

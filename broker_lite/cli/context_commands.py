@@ -61,7 +61,7 @@ def list_contexts(form: str | None) -> None:
 
 @context.command()
 @click.argument("name")
-@click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,…", help="Brokers to begin with.")
+@click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,…", help="Bootstrap brokers.")
 @click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper.")
 @click.option("--read-only", is_flag=True, help="Refuse commands that change the cluster.")
 @click.option(
@@ -78,26 +78,29 @@ def list_contexts(form: str | None) -> None:
     help="Command whose first line of output is the password; run without a shell.",
 )
 @click.option("--if-not-exists", is_flag=True, help="Keep a context of this name.")
-def create(name: str, settings: tuple[str, ...], if_not_exists: bool, **given: object) -> None:
+def create(
+    name: str,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    read_only: bool,
+    settings: tuple[str, ...],
+    password_file: str | None,
+    password_command: str | None,
+    if_not_exists: bool,
+) -> None:
     """Add a context.
 
     \b
     Examples:
       logbus context create prod -b kafka1:9092,kafka2:9092 --read-only
-      logbus context create prod -b kafka1:9093 -X security.protocol=SASL_SSL \\
-          -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=ann --password-command 'pass logbus'
+      logbus context create prod -b kafka1:9093 --password-command 'pass logbus'
     """
-    if bool(given["bootstrap_servers"]) == bool(given["zookeeper"]):
+    if bool(bootstrap_servers) == bool(zookeeper):
         raise click.UsageError("give the cluster's addresses: -b HOST:PORT,… or --zookeeper")
     if not name.isprintable() or name in ("", "-"):
         raise click.BadParameter(f"{name!r} is no name", param_hint="NAME")
-    if given["password_file"] and given["password_command"]:
+    if password_file and password_command:
         raise click.UsageError("give --password-file or --password-command, not both")
-    values = {key: value for key, value in given.items() if value is not None}
-    if "bootstrap_servers" in values:
-        values["bootstrap_servers"] = join(parse_endpoints(str(values["bootstrap_servers"])))
-    if "password_file" in values:
-        values["password_file"] = os.path.abspath(os.path.expanduser(str(values["password_file"])))
     pairs = key_values(settings, "-X")
     contexts.require_no_secret(pairs)
     found = contexts.load(contexts.path())
@@ -107,7 +110,15 @@ def create(name: str, settings: tuple[str, ...], if_not_exists: bool, **given: o
         raise InvalidConfigError(
             f"there is a context {name!r}; delete it first: logbus context delete {name}"
         )
-    new = Context(name, settings=pairs, **values)  # type: ignore[arg-type]
+    new = Context(
+        name,
+        bootstrap_servers=join(parse_endpoints(bootstrap_servers)) if bootstrap_servers else "",
+        zookeeper=zookeeper or "",
+        read_only=read_only,
+        password_file=os.path.abspath(os.path.expanduser(password_file)) if password_file else "",
+        password_command=password_command or "",
+        settings=pairs,
+    )
     by_name = {**found.by_name, name: new}
     contexts.save(contexts.path(), dataclasses.replace(found, by_name=by_name))
     output.say(f"{name}: created; select it with: logbus context use {name}")

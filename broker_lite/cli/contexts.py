@@ -72,7 +72,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The content of ``contexts.toml``."""
+    """The contexts in ``contexts.toml``, and the selected one."""
 
     selected: str = ""
     previous: str = ""
@@ -89,7 +89,7 @@ class Contexts:
 
 
 def path(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the place of ``contexts.toml``: the XDG configuration folder's ``logbus``."""
+    """Return the path of ``contexts.toml``: in ``logbus`` of the XDG configuration folder."""
     env = os.environ if environment is None else environment
     root = env.get("XDG_CONFIG_HOME")
     return (Path(root) if root else Path.home() / ".config") / "logbus" / FILE
@@ -119,8 +119,8 @@ def choose(
 
 
 def load(file: Path) -> Contexts:
-    """Read ``contexts.toml``; without the file there are none. Raises InvalidConfigError with the
-    line of a syntax error or the key of a wrong value."""
+    """Read ``contexts.toml``; without the file, return no contexts. Raises InvalidConfigError with
+    the line of a syntax error or the key of a wrong value."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
@@ -143,7 +143,8 @@ def load(file: Path) -> Contexts:
 
 
 def save(file: Path, contexts: Contexts) -> None:
-    """Replace ``contexts.toml``, with mode 0600. Raises InvalidConfigError if it cannot."""
+    """Replace ``contexts.toml``, with mode 0600. Raises InvalidConfigError if the file cannot be
+    written."""
     lines = ["# Clusters of the logbus command; see: logbus context --help"]
     lines += [f"{key} = {_text(getattr(contexts, key))}" for key in ("selected", "previous")]
     for context in contexts.by_name.values():

@@ -77,7 +77,11 @@ DASHBOARDS: Mapping[str, tuple[Panel, ...]] = {
     "groups": (
         Panel("Groups", "sum by (state) (logbus_coordinated_groups)", legend="{{state}}"),
         Panel("Members", "logbus_coordinated_members"),
-        Panel("Rebalances", _rate("logbus_group_rebalances_total"), "ops"),
+        Panel("Lag in seconds", "logbus_group_lag_seconds", "s", "{{group}} {{topic}}"),
+        Panel("Lag in records", "logbus_group_lag_records", legend="{{group}} {{topic}}"),
+        Panel("Rebalances", _rate("logbus_group_rebalances_total", "reason"), "ops", "{{reason}}"),
+        Panel("Offset commit duration, p99", _quantile("logbus_offset_commit_duration_seconds"),
+              "s"),
         Panel("Failed offset commits", _rate("logbus_offset_commit_errors_total", "error"), "ops",
               "{{error}}"),
         Panel("Open transactions", "logbus_open_transactions"),

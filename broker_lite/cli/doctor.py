@@ -1,11 +1,12 @@
-"""``logbus doctor``: find problems of this machine and name their cures.
+"""``logbus doctor``: find problems of this machine and name the remedies.
 
-Each check is a function that returns one finding, imports only what it checks, and never fails.
-Exit codes: 0 fine, 4 warnings, 5 critical. Findings of state "info" do not count.
+Each check is a function that returns one finding, imports only the packages that it checks, and
+never raises. Exit codes: 0 fine, 4 warnings, 5 critical. Findings of state "info" do not count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -29,13 +30,15 @@ from broker_lite.errors import LogbusError, NoClusterError
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.transactions import Holder
+    from broker_lite.model import Endpoint
 
 JAVA_MIN = 17
 FILES_MIN = 4096
 DISK_FREE_MIN_BYTES = 2 << 30
 CLUSTER_TIMEOUT_MS = 3000
 OPEN_LONG_S = 60
-"""Age of a transaction from which it is a warning that consumers do not see past its begin."""
+CERTIFICATE_WARNING_S = 30 * 86_400
+"""Age in seconds from which an open transaction, which hides later records, is a warning."""
 _SPARK_SETTINGS = (
     "spark.python.unix.domain.socket.enabled",
     "spark.sql.streaming.checkpointFileManagerClass",
@@ -46,13 +49,13 @@ _LOOKUP = (
     "there = importlib.util.find_spec('pyspark_logbus') is not None\n"
     "print('seen' if seen else 'hidden' if there else 'absent')\n"
 )
-"""The program that looks data sources up by name as Spark does, in Spark's interpreter."""
+"""A program for Spark's interpreter that looks data sources up by name as Spark does."""
 _HOME = (
     "import importlib.util, os\n"
     "spec = importlib.util.find_spec('pyspark_logbus')\n"
     "print(os.path.dirname(os.path.dirname(spec.origin)) if spec and spec.origin else '')\n"
 )
-"""The program that prints the folder of the packages in that interpreter."""
+"""A program for Spark's interpreter that prints the folder of its installed packages."""
 _PACKAGES = ("pyspark_logbus", "broker_lite")
 
 
@@ -75,6 +78,11 @@ def doctor(bootstrap_servers: str | None, zookeeper: str | None, form: str | Non
     Exit codes: 0  all well (state 'info' is for your information)
                 4  a warning: it works, but slower or not everywhere
                 5  critical: logbus or Spark will not run as it is
+
+    \b
+    Examples:
+      logbus doctor
+      logbus doctor -b bus1:9092 -o json
     """
     findings = [check() for check in CHECKS]
     findings += [check(bootstrap_servers, zookeeper) for check in CLUSTER_CHECKS]
@@ -183,7 +191,7 @@ def spark_python() -> Finding:
     if asked.stdout.strip() == sys.prefix:
         return Finding("PYSPARK_PYTHON", "ok", found)
     return Finding(
-        "PYSPARK_PYTHON", "critical", f"Spark would run {found}, this is {sys.executable}", cure
+        "PYSPARK_PYTHON", "critical", f"Spark would run {found}, not {sys.executable}", cure
     )
 
 
@@ -220,33 +228,34 @@ def lookup() -> Finding:
 
 
 def source_tree() -> Finding:
-    """Check for a source tree in the current folder. Python prefers the script's folder and
-    Spark's workers the current one to installed packages, so the two may load different copies."""
+    """Check for a source tree in the current folder. Python prefers packages in the script's
+    folder, and Spark's workers prefer packages in the current folder, to installed packages. The
+    driver and its workers may thus load different copies."""
     here = Path.cwd()
     name = "source tree"
     if not all((here / package / "__init__.py").is_file() for package in _PACKAGES):
         return Finding(name, "ok", "none in this folder")
     if os.environ.get("PYTHONSAFEPATH"):
-        return Finding(name, "ok", "in this folder, which PYTHONSAFEPATH leaves out")
+        return Finding(name, "ok", "in this folder, which PYTHONSAFEPATH excludes")
     named = shutil.which(os.environ.get("PYSPARK_PYTHON") or "python3") or sys.executable
     asked = subprocess.run(
         [named, "-c", _HOME], capture_output=True, text=True, check=False, cwd="/"
     )
     home = asked.stdout.strip()
     if not home or Path(home) == here:
-        return Finding(name, "ok", "logbus is not installed besides the one in this folder")
+        return Finding(name, "ok", "in this folder; no other logbus is installed")
     unlike = [
         package for package in _PACKAGES if _modules(here, package) != _modules(Path(home), package)
     ]
     if not unlike:
-        return Finding(name, "ok", f"in this folder, and what is installed in {home} is the same")
+        return Finding(name, "ok", f"in this folder, and the same as the packages in {home}")
     return Finding(
         name,
         "warning",
-        f"{' and '.join(unlike)} in this folder and in {home} are not the same: of a Spark script "
-        "the driver may take the one and the workers the other",
+        f"{' and '.join(unlike)} in this folder and in {home} differ: the driver of a Spark "
+        "script may load one copy and the workers the other",
         "rm -rf build && pip install ., or start scripts in another folder, or export "
-        "PYTHONSAFEPATH=1 (only what is installed counts)",
+        "PYTHONSAFEPATH=1 (only installed packages count)",
     )
 
 
@@ -269,7 +278,7 @@ def spark_settings() -> Finding:
     missing = [key for key in _SPARK_SETTINGS if key not in text]
     if missing:
         cure = (
-            "for half a micro-batch's latency use pyspark_logbus.spark_conf(), or set as in "
+            "to halve a micro-batch's latency use pyspark_logbus.spark_conf(), or set as in "
             f"conf/spark-defaults.conf: {', '.join(missing)}"
         )
         found = f"{len(missing)} not in spark-defaults.conf"
@@ -298,7 +307,7 @@ def file_limit() -> Finding:
 def disk() -> Finding:
     from broker_lite.client import discovery
 
-    # A cluster of this machine may have its data elsewhere, by --dir.
+    # With --dir, a cluster of this machine has its data in another folder.
     facts = discovery.read_cluster(discovery.last_cluster_path()) or {}
     folder = Path(facts.get("directory") or discovery.data_directory())
     while not folder.exists():
@@ -338,7 +347,7 @@ def cluster(bootstrap_servers: str | None = None, zookeeper: str | None = None) 
 
 
 def _cluster_cure(servers: str) -> str:
-    """Return the cure for an unreachable cluster, by where its address came from."""
+    """Return the remedy for an unreachable cluster, according to the source of its address."""
     from broker_lite.cli import running
     from broker_lite.client import discovery
 
@@ -387,8 +396,8 @@ def open_transactions(
         servers = discovery.resolve(bootstrap_servers, zookeeper)
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             view = admin.cluster()
-            wheres = [where for name in view.topics for where in view.partitions_of(name)]
-            held = admin.run(lambda cluster, ms: transactions.holders(cluster, wheres, ms))
+            tps = [tp for name in view.topics for tp in view.partitions_of(name)]
+            held = admin.run(lambda cluster, ms: transactions.holders(cluster, tps, ms))
     except LogbusError:
         return Finding(
             "transactions", "info", "not checked: a broker does not answer", "see cluster"
@@ -397,7 +406,8 @@ def open_transactions(
 
 
 def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
-    """Return the finding over the holders of last stable offsets, the longest open first."""
+    """Return the finding about the transactions that hold back last stable offsets; ``held`` has
+    the longest open first."""
     if not held:
         return Finding("transactions", "ok", "none is open")
     row, owner, since_ms = oldest = held[0]
@@ -405,19 +415,19 @@ def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
     if owner is None or oldest.is_hanging:
         name = f"producer {row.producer_id}, which no coordinator will end"
         cure = (
-            f"logbus transactions abort {row.where.topic} {row.where.partition} --start-offset "
+            f"logbus transactions abort {row.tp.topic} {row.tp.partition} --start-offset "
             f"{row.start_offset} --yes; find all with: logbus transactions hanging"
         )
     else:
         name = f"transactional id or Spark sink {owner.transactional_id!r}"
         cure = (
             f"stop or restart its producer or Spark query, or wait: a transaction is aborted "
-            f"{owner.timeout_ms / 1000:g} s after its begin, a sink's batch after so long without "
-            f"a task at work; see: logbus transactions describe {owner.transactional_id}"
+            f"{owner.timeout_ms / 1000:g} s after its begin, a sink's batch after that time with "
+            f"no running task; see: logbus transactions describe {owner.transactional_id}"
         )
     text = (
         f"{len(held)} partitions have an open transaction; the oldest, of {name}, hides records of "
-        f"{row.where} from offset {row.start_offset} since {age_s:.0f} s"
+        f"{row.tp} from offset {row.start_offset} since {age_s:.0f} s"
     )
     return Finding("transactions", "warning" if age_s >= OPEN_LONG_S else "ok", text, cure)
 
@@ -438,6 +448,47 @@ def disks(bootstrap_servers: str | None = None, zookeeper: str | None = None) ->
     for cause in sorted(disk_causes(sample), key=lambda cause: cause.state != "critical"):
         return Finding("brokers' disks", cause.state, f"{cause.about}: {cause.found}", cause.cure)
     return Finding("brokers' disks", "ok", "no disk has failed or is filling")
+
+
+def certificates(bootstrap_servers: str | None = None, zookeeper: str | None = None) -> Finding:
+    """Check when the certificates expire that the brokers present to clients."""
+    from broker_lite.client import discovery
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.net.contexts import certificate_end
+
+    try:
+        servers = discovery.resolve(bootstrap_servers, zookeeper)
+        security = discovery.security_for(servers)
+        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS, security=security) as admin:
+            brokers = admin.cluster(()).brokers.values()
+    except LogbusError:
+        return Finding("certificates", "info", "not checked: no cluster answers", "see cluster")
+    if not security.is_tls:
+        return Finding("certificates", "ok", "none: this connection has no TLS")
+    ends: dict[Endpoint, float] = {}
+    for endpoint in brokers:
+        with contextlib.suppress(OSError):
+            ends[endpoint] = certificate_end(endpoint, security, CLUSTER_TIMEOUT_MS / 1000)
+    return certificate_finding(ends, len(brokers), time.time())
+
+
+def certificate_finding(ends: Mapping[Endpoint, float], brokers: int, now_s: float) -> Finding:
+    """Return the finding about certificates; ``ends`` has their expiry times (seconds since 1970)
+    by broker address."""
+    if len(ends) < brokers:
+        found = f"{brokers - len(ends)} of {brokers} brokers complete no TLS handshake"
+        return Finding("certificates", "warning", found, "see cluster, and those brokers' logs")
+    first, end_s = min(ends.items(), key=lambda row: row[1])
+    date = time.strftime("%Y-%m-%d", time.gmtime(end_s))
+    if end_s - now_s > CERTIFICATE_WARNING_S:
+        return Finding("certificates", "ok", f"the first ends on {date}")
+    return Finding(
+        "certificates",
+        "warning",
+        f"the certificate of {first} ends on {date}",
+        "replace the file that ssl.keystore.location of this broker names; brokers load it by "
+        "themselves. A cluster of logbus up --secure renews its own when it starts",
+    )
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
@@ -462,6 +513,7 @@ CLUSTER_CHECKS: tuple[Callable[[str | None, str | None], Finding], ...] = (
     replicas,
     open_transactions,
     disks,
+    certificates,
 )
 """Checks of the cluster that ``-b`` or ``--zookeeper`` names."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from broker_lite import __version__
-from broker_lite.cli import alerts, output
+from broker_lite.cli import alerts, deployment, output
 from broker_lite.cli.dashboards import DASHBOARDS, dashboard
 
 
@@ -29,16 +29,21 @@ def generate() -> None:
 
 
 @generate.command("prometheus-rules")
-def prometheus_rules() -> None:
+@click.option(
+    "--runbooks", metavar="URL", default="", help="Your documentation site; each alert links to it."
+)
+def prometheus_rules(runbooks: str) -> None:
     """Print alert rules for Prometheus (YAML).
 
-    Brokers serve metrics at metrics.host and metrics.port; logbus.LagMetrics counts Spark queries.
+    Brokers serve metrics at metrics.host and metrics.port, 'logbus console' those of topics and
+    groups; logbus.LagMetrics counts Spark queries.
 
     \b
     Examples:
       logbus generate prometheus-rules > logbus-rules.yml
+      logbus generate prometheus-rules --runbooks https://docs.example.org/logbus
     """
-    click.echo(alerts.rules(), nl=False)
+    click.echo(alerts.rules(runbooks), nl=False)
 
 
 @generate.command()
@@ -110,34 +115,44 @@ def docker() -> None:
     print_template("Dockerfile")
 
 
+insecure_option = click.option(
+    "--insecure", is_flag=True, help="Brokers without TLS and logins, for a closed network."
+)
+
+
 @generate.command()
-def compose() -> None:
+@insecure_option
+def compose(insecure: bool) -> None:
     """Print a compose file: ZooKeeper and three brokers from the Dockerfile beside it.
+
+    The brokers demand logins over TLS. The first lines say how to make their certificates.
 
     \b
     Examples:
       logbus generate compose > compose.yaml
+      logbus generate compose --insecure > compose.yaml
     """
-    print_template("compose.yaml")
+    print_template("compose.yaml", **deployment.compose_parts(insecure=insecure))
 
 
 @generate.command()
-def kubernetes() -> None:
+@insecure_option
+def kubernetes(insecure: bool) -> None:
     """Print a StatefulSet of three brokers with its services and its disruption budget (YAML).
 
-    The image is that of 'logbus generate docker'. ZooKeeper runs elsewhere: set its address.
+    The image is that of 'logbus generate docker'. ZooKeeper runs elsewhere: set its address. The
+    brokers demand logins over TLS. The first lines say how to make their certificates.
 
     \b
     Examples:
       logbus generate kubernetes > logbus.yaml
+      logbus generate kubernetes --insecure > logbus.yaml
     """
-    print_template("kubernetes.yaml")
+    print_template("kubernetes.yaml", **deployment.kubernetes_parts(insecure=insecure))
 
 
 def print_template(name: str, **values: str) -> None:
     """Print a file of ``templates/`` with each @NAME@ replaced by its value."""
     files = importlib.resources.files("broker_lite.cli") / "templates"
     text = (files / name).read_text("utf-8")
-    for key, value in {"VERSION": __version__, **values}.items():
-        text = text.replace(f"@{key}@", value)
-    click.echo(text, nl=False)
+    click.echo(deployment.filled(text, {**values, "VERSION": __version__}), nl=False)

@@ -24,6 +24,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.observing.group_kinds import NATIVE, SPARK, group_kind
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin, GroupListing
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
 
 @click.group(cls=Noun)
 def groups() -> None:
-    """Consumer groups, Spark queries among them."""
+    """Consumer groups, Spark queries among them.
+
+    \b
+    Examples:
+      logbus groups
+      logbus groups describe readers
+      logbus groups seek readers events --to @-1h --yes
+    """
 
 
 @groups.command("list")
@@ -44,9 +52,15 @@ def list_groups(
 ) -> None:
     """List groups.
 
-    KIND: a broker coordinates the members of a Kafka group; the members of a Native group
-    coordinate through ZooKeeper. A group with Offsets only becomes the kind of its first member. A
-    Spark query publishes its progress to a group without members, and is Running meanwhile.
+    KIND: a broker coordinates the members of a Consumer group, which are clients of logbus or of
+    Kafka; the members of a Native group coordinate through ZooKeeper. A group with Offsets only
+    becomes the kind of its first member. A Spark query publishes its progress to a group without
+    members, and the group's state is Running while the query runs.
+
+    \b
+    Examples:
+      logbus groups list
+      logbus groups list -r 'spark-.*' -o json
     """
     pattern = name_pattern(regex)
     with open_admin(bootstrap_servers, zookeeper) as admin:
@@ -60,21 +74,15 @@ def list_groups(
         output.say("there is no group" if regex is None else f"no group matches {regex!r}")
 
 
-KINDS = {"classic": "Kafka", "native": "Native"}
-"""Group types of the protocol in logbus's words."""
-OFFSETS = "Offsets only"
-SPARK = "Spark query"
 GATHERING = "PreparingRebalance"
-"""State of a group without members: its former members have not reported yet."""
+"""State of a group whose members have not rejoined yet after a change of its coordinator."""
 
 
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
-    """Return a listing's row. Members' state and kind are in the listing; a query shows by its
-    commits alone."""
-    state, kind = item.state, KINDS.get(item.kind.lower(), item.kind)
-    if kind == "Kafka" and not item.protocol_type:
-        kind = OFFSETS
-    if kind != "Native" and state == "Empty":
+    """Return a listing's row. The listing has the state and kind of groups with members; only the
+    commits of a group tell that a Spark query publishes to it."""
+    state, kind = item.state, group_kind(item)
+    if kind != NATIVE and state == "Empty":
         commits = admin.committed(item.group).values()
         if any(lease_of(row.metadata)[0] for row in commits):
             kind = SPARK
@@ -89,7 +97,13 @@ def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
 def describe(
     group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """Show a group's committed offsets, lag and owners, partition by partition."""
+    """Show a group's committed offsets, lag and owners, partition by partition.
+
+    \b
+    Examples:
+      logbus groups describe readers
+      logbus groups describe readers -o csv
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         rows = group_progress(admin, group)
         unstable = admin.unstable_partitions(group)
@@ -103,7 +117,8 @@ def describe(
 
 
 def _why_empty(admin: Admin, group: str) -> str:
-    """Return why a group has no partitions. Raises GroupIdNotFoundError for an unknown group."""
+    """Return the reason why a group has no partitions. Raises GroupIdNotFoundError for an unknown
+    group."""
     states = {item.group: item.state for item in admin.list_groups()}
     if group not in states:
         raise _no_group(group)
@@ -111,16 +126,13 @@ def _why_empty(admin: Admin, group: str) -> str:
         return f"group {group!r} has members that read nothing yet, and has committed nothing"
     if states[group] == GATHERING:
         return _gathering(group)
-    return (
-        f"group {group!r} is empty: it has no members and has committed nothing in topics that are "
-        "there"
-    )
+    return f"group {group!r} is empty: it has no members and no offsets in topics that exist"
 
 
 def _gathering(group: str) -> str:
     return (
-        f"group {group!r} had members when its coordinator went; which of them live shows within "
-        "a third of their session timeout: ask again"
+        f"group {group!r} had members when its coordinator went down. Live members rejoin within "
+        "a third of their session timeout; repeat the command then"
     )
 
 
@@ -135,7 +147,13 @@ def _no_group(group: str) -> GroupIdNotFoundError:
 def members(
     group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """Show a group's live members and their partitions."""
+    """Show a group's live members and their partitions.
+
+    \b
+    Examples:
+      logbus groups members readers
+      logbus groups members readers -o json
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         try:
             described = admin.describe_groups([group])[group]
@@ -188,7 +206,14 @@ def seek(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in a topic. Refused while members or a query read."""
+    """Move a group's offsets in a topic. Refused while members or a query read.
+
+    \b
+    Examples:
+      logbus groups seek readers events --to earliest
+      logbus groups seek readers events -p 0 --to 1500 --yes
+      logbus groups seek readers events --to @2026-11-20T08:00 --yes
+    """
     place = offset_spec.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         facts = found_topic(admin.cluster(), topic)
@@ -206,7 +231,12 @@ def seek(
 @click.argument("group", type=GROUP)
 @click.option("--to", required=True, help=TO_HELP)
 @click.option(
-    "-t", "--topic", "topics", type=TOPIC, multiple=True, help="Default: all that it committed in."
+    "-t",
+    "--topic",
+    "topics",
+    type=TOPIC,
+    multiple=True,
+    help="Default: all with offsets of the group.",
 )
 @click.option("--yes", is_flag=True, help=YES_HELP)
 @cluster_options
@@ -220,10 +250,16 @@ def reset_offsets(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in all its topics. Refused while members or a query read."""
+    """Move a group's offsets in all its topics. Refused while members or a query read.
+
+    \b
+    Examples:
+      logbus groups reset-offsets readers --to latest
+      logbus groups reset-offsets readers -t events --to @-1h --yes
+    """
     place = offset_spec.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        names = topics or sorted({where.topic for where in _committed(admin, group)})
+        names = topics or sorted({tp.topic for tp in _committed(admin, group)})
         view = admin.cluster()
         ids = _ids(found_topic(view, name) for name in names)
         rows = _move(admin, group, ids, place, yes)
@@ -237,29 +273,34 @@ def reset_offsets(
     "-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only its offsets in these topics."
 )
 @click.option("--yes", is_flag=True, help=YES_HELP)
+@click.option("--if-exists", is_flag=True, help="No error if the group does not exist.")
 @cluster_options
 @output.output_option
 def delete(
     group: str,
     topics: tuple[str, ...],
     yes: bool,
+    if_exists: bool,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Delete a group, or its offsets in topics. Refused while members or a query read."""
+    """Delete a group, or its offsets in topics. Refused while members or a query read.
+
+    \b
+    Examples:
+      logbus groups delete readers
+      logbus groups delete readers -t events --yes
+      logbus groups delete readers --if-exists --yes
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        if topics:
-            lost = {tp: at for tp, at in _committed(admin, group).items() if tp.topic in topics}
-            for name in topics:
-                if name not in {where.topic for where in lost}:
-                    raise UnknownTopicOrPartitionError(
-                        f"group {group!r} has committed nothing in {name!r}"
-                    )
-        else:
-            lost = admin.committed(group)
-            if not lost:
-                _why_empty(admin, group)
+        try:
+            lost = _deleted(admin, group, topics)
+        except (GroupIdNotFoundError, UnknownTopicOrPartitionError) as error:
+            if not if_exists:
+                raise
+            output.say(f"nothing to delete: {error.message}")
+            return
         refusal = None
         if not yes:
             refusal = _refusal(admin, group, topics)
@@ -272,6 +313,23 @@ def delete(
         for tp in sorted(lost)
     ]
     _show_plan(rows, yes, form, refusal)
+
+
+def _deleted(
+    admin: Admin, group: str, topics: tuple[str, ...]
+) -> Mapping[TopicPartition, CommittedOffset]:
+    """Return the offsets that ``delete`` removes. Raises GroupIdNotFoundError for a group that does
+    not exist, and UnknownTopicOrPartitionError for a topic without offsets of the group."""
+    if not topics:
+        found = admin.committed(group)
+        if not found:
+            _why_empty(admin, group)
+        return found
+    lost = {tp: at for tp, at in _committed(admin, group).items() if tp.topic in topics}
+    for name in topics:
+        if name not in {tp.topic for tp in lost}:
+            raise UnknownTopicOrPartitionError(f"group {group!r} has committed nothing in {name!r}")
+    return lost
 
 
 def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset]:
@@ -312,7 +370,7 @@ def _move(
     for tp, at in found.items():
         if at.wanted != at.offset:
             end = "earliest offset" if at.wanted < at.offset else "end"
-            output.say(f"{tp}: {at.wanted} is outside of the log; its {end} {at.offset} is taken")
+            output.say(f"{tp}: {at.wanted} is outside of the log; using its {end} {at.offset}")
     return [
         {
             "topic": tp.topic,
@@ -338,8 +396,9 @@ def _show_plan(
 
 
 def _refusal(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> LogbusError | None:
-    """Return why offsets cannot be moved or deleted now. With ``topics``: deleted in these,
-    which Kafka group members that read other topics do not prevent."""
+    """Return the error that prevents a move or deletion of offsets now, or None. Any
+    live member prevents it. With ``topics``, a member of a Kafka group prevents it only if it
+    reads one of them."""
     kinds = {row.group: row.kind for row in admin.list_groups()} if topics else {}
     if kinds.get(group) == "Native":
         topics = ()
@@ -355,7 +414,7 @@ def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> N
     """Raise if members or a query read as the group: their next commit would overwrite the
     change."""
     readers = admin.group_members(group)
-    read = {where.topic for owned in readers.values() for where in owned}
+    read = {tp.topic for owned in readers.values() for tp in owned}
     if topics and (common := sorted(read.intersection(topics))):
         raise GroupSubscribedToTopicError(
             f"group {group!r} has live members that read {', '.join(common)}; stop them first"

@@ -9,6 +9,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_TIMED_OUT, EXIT_WARNING
+from broker_lite.cli.numbers import Real, Whole
 from broker_lite.client.administration.admin import Admin
 from broker_lite.errors import (
     BrokerNotAvailableError,
@@ -27,14 +28,12 @@ _UNANSWERED = (NoBrokersError, NetworkError, BrokerNotAvailableError, RequestTim
 
 
 @click.command()
-@click.option(
-    "--broker", "broker_id", type=click.IntRange(0), help="Judge only this broker's replicas."
-)
+@click.option("--broker", "broker_id", type=Whole(0), help="Judge only this broker's replicas.")
 @click.option("--wait", is_flag=True, help="Wait until all is well.")
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0),
+    type=Real(0),
     default=300.0,
     show_default=True,
     help="Seconds that --wait waits; then exit code 124.",
@@ -105,6 +104,8 @@ def _print(found: list[Cause], broker_id: int | None, form: str | None) -> None:
         rows = [cause._asdict() for cause in found]
         output.show_one({"state": state_of(found), "causes": rows}, form)
         return
-    click.echo(f"{'cluster' if broker_id is None else f'broker {broker_id}'}: {state_of(found)}")
+    about = "cluster" if broker_id is None else f"broker {broker_id}"
+    click.echo(f"{about}: {output.coloured(state_of(found))}")
     for cause in found:
-        click.echo(f"\n{cause.state}: {cause.about}: {cause.found}\n  to do: {cause.cure}")
+        state = output.coloured(cause.state)
+        click.echo(f"\n{state}: {cause.about}: {cause.found}\n  to do: {cause.cure}")

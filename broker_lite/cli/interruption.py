@@ -1,4 +1,5 @@
-"""Ctrl-C during a transfer: reading ends at once, sending ends once its progress is known.
+"""Ctrl-C during a transfer: reading ends at once; sending ends once the number of acknowledged
+records is known.
 
 A second Ctrl-C raises KeyboardInterrupt anywhere. Main thread only.
 """
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 class Interruption:
-    """A context manager; ``is_set`` after Ctrl-C was pressed inside it."""
+    """A context manager; ``is_set`` is True after Ctrl-C in its block."""
 
     def __init__(self) -> None:
         self.is_set = False

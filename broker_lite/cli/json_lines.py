@@ -19,7 +19,7 @@ from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
 
 _CARRIED = ("key", "value", "timestamp", "timestamp_ms", "headers")
 _PASSED_OVER = ("topic", "partition", "offset")
-"""Fields that ``consume`` prints and ``produce`` ignores: a record's old position."""
+"""Fields with a record's old position, which ``consume`` prints and ``produce`` ignores."""
 _TIMESTAMP_MS_MAX = (1 << 53) - 1
 _UNKNOWN_MS = -1
 
@@ -27,7 +27,7 @@ Row = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None
 
 
 def table_of(lines: list[bytes], first_number: int, source: str) -> pa.Table:
-    """Return the records of these lines without empty lines. Raises InvalidSchemaError with
+    """Return the records of these lines; empty lines are skipped. Raises InvalidSchemaError with
     ``source`` and the line number, counted from ``first_number``."""
     rows = []
     for number, line in enumerate(lines, first_number):
@@ -58,13 +58,13 @@ def _row(line: bytes) -> Row:
     unknown = [name for name in fields if name not in _CARRIED and name not in _PASSED_OVER]
     if unknown:
         raise ValueError(
-            f"field {unknown[0]!r} is none that a record has, and would be lost; an envelope has "
+            f"field {unknown[0]!r} is not a field of a record and would be lost; an envelope has "
             f"{', '.join(_CARRIED)} (and may have {', '.join(_PASSED_OVER)}, which are not used). "
             'Wrap it: {"value": …}, or send the lines as they are: --input lines'
         )
     if "value" not in fields:
         raise ValueError(
-            "there is no field 'value', which would make a null of it (a tombstone); if that is "
+            "there is no field 'value', so the record would be a tombstone (null); if that is "
             'meant, write it: {"value": null}'
         )
     return (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("-g", "--group", "wanted", multiple=True, help="Only these groups. Default: all.")
 @click.option("-t", "--topic", "topics", multiple=True, help="Only these topics. Default: all.")
-@click.option("--by-partition", is_flag=True, help="A row a partition, not a row a topic.")
+@click.option("--by-partition", is_flag=True, help="One row per partition, not per topic.")
 @click.option("-w", "--watch", is_flag=True, help="Print again every --interval until Ctrl-C.")
 @click.option("--interval", default=2.0, show_default=True, help="Seconds between two looks.")
 @click.option("--warn", type=int, help="Exit code 4 if a group's lag in a topic is over this.")
@@ -52,6 +52,12 @@ def lag(
     not exist is an error (1), so that its check cannot pass; --watch waits for it. An unknown lag
     is over every limit: a partition without a leader; for seconds, a record without a time; a named
     group without partitions.
+
+    \b
+    Examples:
+      logbus lag
+      logbus lag -g readers --by-partition --watch
+      logbus lag -g readers --warn-s 60 --crit-s 300
     """
     told: set[str] = set()
     limits = {"lag": (warn, crit), "lag_s": (warn_s, crit_s)}
@@ -65,6 +71,8 @@ def lag(
                 rows = _rows(admin, wanted, topics)
                 totals = _by_topic(rows)
                 output.show(rows if by_partition else totals, form)
+                if not rows and not wanted:
+                    _tell("no group has committed offsets", told)
                 for text in sorted(unknown(rows, wanted, limits)):
                     _tell(text, told)
             except LogbusError as error:
@@ -86,7 +94,7 @@ def _tell(text: str, told: set[str]) -> None:
 
 
 Limits = Mapping[str, tuple[float | None, float | None]]
-"""By column: the limit of a warning, the limit of a critical state."""
+"""The limits of a warning and of a critical state, by column."""
 
 
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
@@ -105,7 +113,8 @@ def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limit
 
 
 def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
-    """Yield a sentence for each limit that is passed, the worse of two alone."""
+    """Yield a sentence for each exceeded limit; of a warning and a critical limit, only the
+    critical one."""
     for row in totals:
         for column, pair in limits.items():
             for limit, name in ((pair[1], "--crit"), (pair[0], "--warn")):
@@ -123,11 +132,11 @@ def unknown(rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits)
     yield from uncounted(rows)
     columns = [column for column, pair in limits.items() if pair != (None, None)]
     for group in set(wanted) - {row["group"] for row in rows} if columns else ():
-        yield f"group {group!r}: nothing is committed and no member reads: its lag is not known"
+        yield f"group {group!r}: its lag is unknown: it has no commits and no reading members"
     for row in rows if "lag_s" in columns else ():
         if row["lag"] is not None and row["lag_s"] is None:
             where = f"group {row['group']!r}: the lag in {row['topic']}-{row['partition']}"
-            yield f"{where} is not known in seconds: its first unread record tells no time"
+            yield f"{where} is not known in seconds: its first unread record has no timestamp"
 
 
 def _missing(
@@ -160,7 +169,7 @@ def _rows(admin: Admin, wanted: tuple[str, ...], topics: tuple[str, ...]) -> lis
 
 
 def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join rows by topic: records add up, and the longest time counts."""
+    """Merge rows by topic: sum the records and take the longest time."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         parts.setdefault((row["group"], row["topic"]), []).append(row)
@@ -177,5 +186,5 @@ def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _all(join: Callable[[list[Any]], Any], values: list[Any]) -> Any:
-    """Join values; one unknown value makes the result unknown, never smaller."""
+    """Return ``join`` of the values, or None if any value is unknown."""
     return None if None in values else join(values)

@@ -11,9 +11,10 @@ import gzip
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import click
 import pyarrow as pa
@@ -42,14 +43,18 @@ SUFFIXES = {
     ".csv": "csv",
 }
 JSON_GROWTH = 6
-r"""Maximum bytes of one byte in JSON: \u0000."""
+r"""Maximum bytes that one byte takes in JSON, as in \u0000."""
+
+
+OnShare = Callable[[float], None]
+"""Receives the share of a file that is read, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRule:
-    """How a line becomes a record. ``key_delimiter`` splits off the key, ``null_empty`` turns an
-    empty value into a tombstone, ``takes_binary`` accepts NUL bytes, ``bytes_max`` limits a
-    line."""
+    """The rule by which a line becomes a record. ``key_delimiter`` splits off the key,
+    ``null_empty`` turns an empty value into a tombstone, ``takes_binary`` accepts NUL bytes,
+    ``bytes_max`` limits a line."""
 
     key_delimiter: bytes | None = None
     key: bytes | None = None
@@ -59,12 +64,15 @@ class LineRule:
     bytes_max: int = 8 << 20
 
 
-def tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
-    """Yield the records of one source (None: stdin) as tables with some of COLUMNS."""
+def tables(
+    path: Path | None, form: str, rule: LineRule, on_share: OnShare | None = None
+) -> Iterator[pa.Table]:
+    """Yield the records of one source (None: stdin) as tables with some of COLUMNS. Call
+    ``on_share`` before each table of a regular file."""
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:
-        yield from _tables(path, form, rule)
+        yield from _tables(path, form, rule, on_share or (lambda _: None))
     except (pa.ArrowInvalid, gzip.BadGzipFile, zlib.error, EOFError) as error:
         kind = "gzip" if path is not None and path.suffix == ".gz" else form
         raise InvalidSchemaError(f"{path or 'stdin'} cannot be read as {kind}: {error}") from None
@@ -73,9 +81,12 @@ def tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
         raise click.ClickException(f"{path or 'stdin'} cannot be read: {reason}") from None
 
 
-def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
+def _tables(path: Path | None, form: str, rule: LineRule, on_share: OnShare) -> Iterator[pa.Table]:
     if form == "parquet":
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=TABLE_ROWS):
+        rows, parquet = 0, pq.ParquetFile(path)
+        for batch in parquet.iter_batches(batch_size=TABLE_ROWS):
+            rows += len(batch)
+            on_share(rows / parquet.metadata.num_rows)
             yield _known_columns(pa.Table.from_batches([batch]))
     elif form == "arrow":
         if path is not None and _starts_with(path, FEATHER_V1):
@@ -86,33 +97,51 @@ def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
         if path is not None and _starts_with(path, ARROW_FILE):
             with pa.ipc.open_file(str(path)) as file:
                 for index in range(file.num_record_batches):
+                    on_share((index + 1) / file.num_record_batches)
                     yield _known_columns(pa.Table.from_batches([file.get_batch(index)]))
             return
-        with pa.ipc.open_stream(sys.stdin.buffer if path is None else str(path)) as reader:
+        source, report = _source(path, on_share)
+        with pa.ipc.open_stream(source) as reader:
             for batch in reader:
+                report()
                 yield _known_columns(pa.Table.from_batches([batch]))
     elif form == "csv":
         types = {"key": pa.binary(), "value": pa.binary()}
         options = pyarrow.csv.ConvertOptions(column_types=types)
-        with pyarrow.csv.open_csv(
-            sys.stdin.buffer if path is None else str(path), convert_options=options
-        ) as rows:
-            for batch in rows:
+        source, report = _source(path, on_share)
+        with pyarrow.csv.open_csv(source, convert_options=options) as csv:
+            for batch in csv:
+                report()
                 yield _known_columns(pa.Table.from_batches([batch]))
     else:
-        source, number = str(path or "stdin"), 1
+        name, number = str(path or "stdin"), 1
         bytes_max = rule.bytes_max * (JSON_GROWTH if form == "jsonl" else 1)
-        for lines in _line_chunks(path, bytes_max):
+        for lines in _line_chunks(path, bytes_max, on_share):
             if number == 1 and not rule.takes_binary and any(b"\0" in line for line in lines):
                 raise InvalidSchemaError(
-                    f"{source} is not text: a line holds a NUL byte. Nothing of it was sent. Name "
-                    "its format with --input; --input lines sends it line by line all the same"
+                    f"{name} is not text: a line holds a NUL byte. Name its format with "
+                    "--input; --input lines sends it line by line all the same"
                 )
             if form == "jsonl":
-                yield json_lines.table_of(lines, number, source)
+                yield json_lines.table_of(lines, number, name)
             else:
                 yield _from_lines(lines, rule)
             number += len(lines)
+
+
+def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], None]]:
+    """Return a source for pyarrow, and a function that reports how much of it is read."""
+    if path is None:
+        return sys.stdin.buffer, lambda: None
+    file = pa.OSFile(str(path))
+    report = _reporter(file, path, on_share)
+    return (pa.CompressedInputStream(file, "gzip") if path.suffix == ".gz" else file), report
+
+
+def _reporter(file: IO[bytes], path: Path, on_share: OnShare) -> Callable[[], None]:
+    """Return a function that reports how much of an open file is read; of a pipe it is unknown."""
+    size = path.stat().st_size
+    return lambda: on_share(file.tell() / size) if size else None
 
 
 def form_of(path: Path | None, form: str) -> str:
@@ -123,13 +152,14 @@ def form_of(path: Path | None, form: str) -> str:
     for magic, found in MAGICS.items():
         if _starts_with(path, magic):
             return found
-    # pyarrow unpacks .csv.gz by its name, and no other packed table.
+    # Of compressed tables, pyarrow decompresses only .csv.gz, which it recognises by the name.
     name = path.with_suffix("") if path.name.endswith(".csv.gz") else path
     return SUFFIXES.get(name.suffix, "lines")
 
 
 def _starts_with(path: Path, magic: bytes) -> bool:
-    """Return whether a file begins with these bytes. Reads no pipe, which would lose them."""
+    """Return whether a file begins with these bytes; False for a pipe, because reading would
+    consume its bytes."""
     if not path.is_file():
         return False
     with contextlib.suppress(OSError), path.open("rb") as file:
@@ -137,17 +167,18 @@ def _starts_with(path: Path, magic: bytes) -> bool:
     return False
 
 
-def _line_chunks(path: Path | None, bytes_max: int) -> Iterator[list[bytes]]:
-    if path is not None and path.suffix == ".gz":
-        with gzip.open(path, "rb") as packed:
-            yield from _split(iter(lambda: packed.read(CHUNK_BYTES), b""), path, bytes_max)
+def _line_chunks(path: Path | None, bytes_max: int, on_share: OnShare) -> Iterator[list[bytes]]:
+    if path is None:
+        yield from _split(iter(lambda: os.read(0, CHUNK_BYTES), b""), path, bytes_max)
         return
-    source = 0 if path is None else os.open(path, os.O_RDONLY)
-    try:
-        yield from _split(iter(lambda: os.read(source, CHUNK_BYTES), b""), path, bytes_max)
-    finally:
-        if path is not None:
-            os.close(source)
+    # Without a buffer, a read of a pipe returns what the pipe holds.
+    with path.open("rb", buffering=0) as file:
+        report = _reporter(file, path, on_share)
+        is_packed = path.suffix == ".gz"
+        with gzip.open(file) if is_packed else contextlib.nullcontext(file) as source:
+            for lines in _split(iter(lambda: source.read(CHUNK_BYTES), b""), path, bytes_max):
+                report()
+                yield lines
 
 
 def _split(chunks: Iterator[bytes], path: Path | None, bytes_max: int) -> Iterator[list[bytes]]:

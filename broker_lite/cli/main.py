@@ -42,16 +42,19 @@ COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
     "status": ("broker_lite.cli.up:status", "Processes and health of this machine's clusters."),
+    "logs": ("broker_lite.cli.logs:logs", "Logs of this machine's brokers and ZooKeeper."),
     "health": ("broker_lite.cli.health:health", "Whether a cluster works, with causes; a check."),
     "top": ("broker_lite.cli.top:top", "Watch brokers, topics and groups in the terminal."),
+    "console": ("broker_lite.cli.console:console", "Serve the web console of a cluster."),
     "demo": (
         "broker_lite.cli.spark_programs:demo",
         "Three brokers, a Spark query, every count checked.",
     ),
-    "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine for what gets in the way."),
+    "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine for problems, with remedies."),
     "topic": ("broker_lite.cli.topic:topic", "Topics: create, describe, move, elect, …"),
     "produce": ("broker_lite.cli.produce:produce", "Write lines or files to a topic."),
     "consume": ("broker_lite.cli.consume:consume", "Read a topic to the terminal or a pipe."),
+    "export": ("broker_lite.cli.export:export", "Write a topic to a CSV, JSON or Parquet file."),
     "groups": ("broker_lite.cli.groups:groups", "Consumer groups, Spark queries among them."),
     "lag": ("broker_lite.cli.lag:lag", "How far groups are behind; also as a check."),
     "transactions": (
@@ -60,6 +63,8 @@ COMMANDS = {
     ),
     "user": ("broker_lite.cli.user:user", "Users and their passwords."),
     "acl": ("broker_lite.cli.acl:acl", "Who may do what; why a request is denied."),
+    "cert": ("broker_lite.cli.cert:cert", "Certificates for brokers and clients."),
+    "quota": ("broker_lite.cli.quota:quota", "How much a user, client or address may use."),
     "context": (
         "broker_lite.cli.context_commands:context",
         "Named clusters, and the one that commands use.",
@@ -78,7 +83,7 @@ COMMANDS = {
         "Carry a Kafka query's checkpoint over to logbus.",
     ),
     "perf": ("broker_lite.cli.perf:perf", "Measure producing and consuming."),
-    "storage": ("broker_lite.cli.storage:storage", "Look into segment files."),
+    "storage": ("broker_lite.cli.storage:storage", "Inspect segment files."),
     "generate": (
         "broker_lite.cli.generate:generate",
         "Print alerts, dashboards, systemd, Docker and Kubernetes files.",
@@ -89,18 +94,25 @@ COMMANDS = {
     ),
     "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),
 }
-"""By command: its module and its line in the help, so that the help loads no module."""
+"""The module and the help line of each command, so that the help loads no module."""
 
 ALIASES = {"group": "groups"}
+MEANT = {
+    "start": "up",
+    "stop": "down",
+    "help": "--help",
+    "version": "--version",
+}
+"""The logbus names of other tools' commands."""
 
 EXIT_CODES = {
     0: "done, or healthy",
-    EXIT_FAILED: "failed; the message says why",
+    EXIT_FAILED: "failed; the message has the reason",
     EXIT_USAGE: "wrong command, option or context",
     EXIT_UNREACHABLE: "no cluster, or no broker answers",
     EXIT_WARNING: "a check found a warning (health, doctor, lag)",
     EXIT_CRITICAL: "a check found something critical",
-    EXIT_TIMED_OUT: "the time given ran out",
+    EXIT_TIMED_OUT: "the given time ran out",
     EXIT_INTERRUPTED: "interrupted by Ctrl-C",
 }
 """Every exit code of the command line."""
@@ -143,7 +155,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         is_known = args[0] in COMMANDS or args[0] in ALIASES or args[0].startswith("-")
         if not is_known and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            near = [MEANT[args[0]]] if args[0] in MEANT else []
+            near += difflib.get_close_matches(args[0], COMMANDS, n=1)
             ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
@@ -165,11 +178,22 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="logbus")
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
-def cli(debug: bool) -> None:
+@click.option(
+    "--color",
+    type=click.Choice(("auto", "always", "never")),
+    default="auto",
+    help="Colour states. auto (default): on a terminal, unless NO_COLOR is set.",
+)
+@click.pass_context
+def cli(context: click.Context, debug: bool, color: str) -> None:
     """A partitioned commit log that Spark reads and writes as a streaming format.
 
     Start with: logbus up, then logbus topic create t, logbus produce t, logbus consume t.
     """
+    if color != "auto":
+        context.color = color == "always"
+    elif os.environ.get("NO_COLOR"):
+        context.color = False
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -218,7 +242,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Offer only options with similar words: by its dashes ``--nope`` resembles ``--group``."""
+    """Suggest only options with similar words: because of the dashes, click would suggest
+    ``--group`` for ``--nope``."""
     word = error.option_name.lstrip("-")
     near = [
         name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,18 @@ FORMS = ("table", "json", "jsonl")
 @click.command()
 @click.option("--from", "source", required=True, metavar="HOST:PORT", help="Brokers of the source.")
 @click.option("--to", "target", metavar="HOST:PORT", help="Brokers of the target. Default: -b.")
+@click.option(
+    "--from-config",
+    "source_config",
+    type=click.Path(exists=True, dir_okay=False),
+    help="File with the source's security.protocol, sasl.username, … (-F is the target's).",
+)
+@click.option(
+    "--to-config",
+    "target_config",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The same for the target. Default: -F.",
+)
 @click.option("--topics", default=".*", help="Only topics that match this pattern as a whole.")
 @click.option("--groups", default=".*", help="Only offsets of groups that match as a whole.")
 @click.option("-r", "--replication-factor", type=int, default=-1, help="Replicas of each copy.")
@@ -32,7 +45,7 @@ FORMS = ("table", "json", "jsonl")
     "--session-timeout-ms",
     default=6000,
     show_default=True,
-    help="How long a killed mirror keeps the next one from beginning.",
+    help="Time for which a killed mirror blocks the next one.",
 )
 @click.option(
     "--translate",
@@ -44,6 +57,8 @@ FORMS = ("table", "json", "jsonl")
 def mirror(
     source: str,
     target: str | None,
+    source_config: str | None,
+    target_config: str | None,
     topics: str,
     groups: str,
     replication_factor: int,
@@ -59,8 +74,17 @@ def mirror(
     Runs until Ctrl-C and resumes where it ended. Only committed records are copied, each once, so
     one mirror of a source runs at a time. Group offsets become offsets of the copy, for groups
     without members and without progress of their own there.
+
+    \b
+    Examples:
+      logbus mirror --from kafka1:9092
+      logbus mirror --from kafka1:9092 --to bus1:9092 --topics 'orders-.*'
+      logbus mirror --from kafka1:9092 --once
+      logbus mirror --from kafka1:9093 --from-config kafka.conf --to bus1:9092
     """
     from broker_lite.cli.option_names import Spelling, called
+    from broker_lite.client.client_config import security_of_file
+    from broker_lite.client.discovery import recorded_security
     from broker_lite.mirror.mirror import Mirror
 
     for name, pattern in (("--topics", topics), ("--groups", groups)):
@@ -71,6 +95,11 @@ def mirror(
         sources = bootstrap(source, None)
     with called({"bootstrap.servers": Spelling("--to")} if target else {}):
         servers = bootstrap(target or bootstrap_servers, zookeeper)
+    # Do not use the target's settings (-F, context, environment) for the source: its brokers would
+    # receive the target's credentials.
+    source_security = (
+        security_of_file(Path(source_config)) if source_config else recorded_security(sources)
+    )
     running = Mirror(
         sources,
         servers,
@@ -78,30 +107,43 @@ def mirror(
         groups=groups,
         replication_factor=replication_factor,
         session_timeout_ms=session_timeout_ms,
+        source_security=source_security,
+        target_security=security_of_file(Path(target_config)) if target_config else None,
         tell=output.say,
     )
     try:
         if translate is not None:
             click.echo(json.dumps(running.translated(_offsets(translate))))
             return 0
-        stop = threading.Event()
-
-        def end(*_: object) -> None:
-            if stop.is_set():
-                raise KeyboardInterrupt  # second Ctrl-C: end at once
-            stop.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, end)
-        is_live_table = not once and form in (None, "table")
-        running.run(once=once, stop=stop, on_look=lambda: _show(running, form, brief=is_live_table))
-        if not running.has_begun:
-            output.say("stopped before anything was copied")
-            return EXIT_INTERRUPTED if running.hindrance is None else exit_code(running.hindrance)
-        _tell_where(running, servers)
-        return EXIT_PARTLY if running.aside or (once and running.absent) else 0
+        return _run(running, servers, form, once=once)
     finally:
         running.close()
+
+
+def _run(running: Mirror, servers: str, form: str | None, *, once: bool) -> int:
+    """Copy until a signal or, with ``once``, the end; return the exit code."""
+    stop = threading.Event()
+
+    def end(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt  # second Ctrl-C: end at once
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    is_live_table = not once and form in (None, "table")
+    with output.ProgressBar("records", is_alone=True) as bar:
+
+        def show() -> None:
+            bar.close()
+            _show(running, form, brief=is_live_table)
+
+        running.run(once=once, stop=stop, on_look=show, on_left=bar.reach)
+    if not running.has_begun:
+        output.say("stopped before anything was copied")
+        return EXIT_INTERRUPTED if running.hindrance is None else exit_code(running.hindrance)
+    _tell_where(running, servers)
+    return EXIT_PARTLY if running.aside or (once and running.absent) else 0
 
 
 def _offsets(text: str) -> dict[str, dict[str, int]]:
@@ -120,8 +162,8 @@ def _offsets(text: str) -> dict[str, dict[str, int]]:
 def _partition_rows(running: Mirror) -> list[dict[str, Any]]:
     return [
         {
-            "topic": copy.where.topic,
-            "partition": copy.where.partition,
+            "topic": copy.tp.topic,
+            "partition": copy.tp.partition,
             "source_offset": copy.known.source_next,
             "target_offset": copy.known.target_next,
             "copied": copy.copied,
@@ -137,8 +179,8 @@ def _group_rows(running: Mirror) -> list[dict[str, Any]]:
     return [
         {
             "group": row.group,
-            "topic": row.where.topic,
-            "partition": row.where.partition,
+            "topic": row.tp.topic,
+            "partition": row.tp.partition,
             "source_offset": row.source_offset,
             "target_offset": row.target_offset,
             "state": row.state,

@@ -1,87 +1,19 @@
-"""Positions in a log: the language of ``--start``, ``--end`` and ``groups seek``.
-
-``earliest``, ``latest``, ``N`` (that offset), ``+N`` (after the earliest), ``-N`` (before the
-latest), ``@2026-11-20``, ``@2026-11-20T10:00:00Z``, ``@1763632800000`` and ``@-1h`` (a time; s, m,
-h, d). Parsing is pure; ``resolve`` asks the cluster.
-"""
+"""Positions in a log on the command line, for ``--start``, ``--end`` and ``groups seek``."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
 import click
 
-from broker_lite.config.time_text import parse_time_ms
-from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-
-if TYPE_CHECKING:
-    from broker_lite.client.administration.admin import Admin
-
-
-class Moment(NamedTuple):
-    """A position: an offset, a distance from an end, or a time (ms)."""
-
-    kind: Literal["offset", "after_earliest", "before_latest", "time"]
-    value: int
+from broker_lite.client.administration import log_positions
+from broker_lite.client.administration.log_positions import Moment as Moment
+from broker_lite.client.administration.log_positions import places as places
+from broker_lite.client.administration.log_positions import resolve as resolve
+from broker_lite.errors import InvalidRequestError
 
 
 def parse(text: str, now_ms: int | None = None) -> Moment:
     """Parse a position. Raises click.BadParameter with the accepted forms."""
-    if text in ("earliest", "beginning"):
-        return Moment("after_earliest", 0)
-    if text in ("latest", "end"):
-        return Moment("before_latest", 0)
-    if text.isdigit():
-        return Moment("offset", int(text))
-    if text[:1] in ("+", "-") and text[1:].isdigit():
-        return Moment("after_earliest" if text[0] == "+" else "before_latest", int(text[1:]))
-    if text.startswith("@"):
-        found = parse_time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
-        if found is not None:
-            return Moment("time", found)
-    raise click.BadParameter(
-        f"{text!r}: give earliest, latest, an offset, +N, -N, @2026-11-20, "
-        "@2026-11-20T10:00:00Z, @MILLISECONDS or @-1h"
-    )
-
-
-class Place(NamedTuple):
-    """A position in one partition: the ``wanted`` offset, and ``offset`` limited to the log's
-    range."""
-
-    offset: int
-    wanted: int
-
-
-def resolve(
-    admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
-) -> dict[TopicPartition, int]:
-    """Return the offset of the position in each partition, limited to the log's range."""
-    return {where: place.offset for where, place in places(admin, partitions, moment).items()}
-
-
-def places(
-    admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
-) -> dict[TopicPartition, Place]:
-    """Like ``resolve``, with the wanted offset where it lies outside of the log."""
-    asked = list(partitions)
-    earliest = admin.list_offsets(dict.fromkeys(asked, EARLIEST_TIMESTAMP))
-    latest = admin.list_offsets(dict.fromkeys(asked, LATEST_TIMESTAMP))
-    timed = admin.list_offsets(dict.fromkeys(asked, moment.value)) if moment.kind == "time" else {}
-    found = {}
-    for partition in asked:
-        first, last = earliest[partition].offset, latest[partition].offset
-        match moment.kind:
-            case "offset":
-                wanted = moment.value
-            case "after_earliest":
-                wanted = first + moment.value
-            case "before_latest":
-                wanted = last - moment.value
-            case "time":
-                wanted = timed[partition].offset
-                wanted = last if wanted < 0 else wanted
-        found[partition] = Place(min(max(wanted, first), last), wanted)
-    return found
+    try:
+        return log_positions.parse(text, now_ms)
+    except InvalidRequestError as error:
+        raise click.BadParameter(error.message) from None

@@ -1,8 +1,8 @@
 """Setting names in errors, translated to the options of a command.
 
 Client errors name settings by key (``linger.ms='x'``) or as Python options (``linger_ms``). A
-command's parameter has the name of its setting; ``-X`` sets the others where a command has it. So
-errors need no second text.
+command's parameter has the name of its setting; ``-X`` sets the other settings, if a command has
+it. So one error text serves Python and the command line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Spelling(NamedTuple):
     joint: str = " "
 
     def of(self, value: str | None) -> str:
-        """Return the option with the error's value, if any."""
+        """Return the option as the user would type it, with the value that the error names."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")
@@ -41,7 +41,7 @@ class Spelling(NamedTuple):
 
 @contextmanager
 def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
-    """Make errors that leave the block name these settings as options."""
+    """Reword errors that leave the block, so that they name these settings as options."""
     try:
         yield
     except LogbusError as error:
@@ -50,8 +50,8 @@ def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
 
 
 def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
-    """Return the message with each setting and value as typed. A plain word counts as a setting
-    only before a value."""
+    """Return the message with each setting and value as the user types them. A plain word counts as
+    a setting only before a value."""
 
     def typed(found: re.Match[str]) -> str:
         name, value = found[1], found[2]

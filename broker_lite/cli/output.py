@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import json
+import os
 import select
+import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
+
+from broker_lite.config.time_text import iso as iso
 
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 
 FORMATS = ("table", "json", "jsonl", "csv")
+COLOURS = {
+    "ok": "green",
+    "warning": "yellow",
+    "critical": "red",
+    "under-replicated": "yellow",
+    "too few in sync": "red",
+    "no leader": "red",
+}
+"""Colours of states. click leaves them out unless stdout is a terminal."""
 
 
 def output_option(command: F) -> F:
@@ -66,8 +78,8 @@ def show_one(value: Row, form: str | None) -> None:
 
 
 def raise_if_unread() -> None:
-    """Raise BrokenPipeError if the reader of stdout closed it. A command that prints nothing for
-    a while notices no other way: ``logbus consume t | head -1`` would not end."""
+    """Raise BrokenPipeError if the reader of stdout closed it. Without this check, a command that
+    prints nothing for a while, such as ``logbus consume t | head -1``, would not end."""
     try:
         number = sys.stdout.fileno()
     except (AttributeError, OSError):
@@ -78,20 +90,58 @@ def raise_if_unread() -> None:
         raise BrokenPipeError
 
 
+class ProgressBar:
+    """A bar on stderr for long work, until ``close``.
+
+    It is shown only if stderr is a terminal and stdout is neither a terminal nor a pipe: records,
+    or the lines of the pipe's reader, would run through it.
+    """
+
+    def __init__(self, label: str, *, is_alone: bool = False) -> None:
+        """``is_alone``: the command prints no records, so the bar is always shown on a terminal."""
+        self._label = label
+        self._bar: Any = None
+        self._left: int | None = None
+        self._is_shown = sys.stderr.isatty() and (is_alone or _is_file(sys.stdout))
+
+    def advance(self, done: int, left: int) -> None:
+        """Count ``done`` more items. The first call sets the bar's length to ``done`` plus
+        ``left``."""
+        if not self._is_shown:
+            return
+        if self._bar is None:
+            self._bar = click.progressbar(length=done + left, label=self._label, file=sys.stderr)
+            self._bar.__enter__()
+        self._bar.update(done)
+
+    def reach(self, left: int) -> None:
+        """Show that ``left`` items are left. The first call sets the bar's length."""
+        self.advance(0 if self._left is None else self._left - left, left)
+        self._left = left
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the bar's line."""
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+
+
+def _is_file(stream: TextIO) -> bool:
+    """Return whether a stream is a regular file."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (AttributeError, OSError):
+        return False
+
+
 def say(text: str) -> None:
     """Print a note for the person to stderr."""
     click.echo(text, err=True)
-
-
-def iso(timestamp_ms: int) -> str | None:
-    """Return a time as ISO 8601 in UTC with milliseconds; None for -1 and beyond the calendar."""
-    if timestamp_ms < 0:
-        return None
-    try:
-        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def size(count: int | None) -> str:
@@ -104,6 +154,11 @@ def size(count: int | None) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def coloured(state: str) -> str:
+    """Return a state in its colour; another text unchanged."""
+    return click.style(state, fg=COLOURS[state]) if state in COLOURS else state
 
 
 def _cell(value: Any) -> str:
@@ -131,4 +186,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str] | None) -> None:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ]
+        if "state" in names:
+            at = names.index("state")
+            cells[at] = coloured(line[at]) + cells[at][len(line[at]) :]
         click.echo("  ".join(cells).rstrip())

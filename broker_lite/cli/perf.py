@@ -30,7 +30,14 @@ _SILENCE_SECONDS = 30.0
 
 @click.group()
 def perf() -> None:
-    """Measure producing, consuming and latency."""
+    """Measure producing, consuming and latency.
+
+    \b
+    Examples:
+      logbus perf produce -n 100000
+      logbus perf consume
+      logbus perf latency
+    """
 
 
 @perf.command()
@@ -57,7 +64,14 @@ def produce(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Measure records a second into a topic, through send_arrow or send."""
+    """Measure records a second into a topic, through send_arrow or send.
+
+    \b
+    Examples:
+      logbus perf produce
+      logbus perf produce -n 100000 --size 1000 --api send
+      logbus perf produce -z lz4 --acks 1
+    """
     load = _Load(records, size, api, acks, compression, key_values(settings, "-X"))
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, topic, partitions) as name:
@@ -86,7 +100,13 @@ def consume(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Measure records a second out of a topic, through poll_arrow or poll."""
+    """Measure records a second out of a topic, through poll_arrow or poll.
+
+    \b
+    Examples:
+      logbus perf consume
+      logbus perf consume -t events -n 100000 --api records
+    """
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, topic, partitions) as name:
         if topic is None:
@@ -109,7 +129,13 @@ def latency(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Measure milliseconds from send to receipt, one record at a time."""
+    """Measure milliseconds from send to receipt, one record at a time.
+
+    \b
+    Examples:
+      logbus perf latency
+      logbus perf latency -n 5000 --size 1000
+    """
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, None, 1) as name:
         times = sorted(_round_trips(servers, name, records, size))
@@ -168,16 +194,22 @@ def _produce(servers: str, topic: str, load: _Load) -> float:
     config = build(ProducerConfig, load.settings, options)
     value = (b"0123456789abcdef" * (load.size // 16 + 1))[: load.size]
     table = pa.table({"value": binary_of([value] * min(_ARROW_ROWS, records))})
-    with Producer(servers, config) as producer:
+    with _bar() as bar, Producer(servers, config) as producer:
         started = time.monotonic()
-        if load.api == "arrow":
-            for first in range(0, records, _ARROW_ROWS):
-                producer.send_arrow(topic, table.slice(0, min(_ARROW_ROWS, records - first)))
-        else:
-            for _ in range(records):
-                producer.send(topic, value)
+        for first in range(0, records, _ARROW_ROWS):
+            count = min(_ARROW_ROWS, records - first)
+            if load.api == "arrow":
+                producer.send_arrow(topic, table.slice(0, count))
+            else:
+                for _ in range(count):
+                    producer.send(topic, value)
+            bar.advance(count, records - first - count)
         producer.flush()
         return time.monotonic() - started
+
+
+def _bar() -> output.ProgressBar:
+    return output.ProgressBar("records", is_alone=True)
 
 
 def _consume(
@@ -190,7 +222,8 @@ def _consume(
     from broker_lite.config import ConsumerConfig
 
     got = size = 0
-    with Consumer(servers, [topic], config=build(ConsumerConfig, settings, {})) as consumer:
+    config = build(ConsumerConfig, settings, {})
+    with _bar() as bar, Consumer(servers, [topic], config=config) as consumer:
         started = last = time.monotonic()
         while got < records:
             if api == "arrow":
@@ -202,6 +235,7 @@ def _consume(
                 count = len(listed)
                 size += sum(len(record.value or b"") for record in listed)
             got += count
+            bar.advance(count, records - got)
             now = time.monotonic()
             if count:
                 last = now
@@ -220,6 +254,7 @@ def _round_trips(servers: str, topic: str, records: int, size: int) -> list[floa
 
     value, times = b"x" * size, []
     with (
+        _bar() as bar,
         Producer(servers, ProducerConfig(linger_ms=0)) as producer,
         Consumer(servers, [topic], config=ConsumerConfig(start="earliest")) as consumer,
     ):
@@ -231,4 +266,5 @@ def _round_trips(servers: str, topic: str, records: int, size: int) -> list[floa
             # The first records connect, fetch metadata and fill caches.
             if number >= 20:
                 times.append(time.perf_counter() - started)
+                bar.advance(1, records - len(times))
     return times

@@ -24,10 +24,13 @@ from broker_lite.cli.context import (
 )
 from broker_lite.cli.interruption import Interruption
 from broker_lite.cli.main import EXIT_INTERRUPTED
+from broker_lite.cli.numbers import Whole
 from broker_lite.errors import LogbusError
 
 if TYPE_CHECKING:
-    from broker_lite.cli.lines import LineRule
+    from pyarrow import Table
+
+    from broker_lite.cli.lines import LineRule, OnShare
     from broker_lite.client.producing.producer import Producer
 
 _WATCHED_MAX = 1000
@@ -36,7 +39,7 @@ _WATCHED_MAX = 1000
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-K", "--key-delimiter", help="Split each line here into key and value.")
+@click.option("-K", "--key-delimiter", help="Split each line at this text into key and value.")
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("-H", "--header", multiple=True, metavar="K=V", help="A header of every record.")
 @click.option("-Z", "--null-empty", is_flag=True, help="An empty value becomes a null (tombstone).")
@@ -46,13 +49,13 @@ _WATCHED_MAX = 1000
 @click.option(
     "--linger-ms", default=5, show_default=True, help="Wait up to this time in ms to fill a batch."
 )
-@click.option("--rate", type=click.IntRange(min=1), help="At most so many records a second.")
+@click.option("--rate", type=Whole(min=1), help="Maximum records per second.")
 @click.option(
     "--input",
     "form",
     default="auto",
     type=click.Choice(("auto", "lines", "jsonl", "csv", "arrow", "parquet")),
-    help="What the input holds. auto: by the file's first bytes and ending, else lines.",
+    help="Format of the input. auto: by the file's first bytes and suffix, else lines.",
 )
 @click.option("-o", "--output", "summary", type=click.Choice(("json", "jsonl")), help="A summary.")
 @settings_option
@@ -77,11 +80,18 @@ def produce(
 ) -> int:
     """Write lines of stdin, or of FILES (also .gz, .csv, .parquet, .arrow, .feather), to TOPIC.
 
-    Every line is a record. It ends with 0 once all are acknowledged; Ctrl-C ends the reading, and
-    with it how many were acknowledged is told (exit code 130). With --input jsonl a line is
-    an envelope as 'consume -o jsonl' prints it: {"value": …}, and key, headers [["name", "value"]],
-    timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}. The first line of a .csv file
-    names its columns: value, and key or timestamp, if you like; --input lines sends it as lines.
+    Every line is a record. It ends with 0 once all are acknowledged. After Ctrl-C it stops reading
+    and reports how many were acknowledged (exit code 130). With --input jsonl a line is an envelope
+    as 'consume -o jsonl' prints it: {"value": …}, and optionally key, headers [["name", "value"]],
+    timestamp or timestamp_ms; bytes are {"$b64": "…"}. The first line of a .csv file names its
+    columns: value, and optionally key or timestamp; --input lines sends it as lines.
+
+    \b
+    Examples:
+      tail -f app.log | logbus produce events
+      logbus produce events -K : keyed.txt
+      logbus produce events rows.parquet -z zstd
+      logbus consume old -e -o jsonl | logbus produce events --input jsonl
     """
     from broker_lite.cli.lines import LineRule, form_of
     from broker_lite.client.administration.admin import Admin
@@ -90,23 +100,20 @@ def produce(
     from broker_lite.config import ProducerConfig
 
     if key is not None and key_delimiter is not None:
-        raise click.UsageError("-k gives one key to all, -K takes it from each line; give one")
+        raise click.UsageError("-k sets one key for all, -K reads it from each line; give one")
     for path in files or (None,):
         _check_options(form_of(path, form), key_delimiter, key, header, null_empty)
-    options = {
-        "acks": acks,
-        "linger_ms": linger_ms,
-        "compression": compression,
-        "client_id": "logbus-cli",
-    }
-    config = build(ProducerConfig, key_values(settings, "-X"), options)
+    options = {"acks": acks, "linger_ms": linger_ms, "compression": compression}
+    given = key_values(settings, "-X")
+    config = build(ProducerConfig, given, options | {"client_id": "logbus-cli"})
+    headers = tuple((_name(k), os.fsencode(v)) for k, v in key_values(header, "--header").items())
     rule = LineRule(
-        os.fsencode(key_delimiter) if key_delimiter else None,
-        os.fsencode(key) if key is not None else None,
-        tuple((_name(k), os.fsencode(v)) for k, v in key_values(header, "--header").items()),
-        null_empty,
-        form == "lines",
-        config.max_request_bytes,
+        key_delimiter=os.fsencode(key_delimiter) if key_delimiter else None,
+        key=os.fsencode(key) if key is not None else None,
+        headers=headers,
+        null_empty=null_empty,
+        takes_binary=form == "lines",
+        bytes_max=config.max_request_bytes,
     )
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers) as admin:
@@ -115,23 +122,28 @@ def produce(
     with Producer(servers, config) as producer:
         sent = _Sending(producer, topic, partition, rate)
         with _counting(sent, topic), Interruption() as interruption:
-            for path in files or (None,):
-                sent.read(path, form_of(path, form), rule, interruption)
+            sent.read(files, form, rule, interruption)
             producer.flush()
-    seconds = time.monotonic() - started
     if key_delimiter and sent.keyless:
         output.say(f"{_records(sent.records, sent.keyless)} had no {key_delimiter!r}: no key")
-    if summary:
-        facts = {"topic": topic, "records": sent.records, "seconds": round(seconds, 3)}
-        output.show_one(facts, summary)
-    elif sys.stderr.isatty() or interruption.is_set:
-        output.say(f"{_records(sent.records)} to {topic} in {seconds:.1f} s")
+    if summary or sys.stderr.isatty() or interruption.is_set:
+        _summarise(topic, sent.records, time.monotonic() - started, summary, acks)
     return EXIT_INTERRUPTED if interruption.is_set else 0
+
+
+def _summarise(topic: str, records: int, seconds: float, form: str | None, acks: str) -> None:
+    """Report the transfer: as JSON in ``form``, else as a note."""
+    if form:
+        facts = {"topic": topic, "records": records, "seconds": round(seconds, 3)}
+        output.show_one(facts, form)
+    else:
+        unknown = ", not acknowledged (acks=0)" if acks == "0" else ""
+        output.say(f"{_records(records)} to {topic} in {seconds:.1f} s{unknown}")
 
 
 @contextlib.contextmanager
 def _counting(sent: _Sending, topic: str) -> Iterator[None]:
-    """Add the number of sent and acknowledged records to an error or an interruption."""
+    """Report the number of sent and acknowledged records after an error or an interruption."""
     try:
         yield
     except (LogbusError, KeyboardInterrupt) as error:
@@ -151,7 +163,7 @@ def _records(count: int, some: int | None = None) -> str:
 def _check_options(
     form: str, key_delimiter: str | None, key: str | None, header: tuple[str, ...], null_empty: bool
 ) -> None:
-    """Refuse line options for input that has whole records."""
+    """Refuse the options of lines for input whose records have their own keys and headers."""
     given = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
     names = [name for name, value in given.items() if value not in (None, (), False)]
     if form != "lines" and names:
@@ -167,8 +179,29 @@ def _name(header: str) -> str:
     return header
 
 
+class _Reading:
+    """The progress bar of the bytes of files that are read. Of stdin and pipes none is shown."""
+
+    def __init__(self, files: tuple[Path, ...]) -> None:
+        self._is_known = bool(files) and all(path.is_file() for path in files)
+        self._left = sum(path.stat().st_size for path in files) if self._is_known else 0
+        self.bar = output.ProgressBar("bytes read", is_alone=True)
+        if self._is_known:
+            self.bar.reach(self._left)
+
+    def on_share(self, path: Path | None) -> OnShare | None:
+        """Return the function that receives the share of this file, the next one, that is read."""
+        if path is None or not self._is_known:
+            return None
+        size = path.stat().st_size
+        self._left -= size
+        after = self._left
+        return lambda share: self.bar.reach(after + round(size * (1 - share)))
+
+
 class _Sending:
-    """Files being sent to a topic: ``records`` sent so far, ``keyless`` ones without a key."""
+    """Files being sent to a topic. ``records`` counts the records sent so far, ``keyless`` those
+    without a key."""
 
     def __init__(
         self, producer: Producer, topic: str, partition: int | None, rate: int | None
@@ -183,16 +216,23 @@ class _Sending:
         self._written = 0
 
     def read(
-        self, path: Path | None, form: str, rule: LineRule, interruption: Interruption
+        self, files: tuple[Path, ...], form: str, rule: LineRule, interruption: Interruption
     ) -> None:
-        """Send a file, or stdin, at most ``rate`` records a second."""
-        from broker_lite.cli.lines import tables
+        """Send files, or stdin if there are none."""
+        from broker_lite.cli.lines import form_of, tables
 
+        reading = _Reading(files)
+        with reading.bar:
+            for path in files or (None,):
+                source = tables(path, form_of(path, form), rule, reading.on_share(path))
+                self._send(source, rule, interruption)
+
+    def _send(self, source: Iterator[Table], rule: LineRule, interruption: Interruption) -> None:
+        """Send the records of a source, at most ``rate`` a second."""
         count = 0
         rate = self._rate
         watched = self._watched
         started = time.monotonic()
-        source = tables(path, form, rule)
         while (table := interruption.next_of(source)) is not None:
             step = max(rate // 20, 1) if rate else len(table)
             for first in range(0, len(table), step):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:
-    """Return a row for each partition that the group committed or that a member reads.
+    """Return a row for each partition with a committed offset of the group or a reading member.
 
     ``committed`` and ``committed_at`` are None before a commit. ``lag`` counts records; ``lag_s``
     is the age of the oldest unread one; see ``PartitionLag``.
@@ -40,12 +40,12 @@ def uncounted(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if row["lag"] is None:
             yield (
                 f"group {row['group']!r}: the lag in {row['topic']}-{row['partition']} is not "
-                "known: it has no leader, or the topic is gone"
+                "known: it has no leader, or the topic was deleted"
             )
 
 
 PENDING_MAX = 20
-"""Partitions that one sentence about open transactions names."""
+"""Maximum partitions that one sentence about open transactions names."""
 
 
 def pending(group: str, unstable: Iterable[TopicPartition]) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -15,6 +13,7 @@ import pyarrow.parquet as pq
 
 from broker_lite.cli.output import iso
 from broker_lite.record.arrow import TIMESTAMP_TYPE
+from broker_lite.record.envelope import envelope
 
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 _FIELDS = "tpokvsThSK%"
@@ -28,18 +27,18 @@ class Printer(Protocol):
 
 
 def printer(form: str | None, template: str | None, value_form: str) -> Printer:
-    """Return the printer for ``-o`` and ``-f``. Raises click.UsageError for options that do not
-    go together."""
+    """Return the printer for ``-o`` and ``-f``. Raises click.UsageError for options that exclude
+    each other."""
     if template is not None:
         if form not in (None, "raw"):
-            raise click.UsageError("-f is a format of its own; leave -o out")
+            raise click.UsageError("-f and -o both set the format; leave -o out")
         return LinePrinter(_template(template), "")
     if form in ("arrow", "parquet"):
         if sys.stdout.isatty():
             raise click.UsageError(f"{form} is not for a terminal; send it to a file or a pipe")
         return ArrowPrinter() if form == "arrow" else ParquetPrinter()
     if form in ("json", "jsonl"):
-        return LinePrinter(lambda row: _envelope(row, value_form), "\n")
+        return LinePrinter(lambda row: envelope(row, value_form), "\n")
     return ValuePrinter()
 
 
@@ -135,7 +134,7 @@ def _template(template: str) -> Callable[[dict[str, Any]], str]:
     for letter in re.findall(r"%(.?)", text.replace("%%", "")):
         if letter not in _FIELDS or not letter:
             raise click.BadParameter(
-                f"%{letter} is none of %t %p %o %k %v %T %h %K %S %%", param_hint="--format"
+                f"%{letter} is not one of %t %p %o %k %v %T %h %K %S %%", param_hint="--format"
             )
 
     def render(row: dict[str, Any]) -> str:
@@ -156,40 +155,3 @@ def _template(template: str) -> Callable[[dict[str, Any]], str]:
         return re.sub(r"%(.)", lambda found: fields[found[1]], text)
 
     return render
-
-
-def _envelope(row: dict[str, Any], value_form: str) -> str:
-    shown = {
-        "topic": row["topic"],
-        "partition": row["partition"],
-        "offset": row["offset"],
-        "timestamp": iso(row["timestamp_ms"]),
-        "timestamp_ms": row["timestamp_ms"],
-        "key": _json_text(row["key"]),
-        "value": _json_value(row["value"], value_form),
-        "headers": [[h["key"], _json_text(h["value"])] for h in row.get("headers") or ()],
-    }
-    return json.dumps(shown, ensure_ascii=False)
-
-
-def _json_text(value: bytes | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return {"$b64": base64.b64encode(value).decode("ascii")}
-
-
-def _json_value(value: bytes | None, form: str) -> Any:
-    if value is None:
-        return None
-    if form == "base64":
-        return {"$b64": base64.b64encode(value).decode("ascii")}
-    # "auto" treats only objects and arrays as JSON; a log line "404" stays text.
-    if form == "json" or (form == "auto" and value[:1] in (b"{", b"[")):
-        try:
-            return json.loads(value)
-        except ValueError:
-            pass
-    return _json_text(value)

@@ -13,6 +13,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.numbers import Real, Whole
 from broker_lite.client.administration import replica_plans, throttled_moves
 from broker_lite.errors import (
     ElectionNotNeededError,
@@ -35,24 +36,26 @@ POLL_SECONDS = 0.2
 @click.command()
 @click.argument("names", nargs=-1, type=TOPIC)
 @click.option("-P", "--partition", "partitions", multiple=True, type=int, help="Only this one.")
-@click.option("--replicas", metavar="ID,ID…", help="Brokers to use; they take turns as leaders.")
+@click.option(
+    "--replicas", metavar="ID,ID…", help="Brokers to use; the preferred leader rotates among them."
+)
 @click.option("-r", "--replication-factor", type=int, help="New number of replicas.")
 @click.option("--off", type=int, metavar="ID", help="Move all replicas off this broker.")
 @click.option(
     "--plan",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='To what a file says: {"partitions": [{"topic", "partition", "replicas"}]}.',
+    help='Move to the replicas in a file: {"partitions": [{"topic", "partition", "replicas"}]}.',
 )
 @click.option("--cancel", is_flag=True, help="Cancel the moves in progress.")
 @click.option(
-    "--wait", "seconds", type=click.FloatRange(min=0), help="Wait so many seconds for the end."
+    "--wait", "seconds", type=Real(min=0), help="Wait at most this many seconds for the end."
 )
 @click.option(
     "--throttle",
     "rate",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="BYTES/s",
-    help="Copy at most this much a second and broker; needs --wait. 0 alone: remove all throttles.",
+    help="Maximum bytes per second and broker; needs --wait. 0 alone: remove all throttles.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @cluster_options
@@ -72,7 +75,15 @@ def reassign(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Move partitions to other brokers; without an option, show the moves in progress."""
+    """Move partitions to other brokers; without an option, show the moves in progress.
+
+    \b
+    Examples:
+      logbus topic reassign
+      logbus topic reassign events --replicas 0,1,2 --dry-run
+      logbus topic reassign --off 2 --wait 600
+      logbus topic reassign --plan moves.json --throttle 10000000 --wait 600
+    """
     ways = [replicas, replication_factor, off, plan, cancel or None]
     if sum(way is not None for way in ways) > 1:
         raise click.UsageError(
@@ -80,43 +91,45 @@ def reassign(
         )
     moves_replicas = any(way is not None for way in ways) and not cancel
     if rate is not None and bool(rate) != moves_replicas:
-        raise click.UsageError("--throttle: give a rate above 0 with a move, or 0 without one")
+        raise click.UsageError(
+            "--throttle: give a rate above 0 together with a move; 0 (no limit) alone"
+        )
     if rate and seconds is None:
         raise click.UsageError("--throttle needs --wait: the end of the moves removes the throttle")
     with open_admin(bootstrap_servers, zookeeper) as admin:
         view = admin.cluster()
         ongoing = admin.reassignments()
-        wheres = _wheres(view, names, partitions)
+        tps = _tps(view, names, partitions)
         if rate == 0:
-            throttled_moves.unthrottle(admin, {where.topic for where in wheres})
+            throttled_moves.unthrottle(admin, {tp.topic for tp in tps})
             output.say("removed all throttles")
             return
         if all(way is None for way in ways):
-            shown = {where: move for where, move in ongoing.items() if where in wheres}
-            output.show([_move(where, move) for where, move in shown.items()], form)
+            shown = {tp: move for tp, move in ongoing.items() if tp in tps}
+            output.show([_move(tp, move) for tp, move in shown.items()], form)
             if not shown:
                 output.say("no moves in progress")
             return
         if cancel:
-            back = [where for where in wheres if where in ongoing]
+            back = [tp for tp in tps if tp in ongoing]
             if not dry_run:
                 admin.reassign(dict.fromkeys(back))
-            output.show([_move(where, ongoing[where]) for where in back], form)
+            output.show([_move(tp, ongoing[tp]) for tp in back], form)
             return
         if off is None and plan is None and not names:
             raise click.UsageError("name the topics to move")
-        moves = _planner(replicas, replication_factor, off, plan)(view, ongoing, wheres)
+        moves = _planner(replicas, replication_factor, off, plan)(view, ongoing, tps)
         if not dry_run:
             if rate and moves:
                 throttled_moves.throttle(admin, view, ongoing, moves, rate)
             admin.reassign(moves)
-        output.show([_step(view, ongoing, where, row) for where, row in moves.items()], form)
+        output.show([_step(view, ongoing, tp, row) for tp, row in moves.items()], form)
         if not moves:
             output.say("nothing to move")
         if seconds is not None and not dry_run:
             _wait(admin, moves, seconds)
             if rate and moves:
-                throttled_moves.unthrottle(admin, {where.topic for where in moves})
+                throttled_moves.unthrottle(admin, {tp.topic for tp in moves})
 
 
 @click.command()
@@ -125,7 +138,7 @@ def reassign(
 @click.option(
     "--unclean",
     is_flag=True,
-    help="Where none that has all records lives: let another one lead. What it lacks is lost.",
+    help="If no in-sync replica lives, elect another one. Records that it lacks are lost.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @cluster_options
@@ -139,24 +152,31 @@ def elect(
     zookeeper: str | None,
     form: str | None,
 ) -> int:
-    """Make the preferred replicas leaders again: of these topics, or of all."""
+    """Make the preferred replicas leaders again: of these topics, or of all.
+
+    \b
+    Examples:
+      logbus topic elect
+      logbus topic elect events -P 0
+      logbus topic elect events -P 0 --unclean --yes
+    """
     if unclean and not names:
         raise click.UsageError("--unclean loses records: name the topics")
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        wheres = _wheres(admin.cluster(), names, partitions) if names or partitions else None
+        tps = _tps(admin.cluster(), names, partitions) if names or partitions else None
         if unclean and not yes:
             click.confirm(
                 "Records that the new leaders lack are lost. Go on?", abort=True, err=True
             )
-        outcomes = admin.elect_leaders(wheres, unclean=unclean)
+        outcomes = admin.elect_leaders(tps, unclean=unclean)
         view = admin.cluster()
     rows = []
-    for where, error in outcomes.items():
-        partition = view.partition(where)
+    for tp, error in outcomes.items():
+        partition = view.partition(tp)
         rows.append(
             {
-                "topic": where.topic,
-                "partition": where.partition,
+                "topic": tp.topic,
+                "partition": tp.partition,
                 "leader": None if partition is None or partition.leader < 0 else partition.leader,
                 "elected": error is None,
                 "why": None if error is None else error.message,
@@ -164,12 +184,12 @@ def elect(
         )
     output.show(rows, form)
     if not rows:
-        output.say("every partition is led by its preferred replica, or that is not in sync")
+        output.say("nothing to elect: each preferred replica leads, or is not in sync")
     needed = [e for e in outcomes.values() if e and not isinstance(e, ElectionNotNeededError)]
     return 1 if needed else 0
 
 
-def _wheres(
+def _tps(
     view: ClusterView, names: tuple[str, ...], partitions: tuple[int, ...]
 ) -> list[TopicPartition]:
     if partitions and not names:
@@ -193,7 +213,7 @@ def _wheres(
 def _planner(
     replicas: str | None, factor: int | None, off: int | None, path: Path | None
 ) -> Planner:
-    """Return the one kind of move that the options name."""
+    """Return the planner of the one kind of move that the options name."""
     if replicas is not None:
         return partial(replica_plans.to_brokers, brokers=_ids(replicas))
     if factor is not None:
@@ -202,7 +222,7 @@ def _planner(
         return partial(replica_plans.off_broker, broker_id=off)
     assert path is not None
     planned = _read_plan(path)
-    return lambda view, ongoing, wheres: planned
+    return lambda view, ongoing, tps: planned
 
 
 def _read_plan(path: Path) -> Plan:
@@ -222,23 +242,23 @@ def _ids(text: str) -> tuple[int, ...]:
 def _step(
     view: ClusterView,
     ongoing: dict[TopicPartition, Reassignment],
-    where: TopicPartition,
+    tp: TopicPartition,
     row: tuple[int, ...],
 ) -> dict[str, Any]:
-    partition = view.partition(where)
-    present = () if partition is None else replica_plans.target(partition, ongoing.get(where))
+    partition = view.partition(tp)
+    present = () if partition is None else replica_plans.target(partition, ongoing.get(tp))
     return {
-        "topic": where.topic,
-        "partition": where.partition,
+        "topic": tp.topic,
+        "partition": tp.partition,
         "from": list(present),
         "to": list(row),
     }
 
 
-def _move(where: TopicPartition, move: Reassignment) -> dict[str, Any]:
+def _move(tp: TopicPartition, move: Reassignment) -> dict[str, Any]:
     return {
-        "topic": where.topic,
-        "partition": where.partition,
+        "topic": tp.topic,
+        "partition": tp.partition,
         "replicas": list(move.replicas),
         "adding": list(move.adding),
         "removing": list(move.removing),
@@ -247,10 +267,10 @@ def _move(where: TopicPartition, move: Reassignment) -> dict[str, Any]:
 
 def _wait(admin: Admin, moves: Plan, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while left := [where for where in admin.reassignments() if where in moves]:
+    while left := [tp for tp in admin.reassignments() if tp in moves]:
         if time.monotonic() >= deadline:
             raise RequestTimedOutError(
-                f"{len(left)} of {len(moves)} partitions are still on their way: "
+                f"{len(left)} of {len(moves)} partitions are still being moved: "
                 f"{', '.join(map(str, left[:5]))}; logbus topic reassign shows them. A throttle "
                 "stays until logbus topic reassign --throttle 0"
             )

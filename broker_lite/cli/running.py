@@ -1,9 +1,9 @@
 """Records of the clusters that ``logbus up`` runs on this machine.
 
 A record is the content of the cluster's ``cluster.json``. ``clusters/`` in the user's data folder
-has one for each cluster; the last started one is also in the file where clients look
-(``client.discovery``). A cluster runs while the process that holds it lives; a record alone proves
-nothing. Any process of the user may call these functions.
+has one for each cluster; the record of the last started cluster is also in the file that clients
+read (``client.discovery``). A cluster runs while its ``logbus up`` process lives; its record may
+outlive it. Any process of the user may call these functions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,12 @@ def is_held(facts: Facts) -> bool:
 
 
 def find(directory: Path | None) -> Facts:
-    """Return the cluster in ``directory``, or else the last started one: of those that run, or
-    of all. Raises NoClusterError with the running ones."""
+    """Return the cluster in ``directory``; for None the last started cluster that runs, else the
+    last started one. Raises NoClusterError with the running ones, and PermissionError for a folder
+    of another user."""
     if directory is not None:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            (directory / "cluster.json").stat()
         facts = discovery.read_cluster(directory / "cluster.json")
         if facts is None:
             others = alive()
@@ -63,6 +67,12 @@ def find(directory: Path | None) -> Facts:
     raise NoClusterError("no cluster of 'logbus up' runs; start one with: logbus up")
 
 
+def is_recorded(facts: Facts) -> bool:
+    """Return whether other commands find the cluster; False if the user's data folder is not
+    writable."""
+    return any(is_same(facts, other) for other in alive())
+
+
 def at(servers: str) -> Facts | None:
     """Return the running cluster of this machine that has these addresses."""
     for facts in alive():
@@ -72,13 +82,22 @@ def at(servers: str) -> Facts | None:
 
 
 def names(clusters: Sequence[Facts]) -> str:
-    """Return clusters as arguments of ``status`` and ``down``."""
-    return ", ".join(f"--dir {facts['directory']}" for facts in clusters)
+    """Return clusters as arguments of ``status`` and ``down``, for a shell in this folder."""
+    return ", ".join(f"--dir {_typed(Path(facts['directory']))}" for facts in clusters)
+
+
+def _typed(folder: Path) -> str:
+    """Return a folder as a person types it: relative to this one, or to the home folder."""
+    for find_root, prefix in ((Path.cwd, ""), (Path.home, "~/")):
+        # This folder may be deleted, and a user may have no home.
+        with contextlib.suppress(ValueError, OSError, RuntimeError):
+            return prefix + shlex.quote(str(folder.relative_to(find_root())))
+    return shlex.quote(str(folder))
 
 
 def is_same(one: Facts, other: Facts) -> bool:
-    """Return whether both are about one start of one cluster; its processes may have been
-    replaced."""
+    """Return whether both records describe the same start of one cluster, even if its processes
+    were replaced since."""
 
     def start(facts: Facts) -> tuple[object, ...]:
         pid = facts.get("pid")

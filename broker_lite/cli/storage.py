@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,22 +18,46 @@ if TYPE_CHECKING:
     from broker_lite.storage.inspection import FileCheck
     from broker_lite.storage.scan import InspectedBatch
 
-_PATHS = click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
-)
+
+class ExistingPath(click.Path):
+    """A path that exists. Raises PermissionError for a path in an unreadable folder, which click
+    would report as missing."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(value)
+        return super().convert(value, param, ctx)
+
+
+_PATHS = click.argument("paths", nargs=-1, required=True, type=ExistingPath())
 
 
 @click.group()
 def storage() -> None:
-    """Inspect segment files, verify data directories, list stray logs."""
+    """Inspect segment files, verify data directories, list stray logs.
+
+    \b
+    Examples:
+      logbus storage verify /var/lib/logbus
+      logbus storage strays /var/lib/logbus
+    """
 
 
 @storage.command()
 @_PATHS
-@click.option("-n", "--count", type=int, help="Only the first so many batches of each file.")
+@click.option("-n", "--count", type=int, help="Maximum batches to show of each file.")
 @output.output_option
 def inspect(paths: tuple[Path, ...], count: int | None, form: str | None) -> None:
-    """Show the batches in segment files (or in all below a folder), one row each."""
+    """Show the batches in segment files (or in all below a folder), one row each.
+
+    \b
+    Examples:
+      logbus storage inspect /var/lib/logbus/events-0 -n 10
+      logbus storage inspect 00000000000000000000.log -o json
+    """
     rows = []
     for path in _segments(paths):
         for number, batch in enumerate(_batches(path)):
@@ -49,16 +74,30 @@ def inspect(paths: tuple[Path, ...], count: int | None, form: str | None) -> Non
 def verify(paths: tuple[Path, ...], form: str | None) -> int:
     """Check segment files, or whole data directories (log.dir), and change nothing.
 
-    Every batch: checksum, order, length. In a data directory also what a start would look at:
-    leader epochs, segments that are gone, an end before the recovery point, the small files. Where
-    a broker runs there, its last batch may be seen half written.
+    The command checks the checksum, order and length of every batch. In a data directory it also
+    checks the files that a starting broker reads: leader epochs, missing segments, a log end before
+    the recovery point, checkpoints. While a broker runs there, its last batch may look half
+    written.
 
     \b
-    Exit codes: 0  all well
-                4  only files that a start makes again from the log (made_again)
-                5  batches, or what tells where they begin and end, are damaged or gone
+    Exit codes:
+      0  all well
+      4  only files are wrong that a start rebuilds from the log (made_again)
+      5  batches, or files with their offsets, are damaged or missing
+
+    \b
+    Examples:
+      logbus storage verify /var/lib/logbus
+      logbus storage verify /var/lib/logbus -o json
     """
-    checks = [check for path in paths for check in _checks(path)]
+    sizes = _sizes(paths)
+    left, checks = sum(sizes.values()), []
+    with output.ProgressBar("bytes", is_alone=True) as bar:
+        bar.reach(left)
+        for check in (check for path in paths for check in _checks(path)):
+            checks.append(check)
+            left -= sizes.pop(check.path, 0)
+            bar.reach(left)
     rows = [
         {
             "file": check.path,
@@ -82,10 +121,15 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
 @click.option("--delete", is_flag=True, help="Delete them, for good.")
 @output.output_option
 def strays(directory: Path, delete: bool, form: str | None) -> None:
-    """List the logs in DIRECTORY (log.dir) whose topics ZooKeeper did not know at a start.
+    """List the logs in DIRECTORY (log.dir) whose topics ZooKeeper lacked at a broker's start.
 
     Their topics were deleted while the broker was down, or ZooKeeper was restored from an older
     state. They return with their topic and are deleted after stray.retention.ms.
+
+    \b
+    Examples:
+      logbus storage strays /var/lib/logbus
+      logbus storage strays /var/lib/logbus --delete
     """
     from broker_lite.storage.paths import parse_stray_dir
 
@@ -113,6 +157,15 @@ def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:
                 yield from sorted(f for f in found if f.suffix == ".log" and f.stem.isdigit())
         else:
             yield path
+
+
+def _sizes(paths: tuple[Path, ...]) -> dict[str, int]:
+    """Return the bytes of each segment file, except files that a running broker deletes now."""
+    sizes = {}
+    for path in _segments(paths):
+        with contextlib.suppress(FileNotFoundError):
+            sizes[str(path)] = path.stat().st_size
+    return sizes
 
 
 def _fail(error: OSError) -> None:

@@ -1,7 +1,7 @@
-"""Restarts processes of ``logbus up`` that ended, with growing pauses, and reports it.
+"""Restarts ended processes of ``logbus up``, with growing pauses, and reports each restart.
 
 ``LocalCluster`` leaves ended processes alone, since its user decides. One thread calls ``look``
-repeatedly; it never waits for a broker's start.
+repeatedly; it never waits for a process to start, so that ``logbus up`` stops at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from broker_lite.server.log_limits import rotate_foreign
 if TYPE_CHECKING:
     from broker_lite.local.broker import LocalBroker
     from broker_lite.local.cluster import LocalCluster
+    from broker_lite.local.console import LocalConsole
     from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -27,11 +28,11 @@ STEADY_SECONDS = 60.0
 RENEWAL_SECONDS = 3600.0
 """Seconds between checks for old certificates of a secured cluster."""
 _ANSWER_SECONDS = 0.1
-"""Seconds to read an answer that is there; a broker that has not answered in time is ended."""
+"""Seconds to read a broker's pending report; a broker that reports too late is stopped."""
 
 
 class _Pauses:
-    """When the next restart is due; None while the process runs."""
+    """The time of the next restart; None while the process runs."""
 
     def __init__(self) -> None:
         self.due: float | None = None
@@ -60,11 +61,12 @@ class Keeper:
         self._say = say
         self._pauses = {broker.id: _Pauses() for broker in cluster.brokers}
         self._zookeeper = _Pauses()
+        self._console = _Pauses()
         self._renewal_due = time.monotonic() + RENEWAL_SECONDS
 
     def look(self) -> bool:
-        """Do what is due; return whether a process was replaced, so that its records are
-        outdated."""
+        """Restart the processes that are due; return whether a process was replaced, which outdates
+        the cluster's records."""
         if time.monotonic() >= self._renewal_due:
             self._renewal_due = time.monotonic() + RENEWAL_SECONDS
             self._cluster.renew_certificates()
@@ -72,6 +74,9 @@ class Keeper:
         is_changed = server is not None and self._look_at_zookeeper(server)
         for broker in self._cluster.brokers:
             is_changed |= self._look_at(broker, self._pauses[broker.id])
+        console = self._cluster.console
+        if console is not None:
+            is_changed |= self._look_at_console(console)
         return is_changed
 
     def _look_at(self, broker: LocalBroker, pauses: _Pauses) -> bool:
@@ -97,24 +102,49 @@ class Keeper:
             broker.start(wait=False)
         return False
 
+    def _look_at_console(self, console: LocalConsole) -> bool:
+        now = time.monotonic()
+        if console.is_starting:
+            if not console.has_answered:
+                return False
+            try:
+                console.wait_ready()
+            except LogbusError as error:
+                pause = self._console.ended(now)
+                self._say(f"the console did not start: {error.message}{_next(pause)}")
+                return False
+            self._say(f"the console serves again on {console.url}")
+            self._console.started(now)
+            return True
+        if console.is_running:
+            return False
+        if self._console.due is None:
+            pause = self._console.ended(now)
+            self._say(f"the console has ended ({console.ending}); see {console.log}{_next(pause)}")
+        elif now >= self._console.due:
+            console.start(console.port)
+        return False
+
     def _look_at_zookeeper(self, server: EmbeddedZooKeeper) -> bool:
         now = time.monotonic()
         rotate_foreign(server.log)
-        if server.is_running:
-            return False
-        if self._zookeeper.due is None:
-            pause = self._zookeeper.ended(now)
-            self._say(f"ZooKeeper has ended; see {server.log}{_next(pause)}")
-        elif now >= self._zookeeper.due:
-            try:
-                server.start()
-            except LogbusError as error:
-                pause = self._zookeeper.ended(now)
-                self._say(f"ZooKeeper did not start: {error.message}{_next(pause)}")
+        try:
+            if server.is_starting:
+                if not server.has_started():
+                    return False
+                self._say(f"ZooKeeper serves again on {server.address}")
+                self._zookeeper.started(now)
+                return True
+            if server.is_running:
                 return False
-            self._say(f"ZooKeeper serves again on {server.address}")
-            self._zookeeper.started(now)
-            return True
+            if self._zookeeper.due is None:
+                pause = self._zookeeper.ended(now)
+                self._say(f"ZooKeeper has ended; see {server.log}{_next(pause)}")
+            elif now >= self._zookeeper.due:
+                server.start(wait=False)
+        except LogbusError as error:
+            pause = self._zookeeper.ended(now)
+            self._say(f"ZooKeeper did not start: {error.message}{_next(pause)}")
         return False
 
 

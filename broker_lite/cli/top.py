@@ -24,7 +24,7 @@ from broker_lite.client.administration.health import broker_loads
 from broker_lite.observing.sampler import INTERVAL_S, ClusterReading, Sampler, take_reading
 
 LOOK_S = 0.5
-"""Seconds between two drawings; a key is answered at once."""
+"""Seconds between two redraws; a key redraws at once."""
 ROWS_MAX = 20
 """Maximum rows of a table on a screen."""
 KEYS_MAX = 64
@@ -41,7 +41,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 @dataclass(slots=True)
 class _View:
-    """How to show the tables: the sort column, the text that names must contain, and the maximum
+    """The view of the tables: the sort column, the text that names must contain, and the maximum
     rows of a table (None: all)."""
 
     sort: str = "records_per_s"
@@ -50,7 +50,7 @@ class _View:
     rows_max: int | None = ROWS_MAX
 
     def press(self, key: str) -> bool:
-        """Take a key; return False if it ends the program."""
+        """Handle a key; return False if the key ends the program."""
         if self.is_typing:
             if key in "\r\n\x1b":
                 self.is_typing = False
@@ -108,7 +108,7 @@ def _watch(sampler: Sampler) -> None:
 
 
 def _pressed() -> str:
-    """Return the keys pressed meanwhile, after ``LOOK_S`` at the latest.
+    """Wait for keys for at most ``LOOK_S`` and return them.
 
     Reads the descriptor itself: ``sys.stdin`` would buffer keys that ``select`` no longer sees.
     """

@@ -1,4 +1,5 @@
-"""``logbus topic``: create, list, describe, alter, trim, delete. ``replicas`` has the others."""
+"""``logbus topic``: create, list, describe, alter, trim, delete. The module ``replicas`` has
+``reassign`` and ``elect``."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import offset_spec, output
+from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import (
     cluster_options,
@@ -33,7 +35,14 @@ if TYPE_CHECKING:
 
 @click.group(cls=Noun)
 def topic() -> None:
-    """Create, list, describe, alter, trim and delete topics; move and elect their replicas."""
+    """Create, list, describe, alter, trim and delete topics; move and elect their replicas.
+
+    \b
+    Examples:
+      logbus topic create events -p 3
+      logbus topic
+      logbus topic describe events
+    """
 
 
 topic.add_command(reassign)
@@ -50,7 +59,7 @@ topic.add_command(elect)
     help="How many brokers hold each partition. Default: the broker's setting, usually 3.",
 )
 @click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="See conf/topic.conf.")
-@click.option("--if-not-exists", is_flag=True, help="No error if it is there already.")
+@click.option("--if-not-exists", is_flag=True, help="No error if the topic exists.")
 @click.option("--dry-run", is_flag=True, help="Only check whether it could be created.")
 @cluster_options
 @output.output_option
@@ -65,7 +74,14 @@ def create(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Create topics."""
+    """Create topics.
+
+    \b
+    Examples:
+      logbus topic create events -p 3
+      logbus topic create orders -p 6 -r 3 -c retention.ms=604800000
+      logbus topic create events --if-not-exists
+    """
     settings = key_values(config, "--config")
     with open_admin(bootstrap_servers, zookeeper) as admin:
         for name in names:
@@ -90,7 +106,13 @@ def create(
 def list_topics(
     regex: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """List topics with their partitions and records."""
+    """List topics with their partitions and records.
+
+    \b
+    Examples:
+      logbus topic list
+      logbus topic list -r 'orders-.*' -o json
+    """
     pattern = name_pattern(regex)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         topics = [
@@ -114,7 +136,7 @@ def list_topics(
         )
     output.show(rows, form)
     if not rows:
-        said = "there is no topic yet; make one with: logbus topic create NAME"
+        said = "no topic exists, or you may see none; create one with: logbus topic create NAME"
         output.say(said if regex is None else f"no topic matches {regex!r}")
 
 
@@ -128,7 +150,13 @@ def describe(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Show partitions, leaders, replicas, offsets, bytes, settings and health of topics."""
+    """Show partitions, leaders, replicas, offsets, bytes, settings and health of topics.
+
+    \b
+    Examples:
+      logbus topic describe events
+      logbus topic describe events orders -o json
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         view = admin.cluster()
         topics = [found_topic(view, name) for name in names]
@@ -166,24 +194,47 @@ def describe(
 @topic.command()
 @click.argument("name", type=TOPIC)
 @click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
-@click.option("--reset", multiple=True, metavar="KEY", help="Give a setting its default back.")
+@click.option("--reset", multiple=True, metavar="KEY", help="Reset a setting to its default.")
 @click.option("-p", "--partitions", type=int, help="Raise the number of partitions to this.")
+@change_options
 @cluster_options
 def alter(
     name: str,
     config: tuple[str, ...],
     reset: tuple[str, ...],
     partitions: int | None,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> None:
-    """Change a topic's settings or raise its number of partitions."""
+    """Change a topic's settings or raise its number of partitions.
+
+    It prints each value before and after. It asks before it adds partitions, which stay for good.
+
+    \b
+    Examples:
+      logbus topic alter events -c retention.ms=3600000
+      logbus topic alter events --reset retention.ms --dry-run
+      logbus topic alter events -p 12 --yes
+    """
     changes: dict[str, str | None] = dict(key_values(config, "--config"))
     changes |= dict.fromkeys(reset)
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --reset or --partitions")
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        found_topic(admin.cluster(), name)
+        before = len(found_topic(admin.cluster(), name).partitions)
+        # Check the whole change before the first half of it.
+        if changes:
+            admin.alter_configs(name, changes, validate_only=True)
+        if partitions is not None:
+            admin.create_partitions(name, partitions, validate_only=True)
+        _show_changes(admin, name, changes)
+        question = ""
+        if partitions is not None:
+            output.say(f"partitions: {before} -> {partitions}")
+            question = "Add partitions? They stay for good, and keys move to other partitions."
+        if not change.is_wanted(question):
+            return
         if changes:
             admin.alter_configs(name, changes)
         if partitions is not None:
@@ -191,46 +242,72 @@ def alter(
     output.say(f"{name}: altered")
 
 
+def _show_changes(admin: Admin, name: str, changes: Mapping[str, str | None]) -> None:
+    """Print each setting with its value before and after."""
+    (settings,) = admin.describe_configs(topics=[name]).values()
+    for key, value in changes.items():
+        before = settings[key].value if key in settings else None
+        output.say(f"{key}: {before} -> {'the default' if value is None else value}")
+
+
 @topic.command()
 @click.argument("name", type=TOPIC)
 @click.option("--before", required=True, help="latest, an offset, @TIME or @-7d: see 'consume'.")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
+@change_options
 @cluster_options
 @output.output_option
 def trim(
     name: str,
     before: str,
-    yes: bool,
+    partition: tuple[int, ...],
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Delete a topic's records before a position."""
+    """Delete a topic's records before a position.
+
+    \b
+    Examples:
+      logbus topic trim events --before @-7d --yes
+      logbus topic trim events --before latest
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        facts = found_topic(admin.cluster(), name)
-        partitions = [TopicPartition(name, p.partition) for p in facts.partitions]
+        existing = [p.partition for p in found_topic(admin.cluster(), name).partitions]
+        if missing := set(partition) - set(existing):
+            raise click.BadParameter(
+                f"{name} has no partition {min(missing)}", param_hint="--partition"
+            )
+        partitions = [TopicPartition(name, p) for p in sorted(set(partition)) or existing]
         targets = offset_spec.resolve(admin, partitions, offset_spec.parse(before))
-        for partition, offset in targets.items():
-            output.say(f"{partition}: everything before offset {offset}")
-        if not yes:
-            click.confirm("Delete these records?", abort=True, err=True)
+        for tp, offset in targets.items():
+            output.say(f"{tp}: all records before offset {offset}")
+        if not change.is_wanted("Delete these records?"):
+            return
         starts = admin.delete_records(targets)
     output.show([{"partition": p.partition, "start": start} for p, start in starts.items()], form)
 
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, type=TOPIC)
-@click.option("--yes", is_flag=True, help="Do it without asking.")
-@click.option("--if-exists", is_flag=True, help="No error if it is not there.")
+@if_exists_option
+@change_options
 @cluster_options
 def delete(
     names: tuple[str, ...],
-    yes: bool,
     if_exists: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> None:
-    """Delete topics with all their records."""
+    """Delete topics with all their records.
+
+    \b
+    Examples:
+      logbus topic delete events
+      logbus topic delete events orders --if-exists --yes
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         view = admin.cluster()
         there = []
@@ -240,8 +317,8 @@ def delete(
             except UnknownTopicOrPartitionError:
                 if not if_exists:
                     raise
-        if there and not yes:
-            click.confirm(f"Delete {', '.join(there)} with all records?", abort=True, err=True)
+        if there and not change.is_wanted(f"Delete {', '.join(there)} with all records?"):
+            return
         for name in there:
             admin.delete_topic(name, if_exists=if_exists)
             output.say(f"{name}: deleted")
@@ -295,12 +372,12 @@ def _health(
     settings: Mapping[str, ConfigEntry],
     moves: Mapping[TopicPartition, Reassignment],
 ) -> dict[str, Any]:
-    where = TopicPartition(name, part.partition)
-    move = moves.get(where)
+    tp = TopicPartition(name, part.partition)
+    move = moves.get(tp)
     adding, removing = ((), ()) if move is None else (move.adding, move.removing)
     factor = len(part.replicas) - len(removing)
     least = min_insync_of(settings["min.insync.replicas"].value, factor)
-    found = partition_health(where, part, view.brokers, adding=adding, min_insync=least)
+    found = partition_health(tp, part, view.brokers, adding=adding, min_insync=least)
     moving = f"moving: to {list(adding)} off {list(removing)}" if move is not None else ""
     return {"state": found.state, "why": "; ".join(filter(None, (found.why, moving))) or None}
 

@@ -11,6 +11,7 @@ from broker_lite.cli import output
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.nouns import Noun
+from broker_lite.cli.numbers import Whole
 from broker_lite.client.administration import transactions as found
 from broker_lite.errors import InvalidRequestError, InvalidTxnStateError
 
@@ -19,12 +20,19 @@ if TYPE_CHECKING:
     from broker_lite.model import TopicPartition
 
 IDLE_S = 900
-"""Default of ``hanging --idle``: the broker's default of transaction.max.timeout.ms."""
+"""Default of ``hanging --idle`` in seconds: the brokers' default of transaction.max.timeout.ms."""
 
 
 @click.group(cls=Noun)
 def transactions() -> None:
-    """List open and hanging transactions; describe and abort one."""
+    """List open and hanging transactions; describe and abort one.
+
+    \b
+    Examples:
+      logbus transactions list --open
+      logbus transactions hanging
+      logbus transactions describe etl-1
+    """
 
 
 @transactions.command("list")
@@ -38,6 +46,11 @@ def list_transactions(
 
     STATE: Ongoing is open; Prepare… has been decided, and its markers are being written; Complete…
     and Empty are not open.
+
+    \b
+    Examples:
+      logbus transactions list
+      logbus transactions list --open -o json
     """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         rows = [
@@ -62,7 +75,13 @@ def list_transactions(
 def describe(
     transactional_id: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """Show a transactional id: state, producer, age and partitions."""
+    """Show a transactional id: state, producer, age and partitions.
+
+    \b
+    Examples:
+      logbus transactions describe etl-1
+      logbus transactions describe etl-1 -o json
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         row = admin.run(
             lambda cluster, deadline_ms: found.describe_transaction(
@@ -89,7 +108,7 @@ def describe(
 @click.option(
     "--idle",
     "idle_s",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=IDLE_S,
     show_default=True,
     help="Seconds since the transaction's last batch. Keep it above transaction.max.timeout.ms.",
@@ -107,31 +126,36 @@ def hanging(
 
     Each holds back the last stable offset of its partition: consumers with read_committed stop
     there. End one with 'logbus transactions abort'.
+
+    \b
+    Examples:
+      logbus transactions hanging
+      logbus transactions hanging -t events --idle 3600
     """
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        wheres = _partitions(admin, topics)
+        tps = _partitions(admin, topics)
         before_ms = int((time.time() - idle_s) * 1000)
         rows = admin.run(
-            lambda cluster, deadline_ms: found.hanging(cluster, wheres, before_ms, deadline_ms)
+            lambda cluster, deadline_ms: found.hanging(cluster, tps, before_ms, deadline_ms)
         )
     output.show([_row(row) for row in rows], form)
     if not rows:
-        output.say(f"no transaction hangs in {len(wheres)} partitions")
+        output.say(f"no transaction hangs in {len(tps)} partitions")
 
 
 @transactions.command()
 @click.argument("topic", type=TOPIC)
-@click.argument("partition", type=click.IntRange(0))
+@click.argument("partition", type=Whole(0))
 @click.option(
     "--start-offset",
-    type=click.IntRange(0),
+    type=Whole(0),
     required=True,
     help="Offset of the transaction's first batch in the partition, as 'hanging' shows it.",
 )
 @click.option(
     "--force", is_flag=True, help="Abort also a transaction that its coordinator will end."
 )
-@click.option("--yes", is_flag=True, help="Do it; without this, only show what would be done.")
+@click.option("--yes", is_flag=True, help="Abort; without --yes, only show the transaction.")
 @cluster_options
 @output.output_option
 def abort(
@@ -146,30 +170,35 @@ def abort(
 ) -> None:
     """Write an abort marker for a hanging transaction to one partition.
 
-    Its records in this partition become invisible for ever. The coordinator is not asked: with
-    --force the transaction may commit in its other partitions.
+    Its records in this partition become invisible for ever. The coordinator is not involved: with
+    --force, the transaction may still commit in its other partitions.
+
+    \b
+    Examples:
+      logbus transactions abort events 0 --start-offset 1500
+      logbus transactions abort events 0 --start-offset 1500 --yes
     """
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        wheres = _partitions(admin, (topic,))
-        if partition >= len(wheres):
+        tps = _partitions(admin, (topic,))
+        if partition >= len(tps):
             raise InvalidRequestError(
-                f"topic {topic!r} has {len(wheres)} partitions, from 0; none is {partition}"
+                f"topic {topic!r} has {len(tps)} partitions, from 0; none is {partition}"
             )
-        where = wheres[partition]
+        tp = tps[partition]
         rows = admin.run(
-            lambda cluster, deadline_ms: found.open_in_logs(cluster, (where,), deadline_ms)
+            lambda cluster, deadline_ms: found.open_in_logs(cluster, (tp,), deadline_ms)
         )
         rows = [row for row in rows if row.start_offset == start_offset]
         if not rows:
             raise InvalidTxnStateError(
-                f"{where} has no open transaction that begins at offset {start_offset}; see: "
+                f"{tp} has no open transaction that begins at offset {start_offset}; see: "
                 "logbus transactions hanging"
             )
         known = admin.run(lambda cluster, deadline_ms: found.owners(cluster, rows, deadline_ms))
         owner = known.get(rows[0].producer_id)
         if owner is not None and not force and not found.is_hanging(rows[0], known):
             raise InvalidTxnStateError(
-                f"the transaction of id {owner.transactional_id!r} in {where} does not hang: its "
+                f"the transaction of id {owner.transactional_id!r} in {tp} does not hang: its "
                 f"coordinator ends it after {owner.timeout_ms} ms. Stop its producer, or give "
                 "--force"
             )
@@ -182,13 +211,13 @@ def abort(
 def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
     view = admin.cluster()
     names = [found_topic(view, name).name for name in topics] or sorted(view.topics)
-    return [where for name in names for where in view.partitions_of(name)]
+    return [tp for name in names for tp in view.partitions_of(name)]
 
 
 def _row(row: found.OpenInLog) -> dict[str, Any]:
     return {
-        "topic": row.where.topic,
-        "partition": row.where.partition,
+        "topic": row.tp.topic,
+        "partition": row.tp.partition,
         "start_offset": row.start_offset,
         "producer": row.producer_id,
         "epoch": row.producer_epoch,

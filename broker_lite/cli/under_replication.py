@@ -1,5 +1,5 @@
-"""Topics with fewer replicas than new ones get, since the cluster has grown; ``up`` and
-``doctor`` report them."""
+"""Topics that have fewer replicas than a new topic would get, because the cluster has grown. ``up``
+and ``doctor`` report them."""
 
 from __future__ import annotations
 

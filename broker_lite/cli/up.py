@@ -1,8 +1,8 @@
-"""``logbus up``, ``down`` and ``status``: a cluster on this machine, found again by its record.
+"""``logbus up``, ``down`` and ``status``: a cluster on this machine.
 
-``up`` runs the cluster as its child processes; ``--detach`` moves that process into the background.
-``cli.running`` keeps the records; clients without an address use the last started cluster
-(``client.discovery``).
+``up`` starts the cluster as its child processes; ``--detach`` moves ``up`` into the background. It
+writes a file about the cluster (``cli.running``), by which other commands find it. Clients without
+an address use the cluster that was started last (``client.discovery``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from click.core import ParameterSource
 
 from broker_lite.cli import output, running, up_report
 from broker_lite.cli.context import cluster_options, key_values
-from broker_lite.cli.main import EXIT_UNREACHABLE
+from broker_lite.cli.main import EXIT_INTERRUPTED, EXIT_UNREACHABLE
+from broker_lite.cli.numbers import PORT
 from broker_lite.cli.up_report import LOG
 from broker_lite.client import discovery
 from broker_lite.errors import (
@@ -46,16 +47,21 @@ LOOK_SECONDS = 0.5
 
 
 @click.command()
-@click.option("-n", "--brokers", default=1, show_default=True, help="How many broker processes.")
+@click.option(
+    "-n",
+    "--brokers",
+    default=1,
+    help="How many broker processes. Default: as many as have data in the folder, else one.",
+)
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where data stay. Default: 'cluster' in the data folder (XDG_DATA_HOME).",
+    help="Data folder. Default: 'cluster' in the data folder (XDG_DATA_HOME).",
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=PORT,
     default=9092,
     help="The first broker's port, which must be free; the others take the next free ones. "
     "Default: the first free ones from 9092 on. 0: any.",
@@ -67,7 +73,11 @@ LOOK_SECONDS = 0.5
     help="Demand logins over TLS: make CAs, certificates and user admin in DIR/security. A folder "
     "that was secured once stays secured.",
 )
-@click.option("--insecure", is_flag=True, help="Let other machines in: nothing is authorized yet.")
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Serve other machines without logins, encryption and permissions.",
+)
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT/CHROOT",
@@ -76,10 +86,13 @@ LOOK_SECONDS = 0.5
 @click.option(
     "--zookeeper-jars",
     type=click.Path(exists=True, file_okay=False),
-    help="Folder of ZooKeeper's jars, where neither PySpark nor SPARK_HOME has them.",
+    help="Folder of ZooKeeper's jars, if neither PySpark nor SPARK_HOME has them.",
 )
 @click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="Setting of every broker.")
-@click.option("--ephemeral", is_flag=True, help="Keep data in a temporary folder, gone at the end.")
+@click.option("--console", is_flag=True, help="Start the web console, too, from port 8088 on.")
+@click.option(
+    "--ephemeral", is_flag=True, help="Keep data in a temporary folder, deleted at the end."
+)
 @click.option("-d", "--detach", is_flag=True, help="Return once everything runs; stop with 'down'.")
 @click.option("--ready-fd", type=int, hidden=True)
 @output.output_option
@@ -95,25 +108,42 @@ def up(
     zookeeper: str | None,
     zookeeper_jars: str | None,
     config: tuple[str, ...],
+    console: bool,
     ephemeral: bool,
     detach: bool,
     ready_fd: int | None,
     form: str | None,
 ) -> int:
-    """Start ZooKeeper and brokers on this machine and keep them until Ctrl-C."""
+    """Start ZooKeeper and brokers on this machine and run them until Ctrl-C.
+
+    \b
+    Examples:
+      logbus up
+      logbus up -d --brokers 3
+      logbus up -d --ephemeral -c metrics.port=0
+      logbus up -d --dir ./cluster --port 19092 --secure
+    """
     if ephemeral and directory is not None:
-        raise click.UsageError("--ephemeral keeps nothing, --dir keeps it there; give one of them")
-    where = None if ephemeral else directory or _default_directory()
+        raise click.UsageError(
+            "--ephemeral deletes the data, --dir keeps the data; give one of them"
+        )
+    where = None if ephemeral else directory or _created_directory()
     _require_no_contradiction(where, secure, insecure)
     held = _held(where) if detach else None
     if held is not None:
         _require_same(context, held)
-        output.say(f"it runs already, at {held['bootstrap_servers']}: nothing was started")
-        up_report.announce(held, form, _ending(held))
+        output.say(f"the cluster runs already, at {held['bootstrap_servers']}; nothing was started")
+        up_report.announce(held, form, _ending(held), is_new=False)
         return 0
-    if context.get_parameter_source("port") is not ParameterSource.DEFAULT:
+    is_port_given = context.get_parameter_source("port") is not ParameterSource.DEFAULT
+    if is_port_given:
         _require_free(host, port)
-    words = up_report.Words(form, port, up_report.brokers_in(where))
+    before = up_report.brokers_in(where)
+    if before > brokers and context.get_parameter_source("brokers") is ParameterSource.DEFAULT:
+        brokers = before
+        if ready_fd is None:
+            output.say(f"{where} has data of {before} brokers: all of them start (-n for fewer)")
+    words = up_report.Words(form, port, before)
     if detach:
         return _detach(words)
     from broker_lite.local.cluster import LocalCluster
@@ -128,9 +158,10 @@ def up(
         zookeeper=zookeeper,
         zookeeper_jars=zookeeper_jars,
         port=port,
+        exact_port=is_port_given,
         secure=secure,
     )
-    return _hold(cluster, ready_fd, words)
+    return _hold(cluster, ready_fd, words, console=console)
 
 
 @click.command()
@@ -138,10 +169,16 @@ def up(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Of the cluster to stop; needed where several run.",
+    help="Folder of the cluster to stop; needed if several run.",
 )
 def down(directory: Path | None) -> int:
-    """Stop the cluster that 'logbus up' started; its data stay."""
+    """Stop the cluster that 'logbus up' started; its data stay.
+
+    \b
+    Examples:
+      logbus down
+      logbus down --dir ./cluster
+    """
     from broker_lite.local import process
 
     several = running.alive()
@@ -169,17 +206,17 @@ def down(directory: Path | None) -> int:
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Of the cluster. Default: the last one that 'up' started.",
+    help="Folder of the cluster. Default: the last one that 'up' started.",
 )
 @cluster_options
 @output.output_option
 def status(
     directory: Path | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> int:
-    """Show a cluster's brokers and replicas; exit code 3 if a broker of it does not run.
+    """Show a cluster's brokers and replicas; exit code 3 if one of its brokers is down.
 
-    Without --dir it is the cluster that other commands would use. Of a cluster of this machine it
-    shows processes and memory, too.
+    Without --dir, this is the cluster that other commands would use. For a cluster of this machine,
+    the command also shows processes and memory.
 
     \b
     Examples:
@@ -225,7 +262,7 @@ def _show_state(shown: dict[str, Any], brokers: list[dict[str, Any]], form: str 
 
 
 def _remote_state(servers: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return what the brokers report of a cluster: no processes. Raises NoBrokersError."""
+    """Return the state that the brokers report, without processes. Raises NoBrokersError."""
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.administration.health import BrokerLoad, broker_loads
 
@@ -301,7 +338,7 @@ def _replicas(view: ClusterView) -> dict[str, Any]:
     found = cluster_health(view)
     lacking = [row for row in found if row.state != "ok"]
     for row in lacking[:NAMED_MAX]:
-        output.say(f"{row.where}: {row.state}: {row.why}")
+        output.say(f"{row.tp}: {row.state}: {row.why}")
     if len(lacking) > NAMED_MAX:
         output.say(f"and {len(lacking) - NAMED_MAX} more partitions")
     return {
@@ -314,20 +351,25 @@ def _replicas(view: ClusterView) -> dict[str, Any]:
 
 
 def _cure(facts: dict[str, Any]) -> str:
-    """Return the cure for dead brokers."""
-    directory = facts["directory"]
+    """Return the remedy for brokers that are down."""
+    directory, named = facts["directory"], running.names([facts])
     if not running.is_held(facts):
-        return f"it ended without 'logbus down'; start it again with: logbus up --dir {directory}"
+        return f"it ended without 'logbus down'; start it again with: logbus up {named}"
     return (
-        f"'logbus up' (process {facts['pid']}) starts again what has ended; where it cannot, "
-        f"{directory}/{LOG} (if it is detached) and broker-N/broker.log there say why. To begin "
-        f"anew: logbus down --dir {directory}, then logbus up --dir {directory}"
+        f"'logbus up' (process {facts['pid']}) restarts ended processes. If a restart fails, "
+        f"{directory}/{LOG} (if detached) and broker-N/broker.log there have the reason. To begin "
+        f"again: logbus down {named}, then logbus up {named}"
     )
 
 
-def _default_directory() -> Path:
-    """Return the user's data folder, which this function creates."""
-    folder = discovery.data_directory() / "cluster"
+def default_directory() -> Path:
+    """Return the folder of a cluster that is started without --dir."""
+    return discovery.data_directory() / "cluster"
+
+
+def _created_directory() -> Path:
+    """Create the default folder. Raises click.ClickException if it cannot be written."""
+    folder = default_directory()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -347,7 +389,7 @@ def _held(directory: Path | None) -> dict[str, Any] | None:
 
 
 def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
-    """Raise DirectoryLockedError if the running cluster differs from what was asked for."""
+    """Raise DirectoryLockedError if the running cluster differs from the given options."""
     first = facts["bootstrap_servers"].partition(",")[0]
     has = {
         "brokers": len(facts["brokers"]),
@@ -362,6 +404,8 @@ def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
         if is_given and asked != value and (name, asked) != ("port", 0):
             unlike.append(f"--{name} {asked} (it has {value})")
     unlike += [f"--config {pair}" for pair in context.params["config"]]
+    if context.params["console"] and not facts.get("console"):
+        unlike.append("--console (start it beside: logbus console)")
     if context.params["secure"] and not facts.get("client_config"):
         unlike.append("--secure")
     if unlike:
@@ -381,12 +425,12 @@ def _require_no_contradiction(where: Path | None, secure: bool, insecure: bool) 
     if where is not None and (where / "security").is_dir():
         raise InvalidConfigError(
             f"--insecure: {where} is a secured cluster and stays one; leave the option out, or "
-            "begin anew in another folder with --dir"
+            "start a new cluster in another folder with --dir"
         )
 
 
 def _require_free(host: str, port: int) -> None:
-    """Raise if a port given by name is in use; never take another one silently."""
+    """Raise if the port of --port is in use, instead of silently using another one."""
     from broker_lite.local.cluster import require_free_port
 
     try:
@@ -401,30 +445,53 @@ def _require_free(host: str, port: int) -> None:
         raise
 
 
-def _hold(cluster: Any, ready_fd: int | None, words: up_report.Words) -> int:
-    """Start the cluster, report it, wait for a signal, stop it."""
+def _hold(cluster: Any, ready_fd: int | None, words: up_report.Words, *, console: bool) -> int:
+    """Start the cluster, report it, wait for a signal, stop it. A signal also ends the start."""
     wake_read, wake_write = os.pipe()
+    is_starting = True
+
+    def note(number: int, _: object) -> None:
+        nonlocal is_starting
+        os.write(wake_write, bytes([number]))
+        if is_starting:
+            is_starting = False
+            raise KeyboardInterrupt
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: os.write(wake_write, b"x"))
-    with cluster:
-        facts = cluster.facts()
-        running.remember(facts)
-        try:
-            if ready_fd is not None:
-                with os.fdopen(ready_fd, "w", encoding="utf-8") as pipe:
-                    pipe.write(json.dumps(facts) + "\n")
-                _speak_into(cluster.directory / LOG)
-            else:
-                words.say(facts, "Ctrl-C stops it.")
-            _wait(cluster, wake_read)
-            _say_when("stopping")
-        finally:
-            running.forget(facts)
-    return 0
+        signal.signal(number, note)
+    try:
+        with cluster:
+            if console:
+                cluster.start_console()
+            is_starting = False
+            facts = cluster.facts()
+            running.remember(facts)
+            try:
+                if ready_fd is not None:
+                    with os.fdopen(ready_fd, "w", encoding="utf-8") as pipe:
+                        pipe.write(json.dumps(facts) + "\n")
+                    _speak_into(cluster.directory / LOG)
+                else:
+                    words.say(facts, "Ctrl-C stops it.")
+                by = _wait(cluster, wake_read)
+                _say_stopping(is_detached=ready_fd is not None)
+            finally:
+                running.forget(facts)
+    except KeyboardInterrupt:
+        by = os.read(wake_read, 1)[0]
+    return EXIT_INTERRUPTED if by == signal.SIGINT else 0
 
 
-def _wait(cluster: Any, wake: int) -> None:
-    """Wait for a signal and restart processes that end."""
+def _say_stopping(*, is_detached: bool) -> None:
+    if is_detached:
+        _say_when("stopping")
+    else:
+        # A terminal has printed ^C, without a newline.
+        output.say("\nStopping." if sys.stderr.isatty() else "Stopping.")
+
+
+def _wait(cluster: Any, wake: int) -> int:
+    """Wait for a signal and return it; restart processes that end."""
     from broker_lite.cli.supervisor import Keeper
 
     keeper = Keeper(cluster, _say_when)
@@ -432,6 +499,7 @@ def _wait(cluster: Any, wake: int) -> None:
         if keeper.look():
             cluster.write_facts()
             running.update(cluster.facts())
+    return os.read(wake, 1)[0]
 
 
 def _say_when(text: str) -> None:
@@ -439,7 +507,7 @@ def _say_when(text: str) -> None:
 
 
 def _speak_into(log: Path) -> None:
-    """Send later output to a file: the detaching parent has its report."""
+    """Redirect later output to a file, after the detached process has reported to its parent."""
     with log.open("ab") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
@@ -472,7 +540,7 @@ def _detach(words: up_report.Words) -> int:
 
 
 def _ending(facts: dict[str, Any]) -> str:
-    alone = len(running.alive()) < 2
+    alone = running.is_recorded(facts) and len(running.alive()) < 2
     return f"Stop it with: logbus down{'' if alone else ' ' + running.names([facts])}"
 
 

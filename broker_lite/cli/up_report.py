@@ -1,6 +1,6 @@
-"""The report of ``logbus up``: where the cluster is, the next steps, what has changed.
+"""The report of ``logbus up``: the cluster's addresses, the next steps, and warnings.
 
-A person gets lines, a script one JSON object on stdout. Both leave out the process marks that only
+A terminal gets lines, a script one JSON object on stdout. Both omit the process marks, which only
 ``down`` and ``status`` need.
 """
 
@@ -14,19 +14,22 @@ from typing import Any, NamedTuple
 import click
 
 from broker_lite.cli import output, running
+from broker_lite.client import discovery
 from broker_lite.errors import LogbusError
 
 LOG = "up.log"
-"""In the cluster's folder: the log of a detached ``up``."""
+"""Name of the log of a detached ``up``, in the cluster's folder."""
+EXAMPLE = "events"
+"""Topic name in the next steps, if the cluster has no topics."""
 _ANSWER_MS = 5000
-_INTERNAL = ("processes", "zookeeper_pid")
+_INTERNAL = ("processes", "zookeeper_pid", "metrics_tls")
 
 Facts = dict[str, Any]
 
 
 class Words(NamedTuple):
-    """How to report a start: in ``form``; ``port`` was asked for (0: any); the folder had data
-    of so many brokers."""
+    """The form of a report: ``form`` is the output format, ``port`` the requested port (0: any),
+    ``brokers_before`` the number of brokers with data in the folder."""
 
     form: str | None
     port: int
@@ -39,7 +42,10 @@ class Words(NamedTuple):
                 first = self.port + number
                 output.say(f"port {first} is taken: broker {number} has {broker['port']}")
                 break
-        _tell_of_others(facts)
+        if running.is_recorded(facts):
+            _tell_of_others(facts)
+        else:
+            _tell_of_no_record(facts)
         if importlib.util.find_spec("uvloop") is None:
             _tell_of_slow_loop()
         count = len(facts["brokers"])
@@ -51,7 +57,7 @@ class Words(NamedTuple):
                 "partitions whose replicas are on the others may have no leader or refuse writes. "
                 f"Start all: logbus down; logbus up --brokers {self.brokers_before}"
             )
-        announce(facts, self.form, ending)
+        announce(facts, self.form, ending, is_new=self.brokers_before == 0)
 
 
 def brokers_in(directory: Path | None) -> int:
@@ -59,16 +65,17 @@ def brokers_in(directory: Path | None) -> int:
     return 0 if directory is None else len(list(directory.glob("broker-*/")))
 
 
-def announce(facts: Facts, form: str | None, ending: str) -> None:
-    """Print the report. ``form`` None: lines on a terminal; in a pipe the object, with the lines
-    on stderr."""
+def announce(facts: Facts, form: str | None, ending: str, *, is_new: bool) -> None:
+    """Print the report. ``form`` None prints lines on a terminal; in a pipe it prints the object,
+    and the lines on stderr. ``is_new``: the cluster has no topics yet."""
     if form is not None:
         output.show_one({key: facts[key] for key in facts if key not in _INTERNAL}, form)
     else:
         is_terminal = sys.stdout.isatty()
         if not is_terminal:
-            announce(facts, "jsonl", ending)
-        click.echo("\n".join([*_where(facts), "", *_next(facts), "", ending]), err=not is_terminal)
+            announce(facts, "jsonl", ending, is_new=is_new)
+        steps = _next(facts, _topic(facts) if not is_new else None)
+        click.echo("\n".join([*_where(facts), "", *steps, "", ending]), err=not is_terminal)
     sys.stdout.flush()
 
 
@@ -81,21 +88,52 @@ def _where(facts: Facts) -> list[str]:
         "logs": f"in that folder: broker-N/broker.log, zookeeper/zookeeper.log, {LOG} (with -d)",
     }
     if facts.get("client_config"):
-        parts["logins"] = f"user admin over TLS: {facts['client_config']} (logbus -F)"
+        parts["logins"] = (
+            "user admin over TLS. Commands, Python and Spark on this machine need no option; "
+            f"elsewhere: logbus topic list -F {facts['client_config']}"
+        )
+    if facts.get("console"):
+        parts["console"] = facts["console"]
     metrics_ports = [broker.get("metrics_port") for broker in facts["brokers"]]
     if any(metrics_ports):
-        parts["metrics"] = " ".join(f"http://127.0.0.1:{port}/metrics" for port in metrics_ports)
+        base = f"http{'s' if facts.get('metrics_tls') else ''}://127.0.0.1"
+        parts["metrics"] = " ".join(f"{base}:{port}/metrics" for port in metrics_ports)
     return [f"{name + ':':<11} {value}" for name, value in parts.items()]
 
 
-def _next(facts: Facts) -> list[str]:
+def _next(facts: Facts, topic: str | None) -> list[str]:
+    """Return the next steps, with a topic that exists, or None."""
+    name = topic or EXAMPLE
+    steps = [f"ls -l | logbus produce {name}", f"logbus consume {name}"]
+    if topic is None:
+        steps.insert(0, f"logbus topic create {name} -p 3")
     return [
-        "Next:  logbus topic create events -p 3",
-        "       ls -l | logbus produce events",
-        "       logbus consume events",
-        "Spark: spark.readStream.format('logbus').option('subscribe', 'events')",
+        *(f"{'Next:' if number == 0 else '':<6} {step}" for number, step in enumerate(steps)),
+        f"Spark: spark.readStream.format('logbus').option('subscribe', '{name}')",
         f"            .option('bootstrap.servers', '{facts['bootstrap_servers']}').load()",
     ]
+
+
+def _topic(facts: Facts) -> str | None:
+    """Return a topic of the cluster for the next steps; None without any, or without an answer."""
+    from broker_lite.client.administration.admin import Admin
+
+    try:
+        with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
+            names = sorted(name for name in admin.cluster().topics if not name.startswith("__"))
+    except LogbusError:
+        return None
+    return EXAMPLE if EXAMPLE in names else next(iter(names), None)
+
+
+def _tell_of_no_record(facts: Facts) -> None:
+    """Say how to name the cluster, if other commands cannot find it."""
+    login = facts.get("client_config")
+    output.say(
+        f"{discovery.data_directory()} cannot be written, so commands and clients do not find this "
+        f"cluster by themselves. Name it: export LOGBUS_BOOTSTRAP_SERVERS="
+        f"{facts['bootstrap_servers']}" + (f" LOGBUS_CLIENT_CONFIG={login}" if login else "")
+    )
 
 
 def _tell_of_others(facts: Facts) -> None:

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.context import cluster_options, open_admin
 from broker_lite.cli.nouns import Noun
+from broker_lite.cli.numbers import Real
+from broker_lite.cli.zookeeper import tls_options
 from broker_lite.client.administration import users
-from broker_lite.errors import InvalidConfigError
+from broker_lite.errors import InvalidConfigError, ResourceNotFoundError
 from broker_lite.model import ScramMechanism
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
 
 password_option = click.option(
     "--password-file",
@@ -27,14 +31,27 @@ password_option = click.option(
 
 @click.group(cls=Noun)
 def user() -> None:
-    """Users and their passwords."""
+    """Users and their passwords.
+
+    \b
+    Examples:
+      logbus user add alice
+      logbus user list
+      logbus user rotate alice --keep-old 48
+    """
 
 
 @user.command("list")
 @cluster_options
 @output.output_option
 def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> None:
-    """List users and the mechanisms with which they log in."""
+    """List users and the mechanisms with which they log in.
+
+    \b
+    Examples:
+      logbus user list
+      logbus user list -o json
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         found = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
     output.show(
@@ -58,10 +75,11 @@ def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str |
     type=click.Choice([each.value for each in ScramMechanism]),
     help="Mechanism of the login. Repeat it for both. Default: both.",
 )
+@click.option("--if-not-exists", is_flag=True, help="Keep a user that exists, with its password.")
 @click.option(
     "--first",
     is_flag=True,
-    help="Write to ZooKeeper itself (give --zookeeper): for the first user of a cluster whose "
+    help="Write to ZooKeeper directly (give --zookeeper): for the first user of a cluster whose "
     "brokers already demand logins.",
 )
 @click.option(
@@ -70,25 +88,44 @@ def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str |
     metavar="FILE",
     help="With --first: the brokers' zookeeper.auth.file, if ZooKeeper is closed.",
 )
+@tls_options
 @cluster_options
 def add(
     name: str,
     password_file: Path | None,
     mechanisms: tuple[str, ...],
+    if_not_exists: bool,
     first: bool,
     zookeeper_auth_file: str,
+    tls: ZooKeeperTls | None,
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> None:
-    """Create a user, or replace the password of one."""
-    password = _password(name, password_file)
+    """Create a user, or replace the password of one.
+
+    \b
+    Examples:
+      logbus user add alice
+      logbus user add alice --password-file alice.password --if-not-exists
+      logbus user add admin --first --zookeeper zk1:2181/logbus
+    """
     chosen = [ScramMechanism(each) for each in mechanisms] or list(ScramMechanism)
     if first:
         if zookeeper is None:
             raise click.UsageError("--first writes to ZooKeeper; give --zookeeper HOST:PORT/CHROOT")
-        asyncio.run(_write_first(zookeeper, name, password, chosen, zookeeper_auth_file))
+        from broker_lite.metadata.first_user import write_first_user
+
+        password = _password(name, password_file)
+        writing = write_first_user(
+            zookeeper, name, password, chosen, auth_file=zookeeper_auth_file, tls=tls
+        )
+        asyncio.run(writing)
     else:
         with open_admin(bootstrap_servers, zookeeper) as admin:
+            if if_not_exists and _is_user(admin, name):
+                output.say(f"user {name!r} exists and keeps its password")
+                return
+            password = _password(name, password_file)
             admin.run(lambda cluster, ms: users.set_password(cluster, name, password, chosen, ms))
     output.say(f"user {name!r} can log in")
 
@@ -99,10 +136,10 @@ def add(
 @click.option(
     "--keep-old",
     "keep_hours",
-    type=click.FloatRange(0.001, 720),
+    type=Real(0.001, 720),
     default=24,
     show_default=True,
-    help="Hours for which the former password stays valid.",
+    help="Hours for which the old password stays valid.",
 )
 @cluster_options
 def rotate(
@@ -112,22 +149,57 @@ def rotate(
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> None:
-    """Replace a password, and keep the former one valid for a time."""
+    """Replace a password, and keep the old one valid for --keep-old hours.
+
+    \b
+    Examples:
+      logbus user rotate alice
+      logbus user rotate alice --password-file new.password --keep-old 48
+    """
     keep_ms = int(keep_hours * 3_600_000)
     password = _password(name, password_file)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         admin.run(lambda cluster, ms: users.rotate_password(cluster, name, password, keep_ms, ms))
-    output.say(f"user {name!r} has a new password; the former one ends in {keep_hours:g} hours")
+    output.say(
+        f"user {name!r} has a new password; the old one stays valid for {keep_hours:g} hours"
+    )
 
 
 @user.command()
 @click.argument("name")
+@if_exists_option
+@change_options
 @cluster_options
-def delete(name: str, bootstrap_servers: str | None, zookeeper: str | None) -> None:
-    """Delete a user. The brokers close the user's connections."""
+def delete(
+    name: str,
+    if_exists: bool,
+    change: ChangeOptions,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+) -> None:
+    """Delete a user. The brokers close the user's connections.
+
+    \b
+    Examples:
+      logbus user delete alice
+      logbus user delete alice --if-exists --yes
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
+        if if_exists and not _is_user(admin, name):
+            output.say(f"there is no user {name!r}")
+            return
+        question = f"Delete user {name!r} with its passwords? ACLs that name it stay."
+        if not change.is_wanted(question):
+            return
         admin.run(lambda cluster, ms: users.delete_user(cluster, name, ms))
     output.say(f"user {name!r} is deleted")
+
+
+def _is_user(admin: Admin, name: str) -> bool:
+    try:
+        return bool(admin.run(lambda cluster, ms: users.describe_users(cluster, (name,), ms)))
+    except ResourceNotFoundError:
+        return False
 
 
 def _password(name: str, file: Path | None) -> str:
@@ -140,15 +212,3 @@ def _password(name: str, file: Path | None) -> str:
     if not lines or not lines[0]:
         raise InvalidConfigError(f"{file} is empty; write the password in its first line")
     return lines[0]
-
-
-async def _write_first(
-    zookeeper: str,
-    name: str,
-    password: str,
-    mechanisms: Sequence[ScramMechanism],
-    auth_file: str,
-) -> None:
-    from broker_lite.metadata.first_user import write_first_user
-
-    await write_first_user(zookeeper, name, password, mechanisms, auth_file)

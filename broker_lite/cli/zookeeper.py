@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from broker_lite.cli import output
 
+if TYPE_CHECKING:
+    from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def tls_options(command: F) -> F:
+    """Add the files of a TLS connection to ZooKeeper; the command receives them as ``tls``."""
+
+    @functools.wraps(command)
+    def with_tls(
+        *args: Any, zookeeper_ca: str | None, zookeeper_certificate: str | None, **values: Any
+    ) -> Any:
+        from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
+
+        if zookeeper_certificate and not zookeeper_ca:
+            raise click.UsageError("--zookeeper-certificate needs --zookeeper-ca")
+        tls = ZooKeeperTls(zookeeper_ca, zookeeper_certificate or "") if zookeeper_ca else None
+        return command(*args, tls=tls, **values)
+
+    file = click.Path(exists=True, dir_okay=False)
+    with_certificate = click.option(
+        "--zookeeper-certificate",
+        type=file,
+        help="The brokers' zookeeper.ssl.keystore.location.",
+    )(cast(F, with_tls))
+    return click.option(
+        "--zookeeper-ca",
+        type=file,
+        help="Connect with TLS: the brokers' zookeeper.ssl.truststore.location.",
+    )(with_certificate)
+
 
 @click.group()
 def zookeeper() -> None:
-    """Close ZooKeeper to all but the brokers."""
+    """Restrict ZooKeeper to the brokers.
+
+    \b
+    Examples:
+      logbus zookeeper secure --zookeeper zk1:2181/logbus --auth-file zk.auth
+    """
 
 
 @zookeeper.command()
@@ -28,12 +69,18 @@ def zookeeper() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The brokers' zookeeper.auth.file.",
 )
-def secure(address: str, auth_file: Path) -> None:
-    """Give every znode of a cluster to the brokers' credential.
+@tls_options
+def secure(address: str, auth_file: Path, tls: ZooKeeperTls | None) -> None:
+    """Restrict every znode of a cluster to the brokers' credential, or during a rotation to both
+    credentials.
 
-    Set zookeeper.auth.file on every broker and restart them one after another first.
+    First set zookeeper.auth.file on every broker and restart the brokers one by one.
+
+    \b
+    Examples:
+      logbus zookeeper secure --zookeeper zk1:2181/logbus --auth-file zk.auth
     """
     from broker_lite.metadata.zookeeper import close_znodes
 
-    count = close_znodes(address, auth_file, {})
+    count = close_znodes(address, auth_file, {}, tls=tls)
     output.say(f"{count} znodes of {address} belong to the credential of {auth_file} alone")

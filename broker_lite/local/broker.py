@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,8 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker_lite.errors import TABLE, BrokerNotAvailableError, LogbusError
+from broker_lite.errors import BrokerNotAvailableError, LogbusError
 from broker_lite.local.guard import Guard
+from broker_lite.local.process import ending_of
+from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS, ReadyPipe, reported_error
 from broker_lite.local.zookeeper import last_line
 from broker_lite.model import Endpoint
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from broker_lite.local.secure import ClusterSecurity
 
 START_TIMEOUT_SECONDS = 30.0
-STOP_TIMEOUT_SECONDS = 15.0
-_READY_BYTES_MAX = 65536
 
 
 class LocalBroker:
@@ -52,7 +51,7 @@ class LocalBroker:
         self._security = security
         self._process: subprocess.Popen[bytes] | None = None
         self._begin_fd = -1
-        self._ready_fd = -1
+        self._ready: ReadyPipe | None = None
         self._started = 0.0
 
     @property
@@ -68,7 +67,7 @@ class LocalBroker:
     @property
     def is_starting(self) -> bool:
         """Whether the process was started and ``wait_ready`` has not been called yet."""
-        return self._ready_fd >= 0
+        return self._ready is not None
 
     @property
     def has_answered(self) -> bool:
@@ -76,15 +75,12 @@ class LocalBroker:
         timed out."""
         if time.monotonic() - self._started > START_TIMEOUT_SECONDS:
             return True
-        return bool(select.select([self._ready_fd], [], [], 0)[0])
+        return self._ready is not None and self._ready.has_report
 
     @property
     def ending(self) -> str:
         """The exit code or signal of a process that ended by itself, as text; else empty."""
-        code = self._process.poll() if self._process is not None else None
-        if code is None:
-            return ""
-        return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        return ending_of(self._process)
 
     @property
     def endpoint(self) -> str:
@@ -114,18 +110,20 @@ class LocalBroker:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_settings()
         begin_end, self._begin_fd = os.pipe()
-        self._ready_fd, ready_end = os.pipe()
+        ready = self._ready = ReadyPipe()
         # -P keeps the current folder off sys.path, so that the installed package runs.
         command = [sys.executable, "-P", "-m", "broker_lite", "broker"]
         command += ["--config", str(self._config), "--begin-fd", str(begin_end)]
         command += ["--output", str(self.log.absolute())]
         try:
             self._process = self._guard.spawn(
-                [*command, "--ready-fd", str(ready_end)], self.log, pass_fds=(begin_end, ready_end)
+                [*command, "--ready-fd", str(ready.child_end)],
+                self.log,
+                pass_fds=(begin_end, ready.child_end),
             )
         finally:
             os.close(begin_end)
-            os.close(ready_end)
+            ready.started()
 
     def begin(self) -> None:
         """Write the settings and let the prepared process read them and start."""
@@ -149,7 +147,7 @@ class LocalBroker:
         }
         written = self.settings
         if self._security is not None:
-            # The listener has the port of the last start.
+            # A restart uses the port of the last start.
             endpoint = Endpoint(self.host, self.port)
             written = written | self._security.broker_settings(self.id, endpoint, written)
         self._config.write_text("".join(f"{k}={v}\n" for k, v in written.items()), "utf-8")
@@ -160,9 +158,10 @@ class LocalBroker:
         Raises BrokerNotAvailableError after the timeout, or the error with which the broker failed.
         """
         timeout_seconds = START_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
-        line = self._read_ready_line(time.monotonic() + timeout_seconds)
+        assert self._process is not None and self._ready is not None
+        line = self._ready.read_line(self._process, time.monotonic() + timeout_seconds)
+        self._ready = None
         if not line:
-            assert self._process is not None
             if self._process.poll() is None:
                 self.kill()
                 took = time.monotonic() - self._started
@@ -172,7 +171,7 @@ class LocalBroker:
             raise self._start_error()
         facts: dict[str, Any] = json.loads(line)
         self.port = int(facts["port"])
-        self.metrics_port = facts["metrics_port"]
+        self.metrics_port = facts.get("metrics_port")
 
     def stop(self) -> None:
         """Stop the broker with SIGTERM; kill it after 15 s."""
@@ -214,35 +213,16 @@ class LocalBroker:
             assert self._process is not None
             self._process.send_signal(signal.SIGCONT)
 
-    def _read_ready_line(self, deadline: float) -> bytes:
-        received = b""
-        try:
-            while b"\n" not in received and len(received) < _READY_BYTES_MAX:
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([self._ready_fd], [], [], left)[0]:
-                    return b""
-                part = os.read(self._ready_fd, 4096)
-                if not part:
-                    assert self._process is not None
-                    self._process.wait(STOP_TIMEOUT_SECONDS)
-                    return b""
-                received += part
-        finally:
-            self._forget_pipes()
-        return received
-
     def _forget_pipes(self) -> None:
-        for descriptor in (self._begin_fd, self._ready_fd):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._begin_fd = self._ready_fd = -1
+        if self._begin_fd >= 0:
+            os.close(self._begin_fd)
+            self._begin_fd = -1
+        if self._ready is not None:
+            self._ready.close()
+            self._ready = None
 
     def _start_error(self) -> LogbusError:
         line = last_line(self.log)
-        for row in TABLE:
-            head = f"[LOGBUS_{row.name}] "
-            if head in line:
-                return row(f"broker {self.id}: {line.partition(head)[2]}")
-        return BrokerNotAvailableError(
+        return reported_error(line, f"broker {self.id}") or BrokerNotAvailableError(
             f"broker {self.id} ended while it started: {line}; see {self.log}"
         )

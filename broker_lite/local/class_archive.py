@@ -2,19 +2,25 @@
 
 A JVM started with the right flag writes the archive at an orderly exit. A later JVM maps it, or
 ignores an archive of another JVM. A truncated archive would crash the JVM, so the file name
-contains the file's checksum, and a file that does not match is not used. The archive is stored
-beside the server's data: anyone who can modify it can also modify the data. One thread at a time.
+contains the file's checksum, and a file that does not match is not used. A JVM executes what the
+archive contains, so the folder must be the user's own. One thread at a time; processes may share
+the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
+import uuid
 import zlib
 from pathlib import Path
 
 _IGNORE = "-XX:+IgnoreUnrecognizedVMOptions"
-"""Makes a JVM before Java 13 ignore the flags of archives, which it does not know."""
+"""Makes a JVM before Java 13 ignore the archive flags, which it does not support."""
+
+_KEPT = 3
+"""Archives that stay in the folder, the newest: one for each Java and PySpark that is in use."""
 
 
 class ClassArchive:
@@ -26,31 +32,42 @@ class ClassArchive:
         key = zlib.crc32(f"{real}\n{made_ns}\n{class_path}".encode("utf-8", "surrogateescape"))
         self._directory = directory
         self._prefix = f"classes-{key:08x}-"
-        self._new = directory / "classes.jsa.new"
+        self._new = directory / f"{self._prefix}{uuid.uuid4().hex}.new"
 
-    def flags(self, *, may_make: bool) -> tuple[str, ...]:
-        """Return the JVM flags that use the archive.
+    def flags(self) -> tuple[str, ...]:
+        """Return the JVM flags that use the archive, or write it at the JVM's exit (11 MB, 0.7 s).
 
-        Without an archive, and with ``may_make``, return the flags that write one: 11 MB, 0.7 s at
-        the JVM's exit.
+        Return no flags if the folder cannot be made or another user may write to it.
         """
         if os.pathsep in str(self._directory):
             return ()  # The JVM would read the path as two archives.
+        if not self._is_own():
+            return ()
         for path in self._directory.glob(f"{self._prefix}*.jsa"):
             if path.name == self._name(path):
                 return (_IGNORE, f"-XX:SharedArchiveFile={path}")
-        if may_make:
-            return (_IGNORE, f"-XX:ArchiveClassesAtExit={self._new}")
-        return ()
+        return (_IGNORE, f"-XX:ArchiveClassesAtExit={self._new}")
+
+    def _is_own(self) -> bool:
+        """Make the folder if it is missing; return whether only this user can write to it."""
+        if not self._directory.is_absolute():
+            return False  # The user has no home.
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self._directory.stat()
+        except OSError:
+            return False
+        others = stat.S_IWGRP | stat.S_IWOTH
+        return found.st_uid == os.geteuid() and not found.st_mode & others
 
     def _name(self, path: Path) -> str:
         return f"{self._prefix}{zlib.crc32(path.read_bytes()):08x}.jsa"
 
     def take(self) -> None:
-        """Replace older archives by the one that the JVM has written. Call it after an orderly exit
-        of the JVM, when the file is complete."""
+        """Give the archive that the JVM has written its name, and remove all but the newest three.
+        Call it after an orderly exit of the JVM, when the file is complete."""
         with contextlib.suppress(OSError):
-            if self._new.is_file():
-                for old in self._directory.glob("classes-*.jsa"):
-                    old.unlink()
-                self._new.replace(self._directory / self._name(self._new))
+            self._new.replace(self._directory / self._name(self._new))
+            archives = sorted(self._directory.glob("classes-*.jsa"), key=os.path.getmtime)
+            for old in archives[:-_KEPT]:
+                old.unlink()

@@ -17,7 +17,8 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -29,9 +30,11 @@ from broker_lite.errors import (
     PortInUseError,
 )
 from broker_lite.local.broker import LocalBroker
+from broker_lite.local.console import LocalConsole
 from broker_lite.local.guard import Guard
 from broker_lite.local.process import start_mark
-from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS
+from broker_lite.local.zookeeper import PORT_ATTEMPTS, EmbeddedZooKeeper
 
 if TYPE_CHECKING:
     from broker_lite.local.secure import ClusterSecurity
@@ -42,6 +45,7 @@ SECURITY = "security"
 BROKERS_MAX = 64
 """Maximum brokers of a local cluster. A larger number is probably a typing error."""
 
+CONSOLE_PORT = 8088
 _PORTS_TRIED = 1000
 _OURS = ("broker.id", "port", "log.dir", "zookeeper.connect")
 
@@ -54,13 +58,15 @@ class LocalCluster:
     ``config``: settings of ``conf/broker.conf`` for every broker, as text.
     ``zookeeper``: ``host:port,…/chroot`` of a running ensemble; None: start an embedded one.
     ``port``: the brokers listen on the first free ports from this one upward; 0: any free ports.
+    A port that another process takes before the broker listens is replaced by the next free one.
+    ``exact_port``: broker 0 listens on ``port`` itself.
     ``secure``: clients log in over TLS (``local.secure``); ``client_config`` is the file of their
     settings. A directory that was secured once stays secured.
 
     Use it as a context manager, or call ``start`` and ``stop``. Starting raises
     MissingDependencyError (no Java or ZooKeeper jars), DirectoryLockedError (the directory is in
-    use), InvalidConfigError (a wrong setting, or a folder that cannot be written), or a broker's
-    error.
+    use), PortInUseError (``exact_port`` is set and the port is taken), InvalidConfigError (a wrong
+    setting, or a folder that cannot be written), or a broker's error.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class LocalCluster:
         zookeeper_jars: str | Path | None = None,
         zookeeper_log_level: str = "WARN",
         port: int = 0,
+        exact_port: bool = False,
         secure: bool = False,
     ) -> None:
         if not 1 <= brokers <= BROKERS_MAX:
@@ -89,12 +96,15 @@ class LocalCluster:
         self._jars = zookeeper_jars
         self._zookeeper_log_level = zookeeper_log_level
         self._first_port = port
+        self._exact_port = exact_port and port != 0
         self._is_temporary = directory is None
         self._directory = Path(directory).absolute() if directory is not None else None
         self._secure = secure
         self._security: ClusterSecurity | None = None
         self._guard: Guard | None = None
         self._lock: IO[bytes] | None = None
+        self.console: LocalConsole | None = None
+        """The web console, after ``start_console``."""
 
     @property
     def directory(self) -> Path:
@@ -144,8 +154,9 @@ class LocalCluster:
                 self._security.close_zookeeper(self.zookeeper, closes_root=closes_root)
             self._begin_brokers()
         except BaseException as error:
-            # Keep a temporary directory, because the error names log files in it.
-            self._is_temporary = False
+            if not isinstance(error, KeyboardInterrupt):
+                # Keep a temporary directory, because the error names log files in it.
+                self._is_temporary = False
             self.stop()
             if isinstance(error, OSError) and error.filename is not None:
                 raise self._folder_error(error) from None
@@ -153,9 +164,29 @@ class LocalCluster:
         self.write_facts()
         return self
 
+    def start_console(self, first_port: int = CONSOLE_PORT) -> str:
+        """Start the web console on the first free port from ``first_port`` on, and return its
+        address. Raises MissingDependencyError without the extra [console]."""
+        assert self._guard is not None, "start the cluster first"
+        if self.console is None:
+            log = self.directory / "console.log"
+            console = LocalConsole(self._guard, log, self.bootstrap_servers, self.client_config)
+            for left in reversed(range(PORT_ATTEMPTS)):
+                (port,) = first_free_ports("127.0.0.1", first_port, 1)
+                console.start(port)
+                try:
+                    console.wait_ready()
+                    break
+                except PortInUseError:  # Another process took the port after the check.
+                    if not left:
+                        raise
+            self.console = console
+            self.write_facts()
+        return self.console.url
+
     def _open_security(self) -> ClusterSecurity:
         try:
-            from broker_lite.local.secure import ClusterSecurity
+            from broker_lite.local.secure import CLIENTS_LISTENER, ClusterSecurity
         except ImportError as error:
             raise MissingDependencyError(
                 f"a secured cluster needs the package {error.name}: "
@@ -165,27 +196,41 @@ class LocalCluster:
             raise InvalidConfigError(
                 "listeners is set, but a secured local cluster chooses its listeners; leave it out"
             )
+        if "metrics.host" in self._settings:
+            self._settings.setdefault("metrics.listener.name", CLIENTS_LISTENER)
         return ClusterSecurity(self.directory / SECURITY)
 
     def renew_certificates(self) -> None:
-        """Make old certificates of a secured cluster anew; the brokers load them by themselves."""
+        """Renew old certificates of a secured cluster; the brokers reload them by themselves."""
         if self._security is not None:
             hosts = [self._settings.get(key, "") for key in ("host", "advertised.host")]
             self._security.make(self._count, [host for host in hosts if host])
 
     def stop(self) -> None:
-        """Stop the brokers, then ZooKeeper; remove a temporary directory. Idempotent."""
+        """Stop the brokers, then ZooKeeper; remove a temporary directory. Idempotent.
+
+        Kills brokers that still run after 15 s, and ZooKeeper after 6 s more.
+        """
+        if self.console is not None:
+            self.console.request_stop()
         for broker in self.brokers:
             broker.resume()
             broker.request_stop()
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
         for broker in self.brokers:
-            broker.wait_stopped()
+            broker.wait_stopped(max(0.0, deadline - time.monotonic()))
+        if self.console is not None:
+            self.console.wait_stopped()
+            self.console = None
         if self.zookeeper_server is not None:
             self.zookeeper_server.stop()
         self._forget()
 
     def kill(self) -> None:
         """End the cluster by SIGKILL, without a clean stop of its data. Idempotent."""
+        if self.console is not None:
+            self.console.stop()
+            self.console = None
         for broker in self.brokers:
             broker.kill()
         if self.zookeeper_server is not None:
@@ -218,6 +263,12 @@ class LocalCluster:
         pids = [os.getpid(), *(broker.pid for broker in self.brokers)]
         if self.zookeeper_server is not None:
             pids.append(self.zookeeper_server.pid)
+        shown: dict[str, Any] = {}
+        if self.console is not None:
+            pids.append(self.console.pid)
+            shown["console"] = self.console.url
+        if self._settings.get("metrics.listener.name"):
+            shown["metrics_tls"] = True
         return {
             "bootstrap_servers": self.bootstrap_servers,
             "zookeeper": self.zookeeper,
@@ -232,6 +283,7 @@ class LocalCluster:
             ],
             "directory": str(self.directory),
             "client_config": self.client_config,
+            **shown,
             "pid": os.getpid(),
             "zookeeper_pid": self.zookeeper_server.pid if self.zookeeper_server else None,
             "processes": {str(pid): start_mark(pid) for pid in pids if pid is not None},
@@ -278,6 +330,8 @@ class LocalCluster:
     def _prepare_brokers(self) -> None:
         assert self._guard is not None
         host = self._settings.get("host", "127.0.0.1")
+        if self._exact_port:
+            require_free_port(host, self._first_port)
         ports = first_free_ports(host, self._first_port, self._count)
         metrics_ports = self._metrics_ports()
         for number, port in enumerate(ports):
@@ -302,7 +356,35 @@ class LocalCluster:
             broker.settings["zookeeper.connect"] = self.zookeeper
             broker.begin()
         for broker in self.brokers:
-            broker.wait_ready()
+            self._wait_ready(broker)
+
+    def _wait_ready(self, broker: LocalBroker) -> None:
+        """Wait until the broker serves. If another process took its port during the start, start
+        the broker again on the next free ports."""
+        for _ in range(PORT_ATTEMPTS - 1):
+            try:
+                return broker.wait_ready()
+            except PortInUseError:
+                if "listeners" in self._settings:  # The user chose these ports.
+                    raise
+                self._move_ports(broker)
+            broker.start(wait=False)
+        broker.wait_ready()
+
+    def _move_ports(self, broker: LocalBroker) -> None:
+        """Replace the taken ports of a stopped broker by the next free ports. Raises PortInUseError
+        if ``exact_port`` does not allow it."""
+        others = [each for each in self.brokers if each is not broker]
+        if self._exact_port and broker is self.brokers[0]:
+            require_free_port(broker.host, broker.port)
+        used = [each.port for each in others]
+        (broker.port,) = first_free_ports(broker.host, broker.port, 1, but=used)
+        config = parse(BrokerConfig, broker.settings)
+        if config.metrics_port > 0:
+            used = [int(each.settings["metrics.port"]) for each in others]
+            first = config.metrics_port
+            (port,) = first_free_ports(config.metrics_host, first, 1, but=used)
+            broker.settings["metrics.port"] = str(port)
 
 
 def _check_settings(settings: Mapping[str, str]) -> None:
@@ -319,15 +401,18 @@ def _check_settings(settings: Mapping[str, str]) -> None:
     parse(BrokerConfig, settings)
 
 
-def first_free_ports(host: str, first: int, count: int) -> list[int]:
+def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] = ()) -> list[int]:
     """Return the first ``count`` free ports from ``first`` upward, or zeros if ``first`` is 0.
 
+    Ports of ``but`` count as taken. The ports are not reserved: another process may take one.
     Raises InvalidConfigError if there are too few.
     """
     if first == 0:
         return [0] * count
     found: list[int] = []
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
+        if port in but:
+            continue
         with contextlib.suppress(OSError), socket.create_server((host, port)):
             found.append(port)
         if len(found) == count:

@@ -37,6 +37,14 @@ def is_running(pid: int, mark: str) -> bool:
     return bool(mark) and start_mark(pid) == mark
 
 
+def ending_of(child: subprocess.Popen[bytes] | None) -> str:
+    """Return the exit code or signal of a child that has ended, as text; else empty."""
+    code = None if child is None else child.poll()
+    if code is None:
+        return ""
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
 def end(pid: int, mark: str, grace_seconds: float) -> bool:
     """Send SIGTERM, and SIGKILL after the grace period. Return whether the process was running.
 

@@ -1,8 +1,8 @@
 """A ZooKeeper server from the jars of PySpark, for one machine.
 
-It is one JVM with a short class path and a small heap: ready in under a second, 60–85 MB. From its
-second start it writes an archive of its classes, which speeds up later starts. It listens on
-127.0.0.1 and syncs its log before it answers.
+It is one JVM with a short class path and a small heap: ready in under a second, 60–85 MB. The first
+to stop writes an archive of its classes into the user's cache folder, which speeds up later starts.
+It listens on 127.0.0.1 and syncs its log before it answers.
 
 A start waits until the four-letter words ``srvr`` and ``conf`` report this server's data directory;
 so another server on the same port is not mistaken for it. One thread at a time.
@@ -19,8 +19,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from broker_lite.client.discovery import cache_directory
 from broker_lite.errors import (
     CoordinationUnavailableError,
+    LogbusError,
     MissingDependencyError,
     PortInUseError,
 )
@@ -137,6 +139,9 @@ class EmbeddedZooKeeper:
         self._owns_guard = guard is None
         self._process: subprocess.Popen[bytes] | None = None
         self._classes: ClassArchive | None = None
+        self._deadline = 0.0
+        self.is_starting = False
+        """Whether ``start`` did not wait and ``has_started`` has not returned True yet."""
 
     @property
     def address(self) -> str:
@@ -153,9 +158,10 @@ class EmbeddedZooKeeper:
         """Whether the JVM is running."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, *, meanwhile: Callable[[], None] | None = None) -> str:
+    def start(self, *, wait: bool = True, meanwhile: Callable[[], None] | None = None) -> str:
         """Start the server, wait until it serves, and return ``host:port``.
 
+        Without ``wait``, which needs a port, call ``has_started`` until it returns True.
         ``meanwhile`` is called once while the JVM starts. Raises MissingDependencyError,
         PortInUseError, or, if the JVM ends or does not serve within 20 s,
         CoordinationUnavailableError that names the log.
@@ -164,11 +170,9 @@ class EmbeddedZooKeeper:
             return self.address
         java, jars = find_java(), find_jars(self._jars)
         class_path = os.pathsep.join(str(jar) for name in _JARS for jar in sorted(jars.glob(name)))
-        # Write an archive only from the second start on: most clusters of tests start once.
-        was_here = (self.directory / "data").is_dir()
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._classes = ClassArchive(self.directory, java, class_path)
-        flags = (*_JVM_FLAGS, *self._classes.flags(may_make=was_here), self._level)
+        self._classes = ClassArchive(cache_directory() / "classes", java, class_path)
+        flags = (*_JVM_FLAGS, *self._classes.flags(), self._level)
         if self._guard is None:
             self._guard = Guard()
         for _ in range(PORT_ATTEMPTS):
@@ -177,25 +181,42 @@ class EmbeddedZooKeeper:
             config = self.write_config()
             command = [java, *flags, "-cp", class_path, _MAIN, str(config)]
             self._process = self._guard.spawn(command, self.log)
+            self._deadline = time.monotonic() + START_TIMEOUT_SECONDS
+            if not wait:
+                self.is_starting = True
+                return self.address
             if meanwhile is not None:
                 meanwhile()
                 meanwhile = None
             if self._serves():
                 self._any_port = False
                 return self.address
-            taken = self.port
             self.kill()
             if not self._any_port:
                 break
             self.port = 0
-        if not self._any_port and _listens(taken):
-            raise PortInUseError(f"port {taken} is taken; give ZooKeeper another port")
-        raise CoordinationUnavailableError(
+        raise self._start_error()
+
+    def has_started(self) -> bool:
+        """Return whether the server that ``start`` did not wait for serves; raise as ``start``."""
+        serves = self._look()
+        if serves is False:
+            self.kill()
+            raise self._start_error()
+        self.is_starting = not serves
+        return bool(serves)
+
+    def _start_error(self) -> LogbusError:
+        if not self._any_port and _listens(self.port):
+            return PortInUseError(f"port {self.port} is taken; give ZooKeeper another port")
+        return CoordinationUnavailableError(
             f"ZooKeeper ended while it started: {last_line(self.log)}; see {self.log}"
         )
 
     def stop(self) -> None:
         """Stop the server. Its data are not removed. Idempotent."""
+        if self.is_starting:
+            self.kill()  # A JVM that is still starting would take seconds to end by itself.
         if self._process is not None:
             self._process.terminate()
             try:
@@ -213,6 +234,7 @@ class EmbeddedZooKeeper:
 
     def kill(self) -> None:
         """Kill the server (SIGKILL) and wait until it has ended."""
+        self.is_starting = False
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -253,22 +275,27 @@ class EmbeddedZooKeeper:
         return self.directory / "zookeeper.log"
 
     def _serves(self) -> bool:
-        """Wait until this server answers. Return False if the JVM ended or another server answers.
+        while (serves := self._look()) is None:
+            time.sleep(_POLL_SECONDS)
+        return serves
 
-        Raises CoordinationUnavailableError after the timeout.
+    def _look(self) -> bool | None:
+        """Return whether this server answers: None if it does not yet, False if the JVM ended or
+        another server answers.
+
+        Raises CoordinationUnavailableError, and kills the JVM, after the timeout.
         """
         assert self._process is not None
-        data = str((self.directory / "data").resolve())
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                return False
-            try:
-                if "Mode:" in four_letters(HOST, self.port, "srvr"):
-                    return f"dataDir={data}" in four_letters(HOST, self.port, "conf")
-            except OSError:
-                pass
-            time.sleep(_POLL_SECONDS)
+        if self._process.poll() is not None:
+            return False
+        try:
+            if "Mode:" in four_letters(HOST, self.port, "srvr"):
+                data = str((self.directory / "data").resolve())
+                return f"dataDir={data}" in four_letters(HOST, self.port, "conf")
+        except OSError:
+            pass
+        if time.monotonic() < self._deadline:
+            return None
         self.kill()
         raise CoordinationUnavailableError(
             f"ZooKeeper did not serve within {START_TIMEOUT_SECONDS:.0f} s; see {self.log}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 KEPT = 720
 """Points of a series: one hour of samples, one every five seconds."""
 SERIES_MAX = 200
-"""Series of one kind, such as topics; further names are not recorded."""
+"""Maximum series of one kind, such as topics; further names are not recorded."""
 
 
 class Series:
@@ -56,5 +56,5 @@ class Recorder:
 
 
 def rate(before: float, now: float, seconds: float) -> float:
-    """Return a counter's growth per second; 0 after it fell or without time between."""
+    """Return a counter's growth per second; 0 if it fell or no time has passed."""
     return max(0.0, now - before) / seconds if seconds > 0 else 0.0

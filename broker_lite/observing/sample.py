@@ -1,4 +1,4 @@
-"""One look at a cluster: brokers, partitions, moves, the settings that judge them, and disks."""
+"""One sample of a cluster: brokers, partitions, reassignments, min.insync.replicas, and disks."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class ClusterSample(NamedTuple):
 
 
 def take_sample(admin: Admin) -> ClusterSample:
-    """Ask the cluster, with four requests at most and one more for each broker. Raises
-    NoBrokersError if no broker answers."""
+    """Sample the cluster, with at most four requests and one more per broker. Raises NoBrokersError
+    if no broker answers."""
     view = admin.cluster()
-    short = sorted({row.where.topic for row in cluster_health(view) if row.state != "ok"})
+    short = sorted({row.tp.topic for row in cluster_health(view) if row.state != "ok"})
     settings = admin.describe_configs(topics=short) if short else {}
     values = {
         name: entry.value

@@ -1,31 +1,31 @@
-"""The sampler: one thread looks at the cluster every five seconds, for all viewers.
+"""The sampler: one thread reads the cluster's state every five seconds, for all viewers.
 
 ``logbus top``, the console's pages and its ``/metrics`` share one sampler, so ten viewers cost
-brokers as much as one. A failed look keeps the last reading, whose age grows.
+brokers as much as one. If a reading fails, the last one stays, and its age grows.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from broker_lite.client.administration.admin import Admin, GroupListing
+from broker_lite.client.administration.group_lag import PartitionLag
 from broker_lite.client.administration.many_groups import GroupLag
 from broker_lite.client.administration.query_lease import lease_of
 from broker_lite.errors import LogbusError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from broker_lite.observing.group_kinds import NATIVE, SPARK, group_kind
 from broker_lite.observing.history import Recorder, rate
 from broker_lite.observing.sample import ClusterSample, take_sample
 from broker_lite.observing.verdict import Cause, State, causes, partitions, state_of
+from broker_lite.server.metrics import Histogram
 
 INTERVAL_S = 5.0
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 """Names of the series of totals."""
-KINDS = {"classic": "Kafka", "native": "Native"}
-"""Group types of the protocol in logbus's words."""
-SPARK, OFFSETS = "Spark query", "Offsets only"
 
 
 class TopicReading(NamedTuple):
@@ -56,7 +56,8 @@ class GroupReading(NamedTuple):
 
 
 class ClusterReading(NamedTuple):
-    """One look at everything. ``at_ms``: when it was taken, ``took_s``: how long it took."""
+    """One reading of a cluster. ``at_ms``: its time in ms since 1970, ``took_s``: its duration in
+    seconds."""
 
     at_ms: float
     took_s: float
@@ -79,12 +80,12 @@ class ClusterReading(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The lag of all groups in records, as far as it is known."""
+        """The lag of all groups in records, without unknown lags."""
         return sum(row.lag or 0 for row in self.groups.values())
 
 
 def take_reading(admin: Admin, before: ClusterReading | None = None) -> ClusterReading:
-    """Look at the cluster once; rates are those since ``before``. Raises NoBrokersError."""
+    """Read the cluster once; rates are computed since ``before``. Raises NoBrokersError."""
     began = time.monotonic()
     sample = take_sample(admin)
     listed = admin.list_groups()
@@ -107,12 +108,10 @@ def take_reading(admin: Admin, before: ClusterReading | None = None) -> ClusterR
     return reading._replace(topics=topics, records_per_s=total, took_s=time.monotonic() - began)
 
 
-def _offsets(
-    admin: Admin, wheres: list[TopicPartition], timestamp: int
-) -> dict[TopicPartition, int]:
-    if not wheres:
+def _offsets(admin: Admin, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    if not tps:
         return {}
-    found = admin.list_offsets(dict.fromkeys(wheres, timestamp), isolation="read_uncommitted")
+    found = admin.list_offsets(dict.fromkeys(tps, timestamp), isolation="read_uncommitted")
     return {tp: row.offset for tp, row in found.items()}
 
 
@@ -124,30 +123,24 @@ def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, Top
     ill: dict[str, int] = {}
     for health in partitions(now.sample):
         if health.state != "ok":
-            ill[health.where.topic] = ill.get(health.where.topic, 0) + 1
-    lags: dict[str, int] = {}
-    for group in now.lags.values():
-        of_group: dict[str, int] = {}
-        for tp, part in group.partitions.items():
-            of_group[tp.topic] = of_group.get(tp.topic, 0) + (part.records or 0)
-        for name, lag in of_group.items():
-            lags[name] = max(lags.get(name, 0), lag)
+            ill[health.tp.topic] = ill.get(health.tp.topic, 0) + 1
+    lags = topic_lags(now.lags)
     seconds = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
     found = {}
     for name, topic in sorted(now.sample.view.topics.items()):
-        wheres = now.sample.view.partitions_of(name)
+        tps = now.sample.view.partitions_of(name)
         speed = 0.0
         if before is not None:
             speed = sum(
                 rate(before.ends[tp], now.ends[tp], seconds)
-                for tp in wheres
+                for tp in tps
                 if tp in now.ends and tp in before.ends
             )
         found[name] = TopicReading(
             name,
-            len(wheres),
+            len(tps),
             max((len(part.replicas) for part in topic.partitions), default=0),
-            sum(now.ends[tp] - now.starts.get(tp, 0) for tp in wheres if tp in now.ends),
+            sum(now.ends[tp] - now.starts.get(tp, 0) for tp in tps if tp in now.ends),
             sizes.get(name, 0),
             speed,
             ill.get(name, 0),
@@ -156,14 +149,35 @@ def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, Top
     return found
 
 
+def topic_lags(groups: Mapping[str, GroupLag]) -> dict[str, int]:
+    """Return the largest lag of a group in each topic that a group reads, in records."""
+    lags: dict[str, int] = {}
+    for group in groups.values():
+        of_group: dict[str, int] = {}
+        for tp, part in group.partitions.items():
+            of_group[tp.topic] = of_group.get(tp.topic, 0) + (part.records or 0)
+        for name, lag in of_group.items():
+            lags[name] = max(lags.get(name, 0), lag)
+    return lags
+
+
+def total_lag(parts: Collection[PartitionLag]) -> tuple[int | None, float | None]:
+    """Return the sum of lags in records, and the longest in seconds; None if one is unknown."""
+    records = [part.records for part in parts if part.records is not None]
+    seconds = [part.seconds for part in parts if part.seconds is not None]
+    return (
+        sum(records) if len(records) == len(parts) else None,
+        max(seconds, default=0.0) if len(seconds) == len(parts) else None,
+    )
+
+
 def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
-    """Return a group's row. A Spark query shows by its leases alone: it has no members."""
-    kind = KINDS.get(listing.kind.lower(), listing.kind)
-    if kind == "Kafka" and not listing.protocol_type:
-        kind = OFFSETS
+    """Return a group's row. Only the leases of a group tell that a Spark query publishes to it,
+    because the query is no member."""
+    kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()
-    if kind != "Native" and not lag.members:
+    if kind != NATIVE and not lag.members:
         leases = [row for row in rows if row.committed and lease_of(row.committed.metadata)[0]]
         if leases:
             kind = SPARK
@@ -174,10 +188,7 @@ def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
         state,
         len(lag.members),
         tuple(sorted({tp.topic for tp in lag.partitions})),
-        None if any(row.records is None for row in rows) else sum(row.records or 0 for row in rows),
-        None
-        if any(row.seconds is None for row in rows)
-        else max((row.seconds or 0.0 for row in rows), default=0.0),
+        *total_lag(rows),
         "" if lag.error is None else lag.error.message,
     )
 
@@ -188,8 +199,11 @@ class Sampler:
     def __init__(self, admin: Admin, *, interval_s: float = INTERVAL_S) -> None:
         self.reading: ClusterReading | None = None
         self.failure = ""
-        """Why the last look failed; empty if it did not."""
+        """The error of the last reading; empty after a success."""
         self.failures = 0
+        self.failures_by_reason: dict[str, int] = {}
+        """Number of failed readings by error name."""
+        self.durations = Histogram()
         self.totals, self.topics, self.groups = Recorder(), Recorder(), Recorder()
         self._admin = admin
         self._interval_s = interval_s
@@ -205,7 +219,7 @@ class Sampler:
         return self
 
     def stop(self) -> None:
-        """Stop the thread after its look."""
+        """Stop the thread after the reading in progress."""
         self._is_stopped = True
         self._wake.set()
         self._thread.join(INTERVAL_S)
@@ -217,15 +231,15 @@ class Sampler:
         return float("inf") if reading is None else time.time() - reading.at_ms / 1000
 
     def look_again(self, timeout_s: float = INTERVAL_S) -> None:
-        """Look at the cluster now, and wait for the result."""
+        """Read the cluster now, and wait for the result."""
         with self._changed:
-            # A look that is under way began before the caller's change.
+            # A reading in progress began before the caller's change, so wait for the next one.
             wanted = self._looks + (2 if self._is_looking else 1)
             self._wake.set()
             self._changed.wait_for(lambda: self._looks >= wanted, timeout_s)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the first look has ended."""
+        """Wait until the first reading has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._looks > 0, timeout_s)
 
@@ -247,7 +261,10 @@ class Sampler:
         except LogbusError as error:
             self.failure = error.message or str(error)
             self.failures += 1
+            before = self.failures_by_reason.get(error.name, 0)
+            self.failures_by_reason = {**self.failures_by_reason, error.name: before + 1}
             return
+        self.durations.observe(reading.took_s)
         self.totals.add(
             [(RECORDS, reading.records_per_s), (SIZE, reading.size_bytes), (LAG, reading.lag)]
         )

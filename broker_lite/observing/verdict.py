@@ -11,7 +11,7 @@ from broker_lite.observing.sample import ClusterSample
 State = Literal["ok", "warning", "critical"]
 
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
-"""Free parts of a disk below which its broker gets a warning, and is critical."""
+"""Free fractions of a disk below which its broker gets a warning, and becomes critical."""
 
 
 class Cause(NamedTuple):
@@ -28,7 +28,7 @@ _CURES: tuple[tuple[str, State, str], ...] = (
     (
         "no leader",
         "critical",
-        "start the brokers that it names, with their own data directories; where they are lost for "
+        "start the brokers that it names, with their own data directories; if they are lost for "
         "good: logbus topic elect NAME --unclean",
     ),
     ("too few in sync", "critical", "start the brokers that it names; logbus topic describe NAME"),
@@ -42,7 +42,8 @@ _CURES: tuple[tuple[str, State, str], ...] = (
 
 
 def causes(sample: ClusterSample) -> list[Cause]:
-    """Return what is wrong with a cluster, the worst first; empty for a healthy one."""
+    """Return the causes why a cluster is not healthy, the worst first; empty for a healthy
+    cluster."""
     found = [*_controller(sample), *partition_causes(partitions(sample)), *disk_causes(sample)]
     return sorted(found, key=lambda cause: cause.state != "critical")
 
@@ -63,12 +64,13 @@ def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
     for state, weight, cure in _CURES:
         such = [row for row in rows if row.state == state]
         if such:
-            text = f"{len(such)} of {len(rows)} partitions: {state}; {such[0].where}: {such[0].why}"
+            text = f"{len(such)} of {len(rows)} partitions: {state}; {such[0].tp}: {such[0].why}"
             yield Cause(weight, "partitions", text, cure)
 
 
 def broker_causes(sample: ClusterSample, broker_id: int) -> list[Cause]:
-    """Return why one broker's part is not done: it is down, replicas are behind, its disk."""
+    """Return the causes why one broker is not healthy: the broker is down, its replicas are not in
+    sync, or its disk."""
     about = f"broker {broker_id}"
     if broker_id not in sample.view.brokers:
         known = ", ".join(map(str, sorted(sample.view.brokers))) or "none"

@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def completed(typed: str, shell: str = "bash") -> list[str]:
-    """Return what a shell's script gets for these words, of which the last is incomplete."""
+    """Return the completions for these words, of which the last is incomplete."""
     variables = {
         "_LOGBUS_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": typed,
@@ -70,7 +70,7 @@ def test_names_come_from_the_cache_and_unreachable_clusters_give_none(
 
 
 def test_silent_broker_does_not_hold_up_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a time-out of the test: the broker never answers."""
+    """The broker never answers, so a blocking completion would hit the test's time-out."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         params = {"bootstrap_servers": f"127.0.0.1:{silent.getsockname()[1]}"}
         assert completion.names("group", params) == []

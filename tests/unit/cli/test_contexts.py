@@ -1,4 +1,4 @@
-"""Contexts: which cluster a command gets, and what ``contexts.toml`` may hold."""
+"""Contexts: the cluster that a command uses, and checks of ``contexts.toml``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_contexts_are_kept_with_their_addresses(capsys: pytest.CaptureFixture[st
     assert found["dev"]["zookeeper"] == "z:2181/logbus" and not found["dev"]["read_only"]
 
 
-def test_selection_goes_back_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_use_selects_previous_and_none(capsys: pytest.CaptureFixture[str]) -> None:
     def selected() -> list[str]:
         return [name for name, row in listed(capsys).items() if row["selected"]]
 

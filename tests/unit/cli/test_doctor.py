@@ -1,4 +1,4 @@
-"""The doctor: every check answers on a sound machine, and names a cure on one that is not."""
+"""The doctor: every check passes on a healthy machine, and names a remedy on a faulty one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from broker_lite.client.administration.transactions import (
 )
 from broker_lite.local.cluster import write_json
 from broker_lite.local.process import start_mark
-from broker_lite.model import TopicPartition
+from broker_lite.model import Endpoint, TopicPartition
 
 ROOT = Path(__file__).parents[3]
 
@@ -129,8 +129,8 @@ def test_doctor_checks_that_spark_finds_the_data_source(
     assert (finding.state, cure in finding.cure) == (state, True)
 
 
-def test_doctor_detects_editable_install(tmp_path: Path) -> None:
-    """What the lookup prints where only an import hook knows the package."""
+def test_lookup_reports_an_editable_install_as_hidden(tmp_path: Path) -> None:
+    """With an editable install, only an import hook finds the package."""
     code = (
         "import importlib.machinery, sys\n"
         "class Hook:\n"
@@ -154,7 +154,8 @@ def test_doctor_detects_editable_install(tmp_path: Path) -> None:
 def test_doctor_detects_source_tree_shadowing_the_installed_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: str
 ) -> None:
-    """Started in a checkout, a script's driver took the one and Spark's workers the other."""
+    """Regression: for a script started in a checkout, driver and workers loaded different
+    copies."""
     folder, installed = tmp_path / "checkout", tmp_path / "site-packages"
     for root in (folder, installed):
         for package in ("pyspark_logbus", "broker_lite"):
@@ -172,7 +173,7 @@ def test_doctor_detects_source_tree_shadowing_the_installed_package(
     finding = doctor.source_tree()
     assert finding.state == ("warning" if here == "changed" else "ok"), finding
     if here == "changed":
-        assert finding.found.startswith(f"broker_lite in this folder and in {installed} are not")
+        assert finding.found.startswith(f"broker_lite in this folder and in {installed} differ")
         assert "PYTHONSAFEPATH" in finding.cure
 
 
@@ -232,7 +233,7 @@ def test_doctor_names_the_holder_of_a_last_stable_offset(
     age_s: int, has_owner: bool, state: str, step: str
 ) -> None:
     row = OpenInLog(TopicPartition("t", 3), 5, 0, 0, 7, 1_000)
-    found = TransactionDescription("query-1", "Ongoing", 5, 0, 300_000, 1_000, (row.where,))
+    found = TransactionDescription("query-1", "Ongoing", 5, 0, 300_000, 1_000, (row.tp,))
     held = [Holder(row, found if has_owner else None, 1_000), Holder(row, None, 2_000)]
     finding = doctor.holder_finding(held, 1_000 + age_s * 1000)
     assert finding.state == state and step in finding.cure
@@ -245,7 +246,7 @@ def test_doctor_names_the_holder_of_a_last_stable_offset(
 def test_doctor_prints_advice_below_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sentence in a column would push the table past the screen's edge."""
+    """Sentences in a column would make the table wider than the screen."""
     found = [doctor.Finding("java", "critical", "not found", "install it"), doctor.file_limit()]
     monkeypatch.setattr(doctor, "CHECKS", [lambda at=at: at for at in found])
     monkeypatch.setattr(doctor, "CLUSTER_CHECKS", ())
@@ -263,3 +264,15 @@ def test_doctor_checks_the_disk_of_the_running_clusters_folder(
     assert doctor.disk().found.endswith(f"free in {tmp_path}")
     (tmp_path / "elsewhere/c").mkdir(parents=True)
     assert doctor.disk().found.endswith(f"free in {tmp_path}/elsewhere/c")
+
+
+def test_certificate_that_ends_soon_is_named_with_its_broker() -> None:
+    now_s, day_s = 1_700_000_000.0, 86_400
+    near, far = Endpoint("a", 9092), Endpoint("b", 9092)
+    good = doctor.certificate_finding({near: now_s + 31 * day_s}, 1, now_s)
+    assert (good.state, good.found) == ("ok", "the first ends on 2023-12-15")
+    ends = {far: now_s + 60 * day_s, near: now_s + 29 * day_s}
+    bad = doctor.certificate_finding(ends, 2, now_s)
+    assert (bad.state, bad.found) == ("warning", "the certificate of a:9092 ends on 2023-12-13")
+    assert "ssl.keystore.location" in bad.cure
+    assert "1 of 2 brokers" in doctor.certificate_finding({near: now_s}, 2, now_s).found

@@ -12,18 +12,20 @@ from typing import Any
 
 import pytest
 from prometheus_client import Counter, Gauge, Histogram
+from sitegen import site
 
 from broker_lite.cli.alerts import ALERTS, rules
 from broker_lite.cli.dashboards import DASHBOARDS, dashboard
 from broker_lite.cli.main import COMMANDS, run
 from broker_lite.config import BrokerConfig, parse
+from broker_lite.observing.metrics import CLUSTER_METRICS
 from broker_lite.server.metrics import METRICS, PREFIX
 from pyspark_logbus.lag_metrics import SPARK_METRICS
 
 KINDS: dict[Any, str] = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
-TABLE = {name: (row.kind, set(row.labels)) for name, row in METRICS.items()} | {
-    name: (KINDS[kind], set(labels)) for name, (kind, _, labels) in SPARK_METRICS.items()
-}
+TABLE = {
+    name: (row.kind, set(row.labels)) for name, row in {**CLUSTER_METRICS, **METRICS}.items()
+} | {name: (KINDS[kind], set(labels)) for name, (kind, _, labels) in SPARK_METRICS.items()}
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds to each series."""
 PROCESS = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
@@ -117,6 +119,14 @@ def test_alerts_name_their_next_step() -> None:
         for command in re.findall(r"logbus (\w+)", alert.runbook):
             assert command in COMMANDS, alert.runbook
     assert rules().count("- alert:") == len(ALERTS)
+
+
+def test_alerts_link_to_their_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "prometheus-rules", "--runbooks", "https://docs.example.org/")
+    links = re.findall(r'runbook_url: "https://docs.example.org/operations/(.*?)"', text)
+    assert links == [f"alerts.html#{alert.name}" for alert in ALERTS]
+    page = site.pages()["operations/alerts.md"]
+    assert all(f"{{#{alert.name}}}" in page for alert in ALERTS)
 
 
 def test_rules_are_accepted_by_promtool(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C while something is passed on."""
+"""Ctrl-C during reads and sends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _is_in_the_foreground() -> Iterator[None]:
 def test_signal_interrupts_read_at_once_and_send_at_a_known_position() -> None:
     def source() -> Iterator[int]:
         yield 1
-        press()  # while the next one is waited for
+        press()  # while the next item is awaited
         raise AssertionError("nothing is read any more")
 
     before = signal.getsignal(signal.SIGINT)
@@ -36,7 +36,7 @@ def test_signal_interrupts_read_at_once_and_send_at_a_known_position() -> None:
         assert interruption.is_set
         assert interruption.next_of(iter([2])) is None
     with Interruption() as interruption:
-        press()  # while something is sent
+        press()  # during a send
         assert interruption.is_set and interruption.next_of(iter([2])) is None
         with pytest.raises(KeyboardInterrupt):
             press()

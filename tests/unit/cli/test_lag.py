@@ -1,4 +1,4 @@
-"""The check of ``logbus lag``: what is over a limit, and what is not known."""
+"""The check of ``logbus lag``: exceeded limits and unknown lags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") 
         ([row(0, 5, 1.0)], (), {"lag": (4, 9)}, 4),
         ([row(0, 5, 1.0), row(1, 5, 0)], ("g",), {"lag": (4, 9)}, 5),
         ([row(0, 5, 1.0), row(0, 9, 0, "u")], ("g",), {"lag": (None, 8)}, 5),
-        # A partition without a leader, whatever the others lag.
+        # A partition without a leader, whatever the lag of the others is.
         ([row(0, None, None), row(1, 10**6, 60.0)], (), {"lag": (5, 9)}, 5),
         ([row(0, None, None)], (), {"lag": (5, None)}, 4),
         ([row(0, None, None)], (), {}, 0),
@@ -36,7 +36,7 @@ def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") 
         ([row(0, 1, None), row(1, 1, 10**6)], (), {"lag_s": (None, 60.0)}, 5),
         ([row(0, 1, None)], (), {"lag": (1, 1)}, 0),
         ([row(0, 1, None)], (), {"lag": (0, 1), "lag_s": (60.0, None)}, 4),
-        # A group that is named and of which nothing is known.
+        # A named group without commits and members.
         ([row(0, 0, 0)], ("g", "stuck"), {"lag": (None, 9)}, 5),
         ([], ("stuck",), {"lag_s": (9.0, None)}, 4),
         ([], ("stuck",), {}, 0),
@@ -64,14 +64,15 @@ def test_unknown_lag_is_reported_as_unknown() -> None:
     rows = [row(0, None, None), row(1, 3, None), row(2, 3, 1.0)]
     records = list(unknown(rows, ("g", "stuck"), {"lag": (1, None), "lag_s": (None, None)}))
     assert records == [
-        "group 'g': the lag in t-0 is not known: it has no leader, or the topic is gone",
-        "group 'stuck': nothing is committed and no member reads: its lag is not known",
+        "group 'g': the lag in t-0 is not known: it has no leader, or the topic was deleted",
+        "group 'stuck': its lag is unknown: it has no commits and no reading members",
     ]
     seconds = list(unknown(rows, (), {"lag": (None, None), "lag_s": (None, 1.0)}))
     assert seconds[1] == (
-        "group 'g': the lag in t-1 is not known in seconds: its first unread record tells no time"
+        "group 'g': the lag in t-1 is not known in seconds: its first unread record "
+        "has no timestamp"
     )
-    # Whoever checks nothing is told of partitions alone.
+    # Without limits, only partitions with an unknown lag are reported.
     assert list(unknown(rows, ("stuck",), {"lag": (None, None), "lag_s": (None, None)})) == [
         records[0]
     ]

@@ -1,9 +1,10 @@
-"""What ``produce`` makes of its input."""
+"""The records that ``produce`` reads from its input."""
 
 from __future__ import annotations
 
 import gzip
 import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from broker_lite.cli import lines
+from broker_lite.cli import lines, output
 from broker_lite.cli.lines import LineRule, form_of, tables
 from broker_lite.cli.produce import produce
 from broker_lite.cli.up import up
@@ -135,7 +136,7 @@ def test_table_without_value_column_is_refused(tmp_path: Path) -> None:
 def test_json_line_with_unsupported_field_is_refused(
     tmp_path: Path, line: str, reason: str
 ) -> None:
-    """Such a field must not be sent as something else with exit code 0."""
+    """Such a field must not be sent in another form with exit code 0."""
     path = tmp_path / "f.jsonl"
     path.write_text('{"value": 1}\n\n' + line + "\n")
     with pytest.raises(InvalidSchemaError, match=rf"f\.jsonl line 3: .*{reason}"):
@@ -233,6 +234,35 @@ def test_packed_csv_is_read_as_records(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"value\n1\n2\n"))
     [found] = tables(path, form_of(path, "auto"), LineRule())
     assert found.column("value").to_pylist() == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("name", ["t.log", "t.log.gz", "t.csv", "t.csv.gz", "t.arrows", "t.arrow"])
+def test_share_of_a_file_grows_to_the_whole(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    text = b"value\n" + b"some text\n" * 300_000
+    if "arrow" in name:
+        rows = pa.record_batch({"value": pa.array([b"x"] * 100, pa.binary())})
+        new = pa.ipc.new_file if name == "t.arrow" else pa.ipc.new_stream
+        with new(str(path), rows.schema) as writer:
+            for _ in range(3):
+                writer.write_batch(rows)
+    else:
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    shares: list[float] = []
+    assert list(tables(path, form_of(path, "auto"), LineRule(), shares.append))
+    assert shares == sorted(shares) and shares[0] > 0 and 0.9 < shares[-1] <= 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_only(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with output.ProgressBar("bytes", is_alone=True) as bar:
+        for left in (10, 5, 0):
+            bar.reach(left)
+    out, err = capsys.readouterr()
+    assert out == "" and ("100%" in err) is is_terminal and bool(err) is is_terminal
 
 
 def test_feather_of_version_1_is_refused_with_the_cure(tmp_path: Path) -> None:

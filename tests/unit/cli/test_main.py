@@ -1,4 +1,4 @@
-"""The command line's frame: what the help costs, and how errors leave."""
+"""The command line's frame: imports of the help, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 from broker_lite.cli import main as root
+from broker_lite.cli import output
 from broker_lite.cli.main import COMMANDS, run
+from broker_lite.client.operations import requests
 from broker_lite.errors import (
     NoBrokersError,
     RequestTimedOutError,
@@ -80,6 +84,22 @@ def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("start", "up"), ("stop", "down"), ("help", "--help"), ("version", "--version")],
+)
+def test_command_names_of_other_tools_get_a_hint(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([typed]) == 2
+    assert f"no command {typed!r}; did you mean {meant!r}?" in capsys.readouterr().err
+
+
+def test_word_in_place_of_a_number_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "--port", "22x"]) == 2
+    assert "'--port': '22x' is not a valid number.\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("typed", "offered"),
     [
         (["consume", "t", "--nope"], None),
@@ -92,7 +112,7 @@ def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_option_suggests_options_with_similar_words(
     typed: list[str], offered: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--nope`` and ``--group`` share two dashes and an o: that is no similarity."""
+    """``--nope`` and ``--group`` share only dashes and an o, so they are not similar."""
     assert run(typed) == 2
     said = capsys.readouterr().err
     assert ("Did you mean" in said or "did you mean" in said) == (offered is not None)
@@ -136,6 +156,28 @@ def test_denied_permission_is_an_error_message(
     assert f"Error: {tmp_path}: permission denied" in said and "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    "command", ["storage verify", "storage inspect", "status --dir", "down --dir"]
+)
+def test_unreadable_folder_of_another_user_is_permission_denied(
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    closed, stat = tmp_path / "closed", os.stat
+
+    def denied(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(str(closed)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", denied)
+    assert run([*command.split(), str(closed)]) == 1
+    assert "permission denied" in capsys.readouterr().err
+
+
 def test_down_of_another_users_cluster_names_the_cluster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,8 +195,50 @@ def test_down_of_another_users_cluster_names_the_cluster(
     assert (tmp_path / "cluster.json").exists()
 
 
-def test_help_of_start_says_that_it_replaces_a_groups_offsets(
+def test_help_of_start_option_mentions_replaced_group_offsets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(["consume", "-h"])
     assert "replaces the group's committed offsets" in " ".join(capsys.readouterr().out.split())
+
+
+def test_user_is_added_without_tls_to_zookeeper(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "FIRST_CONTACT_MS", 100)
+    file = tmp_path / "password"
+    file.write_text("secret\n", "utf-8")
+    assert run(["user", "add", "alice", "--password-file", str(file), "-b", "127.0.0.1:1"]) == 3
+    assert "--zookeeper-ca" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "no_color", "expected"),
+    [
+        ("auto", "", None),
+        ("auto", "1", False),
+        ("always", "1", True),
+        ("never", "", False),
+    ],
+)
+def test_colour_is_that_of_the_option_else_of_the_environment(
+    option: str, no_color: str, expected: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    context = click.Context(root.cli)
+    assert root.cli.callback is not None
+    context.invoke(root.cli.callback, debug=False, color=option)
+    assert context.color is expected
+
+
+def test_states_of_a_table_have_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"check": "java", "state": "ok"}, {"check": "disk", "state": "critical"}]
+    with click.Context(root.cli) as context:
+        context.color = True
+        output.show(rows, "table")
+        context.color = None
+        output.show(rows, "table")
+    assert capsys.readouterr().out == (
+        "CHECK  STATE\njava   \x1b[32mok\x1b[0m\ndisk   \x1b[31mcritical\x1b[0m\n"
+        "CHECK  STATE\njava   ok\ndisk   critical\n"
+    )

@@ -1,4 +1,4 @@
-"""The little language of places in a log."""
+"""Forms of positions in a log on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An error's cure is something to type: a command's own options, not those of Python."""
+"""Errors on the command line name the command's options instead of Python's."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def refusal(error: type[LogbusError]) -> str:
         (
             consume,
             refusal(InconsistentGroupProtocolError),
-            "group 'g' has members that know none of -X partition.assignment.strategy="
-            "range,cooperative-sticky, or it is a native group; give one that they know, or "
+            "group 'g' has members that support none of -X partition.assignment.strategy="
+            "range,cooperative-sticky, or it is a native group; give one of theirs, or "
             "another group",
         ),
         (

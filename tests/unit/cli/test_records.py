@@ -1,4 +1,4 @@
-"""How ``consume`` prints records."""
+"""The output formats of ``consume``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_format_string_supports_kcat_letters(out: Out) -> None:
 
 @pytest.mark.parametrize("template", ["%x", "%", "%v %"])
 def test_unknown_format_letter_is_named(template: str) -> None:
-    with pytest.raises(click.BadParameter, match="is none of"):
+    with pytest.raises(click.BadParameter, match="is not one of"):
         printer(None, template, "auto")
 
 
@@ -111,7 +111,7 @@ def test_arrow_output_to_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_format_string_with_output_format_is_refused() -> None:
-    with pytest.raises(click.UsageError, match="format of its own"):
+    with pytest.raises(click.UsageError, match="both set the format"):
         printer("json", "%v", "auto")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from stored import append
+from support.stored import append
 
 from broker_lite.cli.storage import storage
 from broker_lite.model import PartitionKey

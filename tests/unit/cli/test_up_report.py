@@ -1,4 +1,4 @@
-"""What ``up`` says: addresses and what comes next to a person, one object to a script."""
+"""The report of ``up``: addresses and next steps for a terminal, one object for a script."""
 
 from __future__ import annotations
 
@@ -38,17 +38,43 @@ def _data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_up_report_omits_fields_that_only_down_needs(
     form: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    announce(facts(tmp_path, 9092), form, ENDING)
+    announce(facts(tmp_path, 9092), form, ENDING, is_new=True)
     said = capsys.readouterr()
     assert "processes" not in said.out.lower() and "zookeeper_pid" not in said.out.lower()
     assert "127.0.0.1:9092" in said.out
     if form is None:
-        # A pipe: the object for whoever reads it, the words for whoever started it.
+        # In a pipe, stdout has the object and stderr the lines.
         assert json.loads(said.out)["brokers"] == [{"id": 0, "port": 9092, "pid": 1}]
         for word in ("1 broker: ", "logbus topic create events", "broker.log", ENDING):
             assert word in said.err
     else:
         assert said.err == ""
+
+
+def test_login_of_a_secured_cluster_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secured = facts(tmp_path, 9092) | {"client_config": "/c/security/admin.conf"}
+    announce(secured, None, ENDING, is_new=True)
+    said = capsys.readouterr().err
+    assert "on this machine need no option; elsewhere: logbus topic list -F /c/secur" in said
+
+
+def test_folders_in_commands_are_relative_or_home_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for folder, shown in (
+        ("here/one", "one"),
+        ("here/a b", "'a b'"),
+        ("home/one/two", "~/one/two"),
+        ("home/a b", "~/'a b'"),
+        ("here", "."),
+        ("else", str(tmp_path / "else")),
+    ):
+        assert running.names([facts(tmp_path / folder)]) == f"--dir {shown}"
 
 
 def test_up_report_warns_of_fewer_brokers_than_before(
@@ -60,7 +86,7 @@ def test_up_report_warns_of_fewer_brokers_than_before(
     assert "logbus up --brokers 3" in said
 
 
-def test_up_report_warns_of_unexpected_settings(
+def test_up_report_names_taken_ports_and_other_clusters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = facts(tmp_path / "one", 9092), facts(tmp_path / "two", 9093, 9095)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from broker_lite.local.guard import Guard
 from broker_lite.local.process import end, is_running, memory_bytes, start_mark

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import until
 
 from broker_lite.errors import MissingDependencyError, PortInUseError
 from broker_lite.local import zookeeper
@@ -14,11 +15,16 @@ from broker_lite.local.class_archive import ClassArchive
 from broker_lite.local.zookeeper import EmbeddedZooKeeper, find_jars, find_java, four_letters
 
 
-def archives(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.jsa*"))
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of class archives in an empty cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "logbus" / "classes"
 
 
-def test_server_serves_and_restarts_on_its_port_with_a_class_archive(tmp_path: Path) -> None:
+def test_server_serves_and_restarts_on_its_port_with_a_class_archive(
+    tmp_path: Path, cache: Path
+) -> None:
     server = EmbeddedZooKeeper(tmp_path)
     try:
         host, _, port = server.start().partition(":")
@@ -28,27 +34,49 @@ def test_server_serves_and_restarts_on_its_port_with_a_class_archive(tmp_path: P
         server.kill()
         assert server.pid is None
         assert server.start() == f"{host}:{port}"
-        assert not archives(tmp_path), "only an orderly exit of the JVM writes the archive"
+        assert not [*cache.iterdir()], "only an orderly exit of the JVM writes the archive"
         server.stop()
-        (archive,) = archives(tmp_path)
+        (archive,) = cache.iterdir()
         assert server.start() == f"{host}:{port}"
         command = Path(f"/proc/{server.pid}/cmdline")
         assert not command.exists() or f"={archive}".encode() in command.read_bytes()
         server.stop()
         archive.write_bytes(archive.read_bytes()[:4096])  # A JVM crashes on a truncated one.
-        assert server.start() == f"{host}:{port}"
+        assert server.start(wait=False) == f"{host}:{port}"
+        assert server.is_starting
+        until(server.has_started)
+        assert not server.is_starting and "Mode:" in four_letters(host, int(port), "srvr")
     finally:
         server.stop()
     with pytest.raises(OSError):
         four_letters(host, int(port), "srvr")
 
 
-def test_folder_with_a_colon_in_its_name_gets_no_class_archive(tmp_path: Path) -> None:
-    for name, makes in (("plain", True), ("a:b", False)):
-        folder = tmp_path / name
+def test_folder_gets_no_class_archive_that_the_jvm_misreads_or_another_user_may_write(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "file").touch()
+    for folder, makes in (
+        (tmp_path / "plain", True),
+        (tmp_path / "a:b", False),
+        (tmp_path / "open", False),
+        (tmp_path / "file" / "below", False),
+        (Path("relative"), False),
+    ):
         archive = ClassArchive(folder, sys.executable, "jars")
-        assert not archive.flags(may_make=False)
-        assert bool(archive.flags(may_make=True)) is makes
+        assert bool(archive.flags()) is makes, folder
+
+
+def test_folder_keeps_the_newest_three_class_archives(tmp_path: Path) -> None:
+    for number in range(5):
+        archive = ClassArchive(tmp_path, sys.executable, f"jars {number}")
+        _, flag = archive.flags()
+        Path(flag.partition("=")[2]).write_bytes(b"classes")
+        archive.take()
+        assert "SharedArchiveFile" in archive.flags()[1]
+    assert len([*tmp_path.iterdir()]) == 3
 
 
 def test_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> None:

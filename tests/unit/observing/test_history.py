@@ -1,4 +1,5 @@
-"""The memory of the sampler: rings, their limit, and rates."""
+"""The console's history: each series keeps its newest values, the number of series is limited, and
+rates are never negative."""
 
 from __future__ import annotations
 

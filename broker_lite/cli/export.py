@@ -1,0 +1,129 @@
+"""``logbus export``: the records of a topic in a file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from broker_lite.cli import offset_spec, output
+from broker_lite.cli.completion import TOPIC
+from broker_lite.cli.consume import (
+    PrintLimits,
+    RecordChooser,
+    TopicReader,
+    chosen_partitions,
+    print_all,
+)
+from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.errors import StorageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("csv", "jsonl", "parquet")
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("-s", "--start", default="earliest", help="earliest, N, +N, -N, @TIME, @-1h.")
+@click.option("--end", default="latest", help="Stop there; same forms as --start.")
+@click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the file's ending.")
+@click.option("--yes", is_flag=True, help="Replace the file if it exists.")
+@cluster_options
+def export(
+    topic: str,
+    file: Path,
+    start: str,
+    end: str,
+    partition: tuple[int, ...],
+    form: str | None,
+    yes: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+) -> None:
+    """Write the records of TOPIC to FILE, from the earliest to the present end.
+
+    The file appears when it is complete. Each partition is in the order of its offsets.
+
+    \b
+    Examples:
+      logbus export events events.parquet
+      logbus export events day.csv -s @2026-11-20 --end @2026-11-21
+    """
+    form = form or file.suffix.removeprefix(".")
+    if form not in FORMATS:
+        raise click.BadParameter(
+            f"{file.name!r} does not end in .csv, .jsonl or .parquet; give --format",
+            param_hint="FILE",
+        )
+    if file.exists() and not yes:
+        click.confirm(f"Replace {file}?", abort=True, err=True)
+    from broker_lite.client.administration.admin import Admin
+
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with Admin(servers, client_id="logbus-cli") as admin:
+        chosen = chosen_partitions(admin, (topic,), partition)
+        starts = offset_spec.resolve(admin, chosen, offset_spec.parse(start))
+        ends = offset_spec.resolve(admin, chosen, offset_spec.parse(end))
+    options = {"start": "earliest", "client_id": "logbus-cli"}
+    bar = output.ProgressBar("records", is_alone=True)
+    with _RecordFile(file, form) as out:
+        if any(starts[tp] < ends[tp] for tp in chosen):
+            reader = TopicReader(servers, (topic,), None, starts, options, {})
+            with reader.open(chosen) as consumer:
+                limits = PrintLimits(ends, None, None)
+                print_all(consumer, out, RecordChooser(None, None), limits, bar)
+    output.say(f"{out.records:,} records of {topic} in {file}")
+
+
+class _RecordFile:
+    """A file of records, written under a temporary name until it is complete. ``records`` counts
+    the records."""
+
+    def __init__(self, path: Path, form: str) -> None:
+        from broker_lite.client.record_files import WRITERS
+
+        self.records = 0
+        self._path = path
+        self._part = path.with_name(f".{path.name}.part")
+        with self._explained():
+            self._file = self._part.open("wb")
+        self._write, self._finish = WRITERS[form](self._file)
+
+    def __enter__(self) -> _RecordFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with self._explained(), self._file:
+                if kind is None:
+                    self._finish()
+            if kind is None:
+                self._part.replace(self._path)
+        finally:
+            self._part.unlink(missing_ok=True)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch."""
+        with self._explained():
+            self._write(batch)
+        self.records += batch.num_rows
+
+    def close(self) -> None:
+        """Nothing: the end of the ``with`` block completes the file."""
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"{self._path} cannot be written: {error.strerror or error}; free space there, or "
+                "name another file"
+            ) from None

@@ -1,0 +1,21 @@
+"""Types of options that are numbers. The messages of click's own types are unclear ("is not a valid
+integer range")."""
+
+from __future__ import annotations
+
+import click
+
+
+class Whole(click.IntRange):
+    """A whole number, within bounds if any are given."""
+
+    name = "number"
+
+
+class Real(click.FloatRange):
+    """A number, within bounds if any are given."""
+
+    name = "number"
+
+
+PORT = Whole(0, 65535)

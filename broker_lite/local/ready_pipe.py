@@ -1,0 +1,64 @@
+"""The pipe on which a child process reports that it serves, and the error with which it failed."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+
+from broker_lite.errors import TABLE, LogbusError
+
+STOP_TIMEOUT_SECONDS = 15.0
+"""Seconds from a child's report or the signal to stop until its end."""
+_BYTES_MAX = 65536
+
+
+class ReadyPipe:
+    """A child writes one line to ``child_end`` once it serves. The end of the pipe without a line
+    means that the child has ended."""
+
+    def __init__(self) -> None:
+        self._read_end, self.child_end = os.pipe()
+
+    def started(self) -> None:
+        """Close the child's end in this process, after the start or a failed start."""
+        os.close(self.child_end)
+
+    @property
+    def has_report(self) -> bool:
+        """Whether the child has written or ended, so that ``read_line`` returns at once."""
+        return bool(select.select([self._read_end], [], [], 0)[0])
+
+    def read_line(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:
+        """Return the line, and close the pipe. Return no bytes if the child ended or ``deadline``
+        (monotonic seconds) passed."""
+        received = b""
+        try:
+            while b"\n" not in received and len(received) < _BYTES_MAX:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([self._read_end], [], [], left)[0]:
+                    return b""
+                part = os.read(self._read_end, 4096)
+                if not part:
+                    child.wait(STOP_TIMEOUT_SECONDS)
+                    return b""
+                received += part
+        finally:
+            self.close()
+        return received
+
+    def close(self) -> None:
+        """Close the pipe. Idempotent."""
+        if self._read_end >= 0:
+            os.close(self._read_end)
+            self._read_end = -1
+
+
+def reported_error(line: str, process: str) -> LogbusError | None:
+    """Return the error of the last line that a process printed, with the process's name."""
+    for row in TABLE:
+        head = f"[LOGBUS_{row.name}] "
+        if head in line:
+            return row(f"{process}: {line.partition(head)[2]}")
+    return None

@@ -1,0 +1,148 @@
+"""The metrics of a whole cluster, which the console serves and no single broker can.
+
+The values are those of the sampler's last reading; ``sample_age_seconds`` says how old it is.
+``server.exposition`` writes the text. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from broker_lite.client.operations.cluster import PartitionMetadata
+from broker_lite.model import TopicPartition
+from broker_lite.observing.sampler import ClusterReading, Sampler
+from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
+
+SERIES_MAX = 20_000
+"""Maximum series of one scrape under logbus's names. Series of partitions are dropped first, then
+of groups, then of topics."""
+
+CLUSTER_METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("cluster_brokers", GAUGE, "Brokers that run."),
+        Metric("topic_partitions", GAUGE, "Partitions of a topic.", ("topic",)),
+        Metric("topic_size_bytes", GAUGE, "Stored bytes of a topic, all replicas.", ("topic",)),
+        Metric(
+            "topic_under_replicated_partitions",
+            GAUGE,
+            "Partitions with a replica that is not in sync, or without a leader.",
+            ("topic",),
+        ),
+        Metric("topic_records", COUNTER, "Sum of the end offsets of a topic.", ("topic",)),
+        Metric("group_lag_records", GAUGE, "Unread records.", ("group", "topic")),
+        Metric("group_lag_seconds", GAUGE, "Age of the oldest unread record.", ("group", "topic")),
+        Metric("group_members", GAUGE, "Live members of a group.", ("group",)),
+        Metric("sample_age_seconds", GAUGE, "Age of the console's last reading of the cluster."),
+        Metric("series_dropped", GAUGE, "Series beyond the limit of 20,000."),
+        Metric("sample_duration_seconds", HISTOGRAM, "Duration of a reading of the cluster."),
+        Metric("sample_failures", COUNTER, "Looks that failed.", ("reason",)),
+        Metric("partition_start_offset", GAUGE, "First offset.", ("topic", "partition")),
+        Metric("partition_end_offset", GAUGE, "End offset.", ("topic", "partition")),
+        Metric("partition_leader", GAUGE, "Leader's id; -1 without one.", ("topic", "partition")),
+        Metric("partition_isr_size", GAUGE, "In-sync replicas.", ("topic", "partition")),
+        Metric(
+            "group_committed_offset",
+            GAUGE,
+            "Committed offset.",
+            ("group", "topic", "partition"),
+        ),
+    )
+}
+"""The metrics by name without prefix and ``_total``. Metrics of partitions are served with
+--by-partition."""
+
+Values = dict[tuple[str, ...], float]
+
+
+def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
+    """Return all metrics, at most ``SERIES_MAX`` series."""
+    reading = sampler.reading
+    found: dict[str, Values] = {"sample_failures": {}}
+    for reason, count in sampler.failures_by_reason.items():
+        found["sample_failures"][(reason,)] = count
+    if reading is not None:
+        found["sample_age_seconds"] = {(): sampler.age_s}
+        found["cluster_brokers"] = {(): len(reading.sample.view.brokers)}
+        found |= _topics(reading) | _groups(reading)
+        if by_partition:
+            found |= _partitions(reading)
+    dropped = _limit(found)
+    found["series_dropped"] = {(): dropped}
+    rows = [Sample(CLUSTER_METRICS[name], values) for name, values in found.items()]
+    buckets = (tuple(sampler.durations.counts), sampler.durations.total)
+    duration = CLUSTER_METRICS["sample_duration_seconds"]
+    return [*rows, Sample(duration, {}, {(): buckets})]
+
+
+def _limit(found: dict[str, Values]) -> int:
+    """Cut the last metrics to the limit; return the number of series that were dropped."""
+    room, dropped = SERIES_MAX, 0
+    for name, values in found.items():
+        kept = dict(list(values.items())[: max(room, 0)]) if len(values) > room else values
+        dropped += len(values) - len(kept)
+        room -= len(kept)
+        found[name] = kept
+    return dropped
+
+
+def _topics(reading: ClusterReading) -> dict[str, Values]:
+    rows = reading.topics.values()
+    ends: Values = {}
+    for tp, end in reading.ends.items():
+        ends[(tp.topic,)] = ends.get((tp.topic,), 0) + end
+    return {
+        "topic_partitions": {(row.name,): row.partitions for row in rows},
+        "topic_size_bytes": {(row.name,): row.size_bytes for row in rows},
+        "topic_under_replicated_partitions": {(row.name,): row.unhealthy for row in rows},
+        "topic_records": ends,
+    }
+
+
+def _groups(reading: ClusterReading) -> dict[str, Values]:
+    records: Values = {}
+    seconds: Values = {}
+    for name, lag in reading.lags.items():
+        for tp, part in lag.partitions.items():
+            labels = (name, tp.topic)
+            if part.records is not None:
+                records[labels] = records.get(labels, 0) + part.records
+            if part.seconds is not None:
+                seconds[labels] = max(seconds.get(labels, 0.0), part.seconds)
+    members: Values = {(row.name,): row.members for row in reading.groups.values()}
+    return {
+        "group_lag_records": records,
+        "group_lag_seconds": seconds,
+        "group_members": members,
+    }
+
+
+def _partitions(reading: ClusterReading) -> dict[str, Values]:
+    leaders: Values = {}
+    in_sync: Values = {}
+    for tp, part in _parts(reading):
+        leaders[_labels(tp)] = part.leader
+        in_sync[_labels(tp)] = len(part.isr)
+    committed: Values = {
+        (name, *_labels(tp)): part.committed.offset
+        for name, lag in reading.lags.items()
+        for tp, part in lag.partitions.items()
+        if part.committed is not None
+    }
+    return {
+        "partition_start_offset": {_labels(tp): at for tp, at in reading.starts.items()},
+        "partition_end_offset": {_labels(tp): at for tp, at in reading.ends.items()},
+        "partition_leader": leaders,
+        "partition_isr_size": in_sync,
+        "group_committed_offset": committed,
+    }
+
+
+def _parts(reading: ClusterReading) -> Iterator[tuple[TopicPartition, PartitionMetadata]]:
+    view = reading.sample.view
+    for name, topic in view.topics.items():
+        yield from zip(view.partitions_of(name), topic.partitions, strict=True)
+
+
+def _labels(tp: TopicPartition) -> tuple[str, str]:
+    return tp.topic, str(tp.partition)

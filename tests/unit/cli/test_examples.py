@@ -1,0 +1,92 @@
+"""The examples in the help of every command are commands that the command line accepts."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from broker_lite.cli.main import COMMANDS, cli, run
+
+PROGRAMS = ("demo", "checkpoint")
+"""Commands that run a program with options of its own."""
+EXAMPLES_MAX = 4
+
+
+def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every command of the command line that has no hidden name, groups included."""
+    if path:
+        yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            if not inner.hidden:
+                yield from commands(program(name) or inner, *path, name)
+
+
+def program(name: str) -> click.Command | None:
+    """Return the command of a program."""
+    if name not in PROGRAMS:
+        return None
+    main = importlib.import_module(f"pyspark_logbus.{name}.__main__").main
+    assert isinstance(main, click.Command)
+    return main
+
+
+def examples(command: click.Command) -> list[str]:
+    """Return the example lines of a help."""
+    text = (command.help or "").partition("Examples:\n")[2]
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+ALL = list(commands(cli))
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
+def test_help_has_examples_of_its_own_command(
+    path: tuple[str, ...], command: click.Command
+) -> None:
+    found = examples(command)
+    assert 1 <= len(found) <= EXAMPLES_MAX
+    assert any(f"logbus {' '.join(path)}" in line for line in found)
+    for line in found:
+        assert len(line) <= 76, "a terminal of 80 columns shows it on one line"
+
+
+@pytest.mark.parametrize("line", sorted({line for _, each in ALL for line in examples(each)}))
+def test_example_is_accepted_by_the_command_line(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def accept(_: click.Path, value: Any, *__: object) -> Any:
+        return Path(value)  # the files of examples do not exist
+
+    called = []
+    monkeypatch.setattr(click.Path, "convert", accept)
+    monkeypatch.setattr(click.Command, "invoke", lambda self, _: called.append(self))
+    for word in words_of(line):
+        if word[0] in PROGRAMS:
+            command = program(word[0])
+            assert command is not None
+            command.main(word[1:], standalone_mode=False)
+        else:
+            assert run(word) == 0, capsys.readouterr().err
+    assert called
+    assert {word[0] for word in words_of(line)} <= set(COMMANDS)
+
+
+def words_of(line: str) -> list[list[str]]:
+    """Return the arguments of each call of logbus in a line of shell."""
+    calls = []
+    for part in re.split(r" (?:\||&&) ", line):
+        words = shlex.split(re.split(" >>? ", part)[0])
+        if words[0] == "logbus":
+            calls.append(words[1:])
+    return calls

@@ -1,0 +1,53 @@
+"""``Keeper`` on a hand-made cluster: what it says, and that it never waits for a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from broker_lite.cli import supervisor
+from broker_lite.cli.supervisor import Keeper
+from broker_lite.errors import CoordinationUnavailableError
+
+
+class KilledServer:
+    """A ZooKeeper server that was killed. Its starts wait for ``answers``."""
+
+    log = Path("zookeeper.log")
+    address = "127.0.0.1:2181"
+
+    def __init__(self, answers: list[bool | Exception]) -> None:
+        self._answers = answers
+        self.is_running = self.is_starting = False
+
+    def start(self, *, wait: bool = True) -> str:
+        assert not wait, "a signal to stop would wait for the JVM's start"
+        self.is_running = self.is_starting = True
+        return self.address
+
+    def has_started(self) -> bool:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            self.is_running = self.is_starting = False
+            raise answer
+        self.is_starting = not answer
+        return answer
+
+
+def test_zookeeper_is_restarted_without_waiting_for_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "PAUSES_SECONDS", (0.0,))
+    server = KilledServer([False, CoordinationUnavailableError("it ended"), False, True])
+    said: list[str] = []
+    cluster = SimpleNamespace(brokers=[], console=None, zookeeper_server=server)
+    keeper = Keeper(cluster, said.append)  # type: ignore[arg-type]
+    looks = [keeper.look() for _ in range(8)]
+    assert looks == [False] * 6 + [True, False]
+    assert said == [
+        "ZooKeeper has ended; see zookeeper.log; it is started again",
+        "ZooKeeper did not start: it ended; it is started again",
+        "ZooKeeper serves again on 127.0.0.1:2181",
+    ]

@@ -1,0 +1,51 @@
+"""``logbus up`` on a hand-made cluster: signals during the start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker_lite.cli import up
+from broker_lite.cli.main import EXIT_INTERRUPTED
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    for number, handler in zip(SIGNALS, before):
+        signal.signal(number, handler)
+
+
+class Starting:
+    """A cluster that gets a signal while it starts, and again while it stops."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.is_stopped = False
+
+    def __enter__(self) -> None:
+        try:
+            os.kill(os.getpid(), self._number)
+            raise AssertionError("the start goes on after the signal")
+        finally:
+            os.kill(os.getpid(), self._number)
+            self.is_stopped = True
+
+    def __exit__(self, *_: Any) -> None:
+        raise AssertionError("it has not started")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, EXIT_INTERRUPTED)]
+)
+def test_signal_ends_a_start_and_does_not_disturb_its_stop(number: int, code: int) -> None:
+    cluster = Starting(number)
+    assert up._hold(cluster, None, None, console=False) == code  # type: ignore[arg-type]
+    assert cluster.is_stopped
