@@ -7,7 +7,7 @@
 # MAGIC The same query with the default, `at_least_once`, is killed in the same way for comparison.
 # MAGIC
 # MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
-# MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]` and matplotlib, and run
+# MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/02_streaming_etl_exactly_once.py`.
 
 # COMMAND ----------

@@ -6,7 +6,7 @@
 # MAGIC lag in records and in seconds beside an independent count. Then it plots the lag of a Spark query, batch by batch.
 # MAGIC
 # MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
-# MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]` and matplotlib, and run
+# MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/03_lag_and_monitoring.py`; plots become PNG files.
 
 # COMMAND ----------

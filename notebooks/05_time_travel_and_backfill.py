@@ -6,7 +6,7 @@
 # MAGIC new query needs: a stream takes the records from now on, a batch job fills in what came before, and together they have every record once.
 # MAGIC
 # MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
-# MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]` and matplotlib, and run
+# MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/05_time_travel_and_backfill.py`; plots become PNG files.
 
 # COMMAND ----------
@@ -179,7 +179,7 @@ query.stop()
 
 # COMMAND ----------
 
-# DBTITLE 1,Backfill and live rows make the whole
+# DBTITLE 1,Backfill and stream together have every record once
 live = spark.read.parquet(f"{folder}/live")
 old = spark.read.parquet(f"{folder}/backfill")
 both = live.union(old)

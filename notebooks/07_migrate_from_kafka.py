@@ -9,7 +9,7 @@
 # MAGIC It always starts its own two clusters.
 # MAGIC
 # MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
-# MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]` and matplotlib, and run
+# MAGIC wheel that `make wheel` builds. Elsewhere, install logbus with `[all]`, and run
 # MAGIC `python notebooks/07_migrate_from_kafka.py`; plots become PNG files.
 
 # COMMAND ----------

@@ -22,7 +22,7 @@ NAMED_MAX = 5
 
 def plan_batch(options: ReadOptions) -> list[Task]:
     """Return the tasks of a batch query. Raises DataLossError for an explicit end beyond the
-    log, and InvalidConfigError for a start behind the end."""
+    log, and InvalidConfigError for a start after the end."""
     reader = OffsetReader(options)
     try:
         start, end = reader.bounds()
@@ -35,14 +35,14 @@ def plan_batch(options: ReadOptions) -> list[Task]:
 
 
 def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> SourceOffset:
-    """Return the end: an explicit end beyond the log's is data loss, or is moved to the log's
+    """Return the end. An explicit end beyond the log's end is data loss, or moves to the log's
     end."""
     latest = reader.listed(end.partitions(), LATEST_TIMESTAMP)
     losses = [
-        Loss(plan.REGRESSED, where.topic, where.partition, latest[where].offset, at.offset,
-             f"{options.ending_option} names {at.offset}, the log ends at {latest[where].offset}")
-        for where, at in end.partitions().items()
-        if at.offset > latest[where].offset
+        Loss(plan.REGRESSED, tp.topic, tp.partition, latest[tp].offset, at.offset,
+             f"{options.ending_option} names {at.offset}, the log ends at {latest[tp].offset}")
+        for tp, at in end.partitions().items()
+        if at.offset > latest[tp].offset
     ]  # fmt: skip
     if losses and options.fail_on_data_loss:
         raise plan.data_loss(losses)
@@ -66,7 +66,7 @@ def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> 
 def _check_order(
     options: ReadOptions, reader: OffsetReader, start: SourceOffset, end: SourceOffset
 ) -> None:
-    """Raise for a start behind its end. A range whose records were all deleted is empty instead."""
+    """Raise for a start after its end. A range whose records were all deleted is empty instead."""
     first, last = options.starting, options.ending
     if (
         isinstance(first, offsets.GlobalTime)
@@ -79,9 +79,9 @@ def _check_order(
     if swapped:
         ends = end.partitions()
         named = ", ".join(
-            f"{where} starts at offset {start.partitions()[where].offset} and ends at offset "
-            f"{ends[where].offset}"
-            for where in swapped[:NAMED_MAX]
+            f"{tp} starts at offset {start.partitions()[tp].offset} and ends at offset "
+            f"{ends[tp].offset}"
+            for tp in swapped[:NAMED_MAX]
         )
         more = len(swapped) - NAMED_MAX
         raise InvalidConfigError(

@@ -35,7 +35,7 @@ class LogbusReader(DataSourceReader):
 
     @error_line()
     def partitions(self) -> Sequence[InputPartition]:
-        # Executors unpickle this class, too, and must not import what only planning needs.
+        # Executors unpickle this class, too, and must not import modules that only planning needs.
         from pyspark_logbus.batch_planner import plan_batch
 
         assert self._options is not None
@@ -46,6 +46,6 @@ class LogbusReader(DataSourceReader):
         from pyspark_logbus.partition_reader import read_ranges
 
         modules_are_no_garbage()
-        # Spark makes up a partition without ranges when there is nothing to read.
+        # Spark creates a partition without ranges if there is nothing to read.
         with error_line():
             yield from read_ranges(getattr(partition, "ranges", ()), self._plan)

@@ -1,7 +1,7 @@
-"""The end of a batch within ``maxBytesPerTrigger``, which only brokers know. Driver only.
+"""The end of a batch within ``maxBytesPerTrigger``, as brokers compute it. Driver only.
 
-Threads ask the brokers, so planning need not wait. An answer counts as long as the batch begins at
-the same offsets. One instance serves a whole run of a query, on its planner's thread.
+Threads ask the brokers, so planning need not wait. An answer is valid while the batch begins at the
+same offsets. One instance serves a whole run of a query, on its planner's thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 
 BYTES_THREADS = 4
-"""Threads: one asks; others may still wait for deleted topics until their requests time out."""
+"""Maximum threads: one asks; others may still wait for deleted topics until their requests time
+out."""
 
 Reach = dict[TopicPartition, tuple[int, int]]
 
@@ -63,7 +64,7 @@ class BytesLimit:
         return start if plan.same_place(start, capped) else capped
 
     def close(self) -> None:
-        """Stop without waiting for questions in flight."""
+        """Stop without waiting for requests in flight."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -77,17 +78,17 @@ class BytesLimit:
 
         def ask(ranges: Reach) -> Reach:
             admin = self._reader.admin
-            # By topic id: a recreated topic is another log.
+            # Look up by topic id, because a recreated topic is another log.
             return self._reader.retrying(lambda: admin.offsets_for_bytes(ranges, topic_ids))
 
         try:
-            reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}
+            reach = ask({tp: (at, budget) for tp, at in begins.items()}) if begins else {}
         except OffsetOutOfRangeError:
             # Records expired before they were read; the tasks report that.
             earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
-            begins = {where: max(at, earliest[where].offset) for where, at in begins.items()}
-            reach = ask({where: (at, budget) for where, at in begins.items()})
+            begins = {tp: max(at, earliest[tp].offset) for tp, at in begins.items()}
+            reach = ask({tp: (at, budget) for tp, at in begins.items()})
         shares = plan.share_bytes(budget, reach)
         if shares is not None:
-            reach = ask({where: (begins[where], share) for where, share in shares.items()})
-        return plan.cap(end, {where: row[0] for where, row in reach.items()})
+            reach = ask({tp: (begins[tp], share) for tp, share in shares.items()})
+        return plan.cap(end, {tp: row[0] for tp, row in reach.items()})

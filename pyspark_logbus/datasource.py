@@ -1,5 +1,5 @@
-"""``format("logbus")``: wiring only. Spark finds it by name; ``register`` is for sessions that
-cannot.
+"""``format("logbus")``: creates readers and writers. Spark finds the format by name; ``register``
+is for sessions that do not find it.
 
 Spark creates the source on the driver, in several processes, and pickles it by reference. The
 options are checked and the cluster address is resolved here, once, before anything is pickled, so
@@ -74,7 +74,15 @@ class DefaultSource(DataSource):
                 "bootstrap.servers and zookeeper.connect both name a cluster; give one of them"
             )
         self._bootstrap = resolve_once(servers, zookeeper)
+        self._is_planned = False
         modules_are_no_garbage()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the source twice: with its options for other processes of the driver, and,
+        # after it has created a reader, for the tasks, which use only the source's name.
+        if self._is_planned:
+            return {"options": {}, "_values": {}, "_bootstrap": "", "_is_planned": True}
+        return self.__dict__
 
     @classmethod
     def name(cls) -> str:
@@ -92,7 +100,7 @@ class DefaultSource(DataSource):
         from pyspark_logbus.batch_reader import LogbusReader
 
         found, plan = self._plan(schema, streaming=False)
-        return LogbusReader(found, plan)
+        return LogbusReader(found, plan.for_tasks())
 
     def streamReader(self, schema: StructType) -> LogbusStreamReader:
         from pyspark_logbus.stream_reader import LogbusStreamReader
@@ -136,8 +144,10 @@ class DefaultSource(DataSource):
             poll_timeout_ms=found.poll_timeout_ms,
             request_timeout_ms=found.request_timeout_ms,
             client_id=found.client_id,
+            security=found.security,
             reads_once=streaming,
         )
+        self._is_planned = True
         return found, plan
 
 

@@ -1,4 +1,4 @@
-"""Exactly-once writing: what tasks tell the driver, and how the driver ends a batch.
+"""Exactly-once writing: the messages of tasks to the driver, and the driver's end of a batch.
 
 A micro-batch, or a ``df.write``, is one group transaction of its *sink*. Each task attempt writes
 under an identity that the sink's coordinator gives it. The driver ends the batch with the attempts
@@ -23,6 +23,7 @@ from broker_lite.errors import (
     SinkAheadOfCheckpointError,
     SinkRowsDifferError,
 )
+from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.query_options import WriteOptions
 
 log = logging.getLogger("pyspark_logbus")
@@ -138,12 +139,13 @@ def abort(
     messages: Sequence[WriterCommitMessage | None],
     write: BatchWrite | None = None,
 ) -> None:
-    """Abort a batch. It never undoes a decision; without an answer, the coordinator aborts the
-    batch after ``transaction.timeout.ms`` of silence.
+    """Abort a batch, unless it is committed. If the coordinator does not answer, it aborts the
+    batch after ``transaction.timeout.ms`` without a keep-alive.
 
-    ``write`` is that of a ``df.write``. Spark names a stream's sink to tasks only, so its driver
-    knows the sink from a finished attempt. Without one, ``abort_attempt`` has ended those that
-    failed; what a killed process leaves, the next run of the query or the silence aborts.
+    ``write`` is that of a ``df.write``. Spark names a stream's sink to tasks only, so the driver
+    reads the sink from a finished attempt. If no attempt finished, ``abort_attempt`` has aborted
+    the failed ones. The attempt of a killed process is aborted by the next run of the query or by
+    the time-out.
     """
     attempts = [message for message in messages if isinstance(message, Attempt)]
     batch = write or (attempts[0] if attempts else None)
@@ -183,4 +185,6 @@ def _end(
 
     request = EndBatchRequest(attempt.sink, attempt.run, attempt.batch, is_commit, winners, rows)
     timeout_ms = timeout_ms or options.transaction_timeout_ms
-    end_batch(options.bootstrap_servers, options.client_id, request, timeout_ms)
+    servers = options.bootstrap_servers
+    security = connection_security(servers, options.security)
+    end_batch(servers, options.client_id, request, timeout_ms, security=security)

@@ -1,4 +1,4 @@
-"""Warnings about an address that does not answer, while it is still tried. Driver only.
+"""Warnings about an address that does not answer, while the source still retries. Driver only.
 
 A starting cluster answers within seconds, so a source retries (``fetchOffset.numRetries``). A wrong
 address never answers, and the user needs its name soon. Warnings go to the logger
@@ -27,7 +27,7 @@ CURE = "is the address right, and does the cluster run? (logbus status, logbus d
 
 @contextmanager
 def told(servers: str, seconds: float) -> Iterator[None]:
-    """Guard a first question that is tried for ``seconds``: warn after one second, and name the
+    """Guard a first request that is retried for ``seconds``: warn after one second, and name the
     option in NoBrokersError."""
     text = "bootstrap.servers=%s: no broker answers yet; trying for up to %.0f s: %s"
     hint = threading.Timer(HINT_S, log.warning, (text, servers, seconds, CURE))
@@ -42,8 +42,8 @@ def told(servers: str, seconds: float) -> Iterator[None]:
 
 
 class Silence:
-    """Warns when the cluster of a running query stops answering: the query waits, and Spark
-    shows no error."""
+    """Warns when the cluster of a running query stops answering, because the query then waits
+    without an error in Spark."""
 
     def __init__(self, servers: str, monotonic: Callable[[], float]) -> None:
         self._servers = servers
@@ -53,8 +53,8 @@ class Silence:
         self._told = False
 
     def look(self, problem: LogbusError | None, *, is_known: bool) -> None:
-        """Warn if due. ``is_known``: the cluster has answered this query before. ``problem``:
-        why it does not answer now, if known. An error that brokers return is no silence."""
+        """Warn if due. ``is_known``: the cluster has answered this query before. ``problem``: the
+        present error, if any. An error that a broker returned does not count as silence."""
         if is_known and not isinstance(problem, NoBrokersError):
             if self._told:
                 log.warning("bootstrap.servers=%s: brokers answer again", self._servers)

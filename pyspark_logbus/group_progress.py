@@ -4,9 +4,9 @@ The checkpoint alone decides where a query resumes. A background thread commits,
 waits; it skips all but the newest offsets.
 
 Each commit carries a lease in its metadata, renewed while the query runs, so that two queries do
-not overwrite each other. Under a default group the second query publishes nothing and says so; with
-``group.id`` it fails before its first batch. Later runs of a query have the same lease. Commits
-name topic ids, so a deleted topic's offsets never apply to its successor.
+not overwrite each other. Under a default group, the second query publishes nothing and logs a
+warning. With ``group.id`` it fails before its first batch. All runs of a query share one lease.
+Commits name topic ids, so a deleted topic's offsets never apply to its successor.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class GroupProgress:
     # Planner's thread.
 
     def publish(self, at: SourceOffset) -> None:
-        """Publish ``at`` as the group's offsets, soon."""
+        """Publish ``at`` as the group's offsets in the background."""
         with self._wake:
             if at is self._wanted or at == self._wanted:
                 return
@@ -165,7 +165,7 @@ class GroupProgress:
         return self._renew_ms
 
     def _turn(self, wanted: SourceOffset | None, *, release: bool) -> None:
-        """Publish once. Errors are remembered and retried, never raised."""
+        """Publish once. Errors are stored and retried, never raised."""
         if wanted is None:
             return
         try:
@@ -196,7 +196,7 @@ class GroupProgress:
         self._until_ms = 0
         if not self._holder:
             log.warning(
-                "group %r is another query's (%s): this one publishes no progress to it%s",
+                "group %r: another query (%s) publishes to it; this query publishes nothing%s",
                 self.group,
                 holder,
                 "" if self._explicit else "; give it a group.id of its own to see its lag",
@@ -229,8 +229,8 @@ class GroupProgress:
             raise lasting[0]
         self._note_replaced(
             {
-                where.topic: at.topics[where.topic].topic_id
-                for where, error in answer.items()
+                tp.topic: at.topics[tp.topic].topic_id
+                for tp, error in answer.items()
                 if error is not None
             }
         )
@@ -241,7 +241,7 @@ class GroupProgress:
         for topic, topic_id in replaced.items():
             if self._replaced.get(topic) != topic_id:
                 log.warning(
-                    "topic %r was deleted and made again: what was read of the topic before "
+                    "topic %r was deleted and made again: the progress in the deleted topic "
                     "(id %s) is not committed to group %r",
                     topic,
                     topic_id,

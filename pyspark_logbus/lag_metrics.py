@@ -113,7 +113,7 @@ class LagMetrics(LagListener):
         metrics["spark_lag_records"].labels(query).set(sum(each or 0 for each in behind))
         lost = sum(lag.lost_records for lag in lags)
         known = self._lost.get(first.query_id, 0)
-        # A restarted query begins to count anew.
+        # A restarted query counts from 0.
         metrics["spark_lost_records"].labels(query).inc(lost - known if lost >= known else lost)
         self._lost[first.query_id] = lost
 

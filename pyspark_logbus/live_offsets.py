@@ -14,6 +14,7 @@ from broker_lite.client.fetch.ends import EndOffsetsWatch, EndsSnapshot
 from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.errors import LogbusError
 from broker_lite.model import OffsetAndEpoch
+from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.offset_ranges import Live, LiveTopic
 from pyspark_logbus.offset_reader import matching, named_topics
 from pyspark_logbus.query_options import ReadOptions
@@ -40,6 +41,7 @@ class LiveOffsets:
             refresh_ms=options.metadata_age_ms,
             client_id=options.client_id,
             request_timeout_ms=options.request_timeout_ms,
+            security=connection_security(options.bootstrap_servers, options.security),
         )
         self._snapshot: EndsSnapshot | None = None
         self._live: Live | None = None
@@ -86,18 +88,18 @@ class LiveOffsets:
 
     def _topic(self, name: str, snapshot: EndsSnapshot) -> LiveTopic:
         ends, transactions = {}, {}
-        for where in snapshot.view.partitions_of(name):
-            if not self._assigned or where in self._assigned:
-                end = snapshot.ends.get(where)
+        for tp in snapshot.view.partitions_of(name):
+            if not self._assigned or tp in self._assigned:
+                end = snapshot.ends.get(tp)
                 known = OffsetAndEpoch(end.offset, end.leader_epoch) if end else UNKNOWN_END
-                ends[where.partition] = known
+                ends[tp.partition] = known
                 if end is not None and end.transactions_from >= 0:
-                    transactions[where.partition] = end.transactions_from
+                    transactions[tp.partition] = end.transactions_from
         return LiveTopic(snapshot.topic_ids[name], ends, transactions)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
-        """Keep topics that are missing for a short time: a starting broker may not know them
-        yet."""
+        """Keep topics that are missing for a short time, because a starting broker may not list
+        them yet."""
         now = self._monotonic()
         for name in list(self._missing_since):
             if name in topics:

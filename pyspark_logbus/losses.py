@@ -1,7 +1,7 @@
-"""Confirmed data losses of a streaming query and their consequences. Driver only.
+"""Confirms data losses of a streaming query, and fails the query or skips the records. Driver only.
 
 Under ``failOnDataLoss`` a loss ends the query. Otherwise it is logged and counted once, and the
-query continues behind it. One instance serves a whole run, on the planner's thread.
+query continues after the lost records. One instance serves a whole run, on the planner's thread.
 """
 
 from __future__ import annotations

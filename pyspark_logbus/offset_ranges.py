@@ -1,4 +1,4 @@
-"""From a query's position and the live ends to the ranges that tasks read. Pure.
+"""Compute the ranges that tasks read from a query's position and the live ends. Pure.
 
 ``find_losses`` compares, ``Admission`` limits a trigger (rows, minimum rows, Once, AvailableNow),
 ``split_ranges`` and ``join_ranges`` make tasks. Spark's Kafka source is the model. Sums are
@@ -22,10 +22,10 @@ class OffsetRange(NamedTuple):
     """A range of one partition, ``start`` to ``end`` (exclusive), and the leader to fetch it
     from.
 
-    ``start_epoch`` is the leader epoch when ``start`` was the log's end. The preceding record has
-    no later epoch unless the log was truncated and rewritten (-1: unknown, or within a range).
-    ``end_epoch`` is the same for ``end``. ``stored_bytes`` estimates the stored size (-1: not
-    asked).
+    ``start_epoch`` is the leader epoch when ``start`` was the log's end. A later epoch of the
+    preceding record shows that the log was truncated and rewritten (-1: unknown, or within a
+    range). ``end_epoch`` is the same for ``end``. ``stored_bytes`` estimates the stored size (-1:
+    not asked).
     """
 
     topic: str
@@ -46,10 +46,11 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic's present ends: last stable offsets, or high watermarks, with leader epochs. -1: the
+    """A topic's current ends: last stable offsets, or high watermarks, with leader epochs. -1: the
     leader has not answered yet.
 
-    ``transactions`` has the offset of each partition with transactions below which it has none.
+    ``transactions`` has, for each partition with transactions, the offset below which there are
+    none.
     """
 
     topic_id: str
@@ -59,7 +60,7 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The present content of the brokers. ``version`` grows with every change."""
+    """The current ends of all topics of a source. ``version`` grows with every change."""
 
     cluster_id: str
     topics: Mapping[str, LiveTopic] = field(default_factory=dict)
@@ -229,8 +230,8 @@ class Admission:
         unlimited: bool = False,
         cut_back: frozenset[TopicPartition] = frozenset(),
     ) -> SourceOffset:
-        """Return the end of the next batch; ``start`` if there is nothing to do. Ends in
-        ``cut_back`` moved back for good, and the query follows them."""
+        """Return the end of the next batch; ``start`` if there is nothing to read. The ends in
+        ``cut_back`` moved back for good, so the query's position moves back, too."""
         wanted = settle(start, target, cut_back)
         if same_place(start, wanted):
             return start
@@ -254,8 +255,8 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """Return ``target`` with unchanged epochs for unchanged ends, and no end moved back. So the
-    offset's text changes only for new records and for new or deleted topics."""
+    """Return ``target`` with unchanged epochs for unchanged ends, and no end moved back. The
+    offset's text therefore changes only for new records and for new or deleted topics."""
     topics: dict[str, TopicOffsets] = {}
     for name, topic in target.topics.items():
         before = start.topics.get(name)
@@ -436,9 +437,10 @@ TASKS_MIN = 8
 """Up to this number of ranges each is a task of its own. Spark does not tell a source its
 parallelism."""
 TASK_BYTES = 4 << 20
-"""Stored bytes of a task: a few times what Spark reads while it starts one Python task."""
+"""Stored bytes of a task: a few times the bytes that Spark reads in the time in which it starts a
+Python task."""
 RANGE_BYTES = 24 << 10
-"""Fixed cost of a range in bytes: about what takes as long to read."""
+"""Fixed cost of a range, as the number of bytes whose reading takes as long."""
 
 
 def join_ranges(
@@ -479,8 +481,8 @@ def _cost(item: OffsetRange) -> int:
 def with_stored_bytes(
     ranges: Iterable[OffsetRange], reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> list[OffsetRange]:
-    """Return the ranges with their estimated bytes. ``reach`` has how far ``TASK_BYTES`` go from
-    each start: (end offset, bytes)."""
+    """Return the ranges with their estimated bytes. ``reach`` has the end of about ``TASK_BYTES``
+    after each start: (end offset, bytes)."""
     found = []
     for item in ranges:
         end, size = reach.get(TopicPartition(item.topic, item.partition), (item.start, 0))

@@ -1,4 +1,4 @@
-"""Questions to the brokers: where partitions begin, end and stand. Driver only.
+"""Offset lookups at the brokers: starts, ends, and offsets by time or group. Driver only.
 
 Serves the start of a query and batch queries, and may wait within ``fetchOffset.numRetries``. It
 keeps only the last view of the cluster and is never pickled. Planner's thread.
@@ -6,7 +6,6 @@ keeps only the last view of the cluster and is never pickled. Planner's thread.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -16,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.operations.cluster import ClusterView, TopicMetadata, unknown_topic
+from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.client.operations.requests import FIRST_CONTACT_MS
 from broker_lite.errors import (
     DataLossError,
@@ -34,6 +33,7 @@ from broker_lite.model import (
     TopicPartition,
 )
 from pyspark_logbus import first_contact, offsets
+from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.offset_ranges import CURE
 from pyspark_logbus.offsets import OffsetSpec, SourceOffset, TopicOffsets
 from pyspark_logbus.query_options import ReadOptions, Topics
@@ -52,12 +52,12 @@ def matching(topics: Topics, names: Iterable[str]) -> list[str]:
     if topics.pattern:
         pattern = re.compile(topics.pattern)
         return sorted(name for name in names if pattern.fullmatch(name))
-    wanted = set(topics.names) or {where.topic for where in topics.partitions}
+    wanted = set(topics.names) or {tp.topic for tp in topics.partitions}
     return sorted(wanted.intersection(names))
 
 
 class OffsetReader:
-    """Questions about a source's topics. Each call asks the brokers."""
+    """Offset lookups for a source's topics. Each call asks the brokers."""
 
     def __init__(self, options: ReadOptions, admin: Admin | None = None) -> None:
         self.options = options
@@ -65,6 +65,7 @@ class OffsetReader:
             options.bootstrap_servers,
             client_id=options.client_id,
             timeout_ms=options.request_timeout_ms,
+            security=connection_security(options.bootstrap_servers, options.security),
         )
         self.view = ClusterView()
 
@@ -72,7 +73,8 @@ class OffsetReader:
         self.admin.close()
 
     def retrying(self, question: Callable[[], T]) -> T:
-        """Ask, and repeat up to ``fetchOffset.numRetries`` times while errors are retriable."""
+        """Run a lookup; retry it up to ``fetchOffset.numRetries`` times while errors are
+        retriable."""
         for attempt in range(self.options.retries + 1):
             try:
                 return question()
@@ -84,7 +86,7 @@ class OffsetReader:
         raise AssertionError("the last attempt returns or raises")
 
     def _first_contact(self) -> AbstractContextManager[None]:
-        """Guard a question that may be the first one to this cluster."""
+        """Guard a lookup that may be the first request to this cluster."""
         options = self.options
         if self.view.cluster_id:
             return nullcontext()
@@ -97,8 +99,8 @@ class OffsetReader:
         """Return the partitions to read with their topic ids.
 
         Raises UnknownTopicOrPartitionError for a missing topic or partition that the options name;
-        a pattern may match nothing. Missing partitions of ``known`` topics are left out: the caller
-        has read them and decides about the loss.
+        a pattern may match nothing. The result omits missing partitions of ``known`` topics: the
+        caller has read them and decides about the loss.
         """
         topics = self.options.topics
         names = None if topics.pattern else matching(topics, named_topics(topics))
@@ -110,35 +112,24 @@ class OffsetReader:
             if topic is None or topic.error is not None:
                 if names is None or name in known:
                     continue
-                raise self._missing(name, topic)
-            found.update((where, topic.topic_id) for where in view.partitions_of(name))
+                raise self.admin.missing_topic(name)
+            found.update((tp, topic.topic_id) for tp in view.partitions_of(name))
         if topics.partitions:
-            for where in topics.partitions:
-                if where not in found and where.topic not in known:
+            for tp in topics.partitions:
+                if tp not in found and tp.topic not in known:
                     raise UnknownTopicOrPartitionError(
-                        f"assign names {where}, but topic {where.topic!r} has only "
-                        f"{len(view.partitions_of(where.topic))} partitions; add some with: "
-                        f"logbus topic alter {where.topic} --partitions {where.partition + 1}"
+                        f"assign names {tp}, but topic {tp.topic!r} has only "
+                        f"{len(view.partitions_of(tp.topic))} partitions; add some with: "
+                        f"logbus topic alter {tp.topic} --partitions {tp.partition + 1}"
                     )
-            found = {where: found[where] for where in topics.partitions if where in found}
+            found = {tp: found[tp] for tp in topics.partitions if tp in found}
         return found
 
-    def _missing(self, name: str, topic: TopicMetadata | None) -> LogbusError:
-        """Return why a named topic cannot be read, with similar names."""
-        error = (topic.error if topic is not None else None) or unknown_topic(name)
-        if not isinstance(error, UnknownTopicOrPartitionError):
-            return error
-        known = self.retrying(lambda: self.admin.cluster(None)).topics
-        near = difflib.get_close_matches(name, known, n=3)
-        if not near:
-            return error
-        return UnknownTopicOrPartitionError(f"{error.message}; or is it {' or '.join(near)}?")
-
     def listed(
-        self, wheres: Iterable[TopicPartition], timestamp_ms: int
+        self, tps: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, ListedOffset]:
         """Return offsets by time; -1 latest, -2 earliest."""
-        asked = dict.fromkeys(wheres, timestamp_ms)
+        asked = dict.fromkeys(tps, timestamp_ms)
         if not asked:
             return {}
         isolation = self.options.isolation
@@ -165,10 +156,10 @@ class OffsetReader:
     ) -> SourceOffset:
         topics: dict[str, dict[int, OffsetAndEpoch]] = {}
         names: dict[str, str] = {}
-        for where, offset in at.items():
-            names[where.topic] = ids[where]
-            # No epoch: leaders may have changed between the questions.
-            topics.setdefault(where.topic, {})[where.partition] = OffsetAndEpoch(offset)
+        for tp, offset in at.items():
+            names[tp.topic] = ids[tp]
+            # No epoch, because leaders may have changed between the requests.
+            topics.setdefault(tp.topic, {})[tp.partition] = OffsetAndEpoch(offset)
         return SourceOffset(
             self.view.cluster_id,
             {name: TopicOffsets(names[name], rows) for name, rows in topics.items()},
@@ -182,14 +173,14 @@ class OffsetReader:
         *,
         late: str | None,
     ) -> dict[TopicPartition, int]:
-        """Resolve a specification to offsets. ``late`` is used where no record is at or after a
-        timestamp (None: ask)."""
+        """Resolve a specification to offsets. ``late`` has the offsets to use if no record is at or
+        after a timestamp (None: look up the end)."""
         match spec:
             case offsets.Everywhere("group"):
                 return self._from_group(ids)
             case offsets.Everywhere(word):
                 stamp = EARLIEST_TIMESTAMP if word == "earliest" else LATEST_TIMESTAMP
-                return {where: row.offset for where, row in self.listed(ids, stamp).items()}
+                return {tp: row.offset for tp, row in self.listed(ids, stamp).items()}
             case offsets.PerPartition(topics):
                 self._check_origin(spec, option, ids)
                 return self._from_offsets(offsets.expand(option, topics, ids))
@@ -208,11 +199,11 @@ class OffsetReader:
                 f"{self.options.bootstrap_servers} is cluster {self.view.cluster_id}; give offsets "
                 "of this cluster"
             )
-        for where, topic_id in ids.items():
-            reported = spec.topic_ids.get(where.topic, topic_id)
+        for tp, topic_id in ids.items():
+            reported = spec.topic_ids.get(tp.topic, topic_id)
             if reported != topic_id:
                 raise DataLossError(
-                    f"{option} holds offsets of topic {where.topic!r} with id {reported}; that "
+                    f"{option} holds offsets of topic {tp.topic!r} with id {reported}; that "
                     f"topic was deleted and made again (id {topic_id}). Give offsets of the new "
                     "topic, or earliest"
                 )
@@ -220,8 +211,8 @@ class OffsetReader:
     def _from_offsets(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         found = dict(at)
         for mark in (offsets.EARLIEST, offsets.LATEST):
-            marked = [where for where, offset in at.items() if offset == mark]
-            found.update((where, row.offset) for where, row in self.listed(marked, mark).items())
+            marked = [tp for tp, offset in at.items() if offset == mark]
+            found.update((tp, row.offset) for tp, row in self.listed(marked, mark).items())
         return found
 
     def _from_times(
@@ -231,34 +222,34 @@ class OffsetReader:
             return {}
         isolation = self.options.isolation
         listed = self.retrying(lambda: self.admin.list_offsets(times, isolation=isolation))
-        found = {where: row.offset for where, row in listed.items()}
-        unmatched = [where for where, offset in found.items() if offset < 0]
+        found = {tp: row.offset for tp, row in listed.items()}
+        unmatched = [tp for tp, offset in found.items() if offset < 0]
         if unmatched and (late or self.options.late_timestamp) == "error":
             raise InvalidConfigError(
                 f"No offset matched from request of {option}: "
-                + ", ".join(f"{where} at {times[where]} ms" for where in sorted(unmatched))
+                + ", ".join(f"{tp} at {times[tp]} ms" for tp in sorted(unmatched))
                 + "; give startingOffsetsByTimestampStrategy=latest to start there at the end"
             )
         latest = self.listed(unmatched, LATEST_TIMESTAMP)
-        found.update((where, row.offset) for where, row in latest.items())
+        found.update((tp, row.offset) for tp, row in latest.items())
         return found
 
     def _from_group(self, ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
         group = self.options.group_id or default_group(self.options, self.view.cluster_id)
         committed = self.retrying(lambda: self.admin.committed(group, list(ids)) if ids else {})
         found = {
-            where: row.offset
-            for where, row in committed.items()
-            if where in ids and row.topic_id in (ids[where], NULL_TOPIC_ID)
+            tp: row.offset
+            for tp, row in committed.items()
+            if tp in ids and row.topic_id in (ids[tp], NULL_TOPIC_ID)
         }
         stamp = EARLIEST_TIMESTAMP if self.options.fallback == "earliest" else LATEST_TIMESTAMP
-        rest = self.listed([where for where in ids if where not in found], stamp)
-        found.update((where, row.offset) for where, row in rest.items())
+        rest = self.listed([tp for tp in ids if tp not in found], stamp)
+        found.update((tp, row.offset) for tp, row in rest.items())
         return found
 
     def _within_the_log(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the start offsets: one outside of the log is data loss, or moves to the nearest
-        end."""
+        """Return the start offsets. An offset outside the log is data loss, or moves to the nearest
+        end of the log."""
         if isinstance(self.options.starting, offsets.PerPartition) or (
             self.options.starting == offsets.GROUP
         ):
@@ -273,10 +264,10 @@ class OffsetReader:
                     )
                     + f". {CURE}"
                 )
-            for where in outside:
-                at[where] = min(max(at[where], first[where].offset), last[where].offset)
+            for tp in outside:
+                at[tp] = min(max(at[tp], first[tp].offset), last[tp].offset)
         return at
 
 
 def named_topics(topics: Topics) -> list[str]:
-    return [*topics.names, *(where.topic for where in topics.partitions)]
+    return [*topics.names, *(tp.topic for tp in topics.partitions)]

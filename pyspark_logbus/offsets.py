@@ -66,7 +66,7 @@ GROUP = Everywhere("group")
 
 
 class TopicOffsets(NamedTuple):
-    """One topic's ends. ``topic_id`` tells it from a later topic of the same name."""
+    """One topic's ends. ``topic_id`` distinguishes it from a recreated topic of the same name."""
 
     topic_id: str
     partitions: Mapping[int, OffsetAndEpoch]
@@ -77,9 +77,9 @@ class SourceOffset:
     """A query's position: the next offset to read of each partition.
 
     Spark keeps only the ends of batches, and asks for the initial offset again to repeat the first
-    batch. So the first batch's end carries its start as ``begin``. ``query`` tells the runs of a
-    checkpoint from other queries; all offsets of a checkpoint have the same. ``has_transactions``:
-    the batch before this position may have offsets without rows.
+    batch. So the first batch's end carries its start as ``begin``. ``query`` is the same in all
+    offsets of a checkpoint and distinguishes its runs from other queries. ``has_transactions``: the
+    batch that ends at this position may have offsets without rows.
     """
 
     cluster_id: str
@@ -305,7 +305,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{double!r} is there twice")
+        raise ValueError(f"{double!r} appears twice")
     return found
 
 

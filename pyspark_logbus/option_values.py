@@ -1,7 +1,7 @@
 """Parsers of option values, one for each kind, for the table in ``options``. Pure.
 
 Each takes the option's name and text, returns the value, and raises InvalidConfigError with name,
-text and cure.
+text and remedy.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ _LONG_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "
 
 
 def text(name: str, value: str) -> str:
-    """Return any text but blanks."""
+    """Return any text that is not blank."""
     if not value.strip():
         raise InvalidConfigError(f"{name} is empty; give a value or leave it out")
     return value.strip()
+
+
+def verbatim(name: str, value: str) -> str:
+    """Return the text as it is: a password may begin with a blank."""
+    return value
 
 
 def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
@@ -51,7 +56,8 @@ def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
 
 
 def at_least(least: int) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers from 1 on that raises values below ``least`` to it."""
+    """Return a parser of whole numbers from 1 on that replaces values below ``least`` by
+    ``least``."""
     number = whole(1)
     return lambda name, value: max(least, number(name, value))
 
@@ -178,13 +184,3 @@ def compression(name: str, value: str) -> str:
     """Return a codec of the sink, or the nearest to one of Kafka's others."""
     word = value.strip().lower()
     return NEAREST_COMPRESSION.get(word) or one_of(*COMPRESSIONS)(name, value)
-
-
-def plaintext(name: str, value: str) -> str:
-    """Accept only ``PLAINTEXT``."""
-    if value.strip().upper() != "PLAINTEXT":
-        raise InvalidConfigError(
-            f"{name}={value!r}: TLS and SASL are not built yet; only PLAINTEXT is served, and it "
-            "is not silently taken instead of what you asked for"
-        )
-    return "PLAINTEXT"

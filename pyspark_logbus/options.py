@@ -14,10 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from broker_lite.client.client_config import JAAS
 from broker_lite.config import nearest
+from broker_lite.config.client_security import SECRET_KEYS
 from broker_lite.errors import InvalidConfigError
-from pyspark_logbus import offsets
+from pyspark_logbus import offsets, security_options
 from pyspark_logbus import option_values as kind
+from pyspark_logbus.connection_security import query_security
 from pyspark_logbus.offsets import OffsetSpec
 from pyspark_logbus.query_options import ReadOptions, Topics, WriteOptions
 
@@ -76,12 +79,9 @@ OPTIONS: tuple[Option, ...] = (
         "30000",
         "kafka.request.timeout.ms",
     ),
-    _both(
-        "security.protocol",
-        kind.plaintext,
-        "only PLAINTEXT is supported",
-        "PLAINTEXT",
-        "kafka.security.protocol",
+    *(
+        _both(name, kind.verbatim, doc, "", f"kafka.{name}")
+        for name, doc in security_options.DOCS.items()
     ),
     _source("subscribe", kind.topics, "topics, separated by commas"),
     _source(
@@ -328,6 +328,7 @@ _IGNORED_LINES = (
     "socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms",
     "compression.gzip.level compression.lz4.level",
     "compression.zstd.level",
+    *security_options.IGNORED,
 )
 KAFKA_IGNORED = frozenset(line for words in _IGNORED_LINES for line in words.split())
 """Kafka's tuning options without meaning here: accepted under ``kafka.``, ignored, warned about
@@ -359,13 +360,15 @@ _CATALOG_TABLE = (
     "logbus OPTIONS (...)"
 )
 """Spark lists a table's provider only among the options of CREATE TABLE."""
-_SECURE = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
 _SPARK_LINES = (
     "path paths checkpointlocation queryname outputmode asyncprogresstrackingenabled",
     "asyncprogresstrackingcheckpointintervalms _asyncprogresstrackingoverridesinksupportcheck",
 )
 SPARK_KEYS = frozenset(line for words in _SPARK_LINES for line in words.split())
 """Options that Spark itself adds or reads."""
+
+SECRET_OPTIONS = SECRET_KEYS | {JAAS}
+"""Options whose values no message contains."""
 
 _BY_KEY: Mapping[str, Option] = {
     spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.spellings)
@@ -390,19 +393,26 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
         if option is None:
             if lower in SPARK_KEYS:
                 continue
+            if security_options.is_kafkas_handler(lower, text):
+                ignored.append(lower)
+                continue
             _refuse_or_ignore(key, lower, ignored)
             continue
         value = option.parse(_SPELLINGS[lower], str(text))
         before = origin.get(option.name)
         if before is not None and values[option.name] != value:
+            first, second = (f"{before[0]}={before[1]!r}", f"{_SPELLINGS[lower]}={text!r}")
+            if option.name in SECRET_OPTIONS:
+                first, second = before[0], _SPELLINGS[lower]
             raise InvalidConfigError(
-                f"{before[0]}={before[1]!r} and {_SPELLINGS[lower]}={text!r} are two spellings of "
-                "one option with different values; give one of them"
+                f"{first} and {second} are two spellings of one option with different values; "
+                "give one of them"
             )
         values[option.name] = value
         origin[option.name] = (_SPELLINGS[lower], str(text))
     _check_choice_of_topics(values)
     _check_limits(values)
+    query_security(values)
     fresh = sorted(set(ignored) - _warned)
     if fresh:
         _warned.update(fresh)
@@ -427,9 +437,7 @@ def _refuse_or_ignore(key: str, lower: str, ignored: list[str]) -> None:
     reason = _REFUSED.get(lower)
     if lower.startswith("kafka."):
         bare = lower[len("kafka.") :]
-        reason = KAFKA_REFUSED.get(bare)
-        if reason is None and lower.startswith(_SECURE):
-            reason = "TLS and SASL are not built yet"
+        reason = KAFKA_REFUSED.get(bare) or security_options.refusal(bare)
         if reason is None and bare in KAFKA_IGNORED:
             ignored.append(lower)
             return
@@ -531,6 +539,7 @@ def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> 
         local_reads=get("localReads"),
         request_timeout_ms=get("request.timeout.ms"),
         client_id=get("client.id"),
+        security=query_security(values),
         identity=identity,
     )
 
@@ -558,6 +567,7 @@ def write_options(
         idempotence=get("enable.idempotence") and acks == "all",
         request_timeout_ms=get("request.timeout.ms"),
         client_id=get("client.id"),
+        security=query_security(values),
         is_exactly_once=get("deliveryGuarantee") == "exactly_once",
         transactional_id=values.get("transactionalId", ""),
         transaction_version=values.get("transactionVersion", -1),

@@ -1,7 +1,7 @@
-"""Offset ranges to Arrow batches in the schema that Spark expects. Executor only.
+"""Read offset ranges into Arrow batches in the schema that Spark expects. Executor only.
 
-The module keeps no state but the process's connection pool and cached constant columns. Large
-batches pass as they are stored; small ones are joined. Lost records are an error, or, under
+The module's only state is the process's connection pool and cached constant columns. Large batches
+pass as they are stored; small ones are joined. Lost records are an error, or, under
 failOnDataLoss=false, skipped, logged and counted. Runs on the worker's main thread, while the
 client fetches ahead on a thread of its own.
 """
@@ -12,19 +12,19 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.discovery import security_for
-from broker_lite.client.fetch.first_answers import RangeStart, fetch_first_answers
 from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
+from broker_lite.client.fetch.small_ranges import SmallRange, read_small_ranges
 from broker_lite.client.received import LogTruncatedError, offsets_of, timestamps_of
-from broker_lite.client.transport.blocking import shared_pool
+from broker_lite.client.transport.blocking import Pool, shared_pool
 from broker_lite.errors import (
     CorruptMessageError,
     DataLossError,
@@ -35,7 +35,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import EARLIEST_TIMESTAMP, NO_TIMESTAMP, TopicPartition
 from broker_lite.record.arrays import bitmap, fixed, lengths_of
-from broker_lite.wire.fetch import FetchedPartition
+from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.offset_ranges import CURE, OffsetRange
 from pyspark_logbus.read_task import ReadPlan
 
@@ -72,36 +72,55 @@ class SkippedRows:
     records: int = 0
     ranges: int = 0
 
-    def add(self, where: TopicPartition, first: int, end: int, reason: str) -> None:
+    def add(self, tp: TopicPartition, first: int, end: int, reason: str) -> None:
         """Count and log skipped records; an executor has no other way to report them to the
         driver."""
         self.ranges += 1
         self.records += max(0, end - first)
         log.warning(
             "[LOGBUS_DATA_LOSS] skipped %s [%d, %d): %s (%d records in %d ranges so far)",
-            where, first, end, reason, self.records, self.ranges,
+            tp, first, end, reason, self.records, self.ranges,
         )  # fmt: skip
 
 
 skipped = SkippedRows()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenPlan(ReadPlan):
+    """A plan with the connections of this process. They are looked up once per task, because
+    finding their security settings reads files."""
+
+    pool: Pool
+
+    @classmethod
+    def of(cls, plan: ReadPlan) -> _OpenPlan:
+        security = connection_security(plan.bootstrap_servers, plan.security)
+        given = {each.name: getattr(plan, each.name) for each in fields(plan)}
+        return cls(**given, pool=shared_pool(plan.client_id, security))
+
+
 def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the ranges. Raises DataLossError for lost rows unless they may be
     skipped."""
+    opened = _OpenPlan.of(plan)
     schema = to_arrow_schema(plan.schema, timezone="UTC")
-    builders = [_BUILDERS[name] for name in schema.names]
-
-    def build(item: OffsetRange, rows: FetchedBatch) -> pa.RecordBatch:
-        arrays = [builder(item, rows) for builder in builders]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    return _resize(
-        (build(item, part), _size(part))
-        for item, first in _with_first_answers(ranges, plan)
-        for rows in _fetch(item, plan, first)
+    groups = _resize(
+        (item, part)
+        for item, small in _with_small_ranges(ranges, opened)
+        for rows in _fetch(item, opened, small)
         for part in _parts(rows)
     )
+    return (_build(group, schema) for group in groups)
+
+
+def _build(parts: list[Part], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of one batch, or of several small ones, as Spark's columns."""
+    if len(parts) == 1:
+        arrays = [_BUILDERS[name](*parts[0]) for name in schema.names]
+    else:
+        arrays = [_joined(name, parts) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _size(rows: FetchedBatch) -> int:
@@ -115,10 +134,10 @@ def _size(rows: FetchedBatch) -> int:
     return size
 
 
-def _with_first_answers(
-    ranges: Iterable[OffsetRange], plan: ReadPlan
-) -> Iterator[tuple[OffsetRange, FetchedPartition | None]]:
-    """Yield the ranges in order, small ones with the first answer of a shared fetch."""
+def _with_small_ranges(
+    ranges: Iterable[OffsetRange], plan: _OpenPlan
+) -> Iterator[tuple[OffsetRange, list[FetchedBatch] | None]]:
+    """Yield the ranges in order, small ones with their rows from a shared fetch."""
     left = deque(ranges)
     while left:
         group = [left.popleft()]
@@ -133,9 +152,10 @@ def _with_first_answers(
             group.append(left.popleft())
             size += group[-1].stored_bytes
             names.add(_name(group[-1]))
-        answers = _first_answers(group, plan) if len(group) > 1 else {}
-        for item in group:
-            yield item, answers.pop(_name(item), None)
+        if len(group) > 1:
+            yield from zip(group, _read_small_ranges(group, plan))
+        else:
+            yield group[0], None
 
 
 def _is_small(item: OffsetRange) -> bool:
@@ -146,23 +166,24 @@ def _name(item: OffsetRange) -> TopicPartition:
     return TopicPartition(item.topic, item.partition)
 
 
-def _first_answers(
-    group: Iterable[OffsetRange], plan: ReadPlan
-) -> dict[TopicPartition, FetchedPartition]:
-    return fetch_first_answers(
+def _read_small_ranges(
+    group: Iterable[OffsetRange], plan: _OpenPlan
+) -> Iterator[list[FetchedBatch] | None]:
+    return read_small_ranges(
         [
-            RangeStart(
+            SmallRange(
                 _name(item),
                 item.topic_id,
                 item.leader_epoch,
                 item.leader,
                 item.start,
+                item.end,
                 item.start_epoch,
             )
             for item in group
             if item.leader is not None
         ],
-        pool=shared_pool(plan.client_id, security_for(plan.bootstrap_servers)),
+        pool=plan.pool,
         fetch_bytes=plan.fetch_bytes,
         isolation=plan.isolation,
         request_timeout_ms=plan.request_timeout_ms,
@@ -180,32 +201,34 @@ def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
 
 
 def _fetch(
-    item: OffsetRange, plan: ReadPlan, first: FetchedPartition | None
+    item: OffsetRange, plan: _OpenPlan, small: list[FetchedBatch] | None
 ) -> Iterator[FetchedBatch]:
-    where = _name(item)
+    if small is not None and not any(_is_rewritten(item, rows) for rows in small):
+        yield from small
+        return
+    tp = _name(item)
     start = item.start
     while start < item.end:
         try:
-            answer, first = first, None
-            for rows in _range(where, item, start, plan, answer):
-                if 0 <= item.end_epoch < rows.header.leader_epoch:
+            for rows in _range(tp, item, start, plan):
+                if _is_rewritten(item, rows):
                     reason = (
                         f"the log was truncated and written anew: offset {start} has leader epoch "
                         f"{rows.header.leader_epoch}, at most {item.end_epoch} when the range was "
                         "planned"
                     )
-                    _lose(where, start, item.end, reason, plan)
+                    _lose(tp, start, item.end, reason, plan)
                     item = item._replace(end_epoch=-1)
                 yield rows
                 start = min(item.end, rows.header.next_offset)
             return
         except LogTruncatedError as error:
-            _lose(where, min(error.offset, start), start, error.message, plan)
+            _lose(tp, min(error.offset, start), start, error.message, plan)
             item = item._replace(start_epoch=-1)
         except OffsetOutOfRangeError as error:
-            start = _clip(where, item._replace(start=start), plan, error)
+            start = _clip(tp, item._replace(start=start), plan, error)
         except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
-            _lose(where, start, item.end, error.message, plan)
+            _lose(tp, start, item.end, error.message, plan)
             return
         except CorruptMessageError as error:
             raise type(error)(
@@ -213,15 +236,15 @@ def _fetch(
             ) from error
 
 
+def _is_rewritten(item: OffsetRange, rows: FetchedBatch) -> bool:
+    return 0 <= item.end_epoch < rows.header.leader_epoch
+
+
 def _range(
-    where: TopicPartition,
-    item: OffsetRange,
-    start: int,
-    plan: ReadPlan,
-    first: FetchedPartition | None,
+    tp: TopicPartition, item: OffsetRange, start: int, plan: _OpenPlan
 ) -> Iterator[FetchedBatch]:
     return read_range(
-        where,
+        tp,
         item.topic_id,
         item.leader_epoch,
         start,
@@ -233,43 +256,45 @@ def _range(
         on_corrupt="fail" if plan.fail_on_data_loss else "skip",
         timeout_ms=plan.poll_timeout_ms,
         request_timeout_ms=plan.request_timeout_ms,
-        pool=shared_pool(plan.client_id, security_for(plan.bootstrap_servers)),
+        pool=plan.pool,
         local_reads=plan.local_reads,
         reads_once=plan.reads_once,
-        first_answer=first,
         start_epoch=item.start_epoch if start == item.start else -1,
         on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
     )
 
 
 def _clip(
-    where: TopicPartition, item: OffsetRange, plan: ReadPlan, error: OffsetOutOfRangeError
+    tp: TopicPartition, item: OffsetRange, plan: _OpenPlan, error: OffsetOutOfRangeError
 ) -> int:
-    """Return where the range's rows begin now; all of them may be lost, or the log may end
-    before."""
+    """Report the lost rows; return the first remaining offset, or the range's end if none
+    remains."""
     admin = Admin(
         plan.bootstrap_servers,
         client_id=plan.client_id,
         timeout_ms=plan.request_timeout_ms,
-        pool=shared_pool(plan.client_id, security_for(plan.bootstrap_servers)),
+        pool=plan.pool,
     )
     end = item.end
     with contextlib.suppress(UnknownTopicOrPartitionError):  # the topic is deleted by now
-        earliest = admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset
+        earliest = admin.list_offsets({tp: EARLIEST_TIMESTAMP})[tp].offset
         end = min(item.end, earliest) if earliest > item.start else item.end
-    _lose(where, item.start, end, error.message, plan)
+    _lose(tp, item.start, end, error.message, plan)
     return end
 
 
-def _lose(where: TopicPartition, first: int, end: int, reason: str, plan: ReadPlan) -> None:
+def _lose(tp: TopicPartition, first: int, end: int, reason: str, plan: _OpenPlan) -> None:
     if plan.fail_on_data_loss:
         again = "" if plan.reads_once else f". {PLANNED_ONCE}"
         raise DataLossError(
-            f"cannot fetch records in {where} [{first}, {end}): {reason}. {CURE}{again}"
+            f"cannot fetch records in {tp} [{first}, {end}): {reason}. {CURE}{again}"
         )
-    skipped.add(where, first, end, reason)
+    skipped.add(tp, first, end, reason)
 
 
+Part = tuple[OffsetRange, FetchedBatch]
+"""Rows of one batch, and their range."""
+Counts = npt.NDArray[np.int64]
 Builder = Callable[[OffsetRange, FetchedBatch], pa.Array]
 
 
@@ -284,6 +309,8 @@ def _value(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
 def _binary(column: pa.Array | None, rows: FetchedBatch) -> pa.Array:
     if column is None:
         return _constant(None, pa.binary(), rows.row_count)
+    if len(column) == rows.row_count:
+        return column
     return column.slice(rows.first_row, rows.row_count)
 
 
@@ -292,7 +319,8 @@ def _topic(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
 
 
 def _partition(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
-    # Not cached: a task of hundreds of small partitions would replace the cached columns.
+    # This column is not cached: a task of hundreds of small partitions would evict the other cached
+    # columns.
     return fixed(np.full(rows.row_count, item.partition, np.int32), pa.int32())
 
 
@@ -304,8 +332,8 @@ def _offset(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
 
 def _timestamp(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
     header = rows.header
-    if header.is_log_append_time or rows.columns.timestamp is None:
-        stamp = header.max_timestamp if header.is_log_append_time else header.constant_timestamp
+    stamp = _one_timestamp(rows)
+    if stamp is not None:
         _check_millis(item, header.base_offset, stamp)
         if stamp == NO_TIMESTAMP:
             return _constant(None, TIMESTAMP, rows.row_count)
@@ -319,6 +347,14 @@ def _timestamp(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
         return fixed(micros, TIMESTAMP)
     is_known = bitmap(millis != NO_TIMESTAMP)
     return pa.Array.from_buffers(TIMESTAMP, len(micros), [is_known, pa.py_buffer(micros)])
+
+
+def _one_timestamp(rows: FetchedBatch) -> int | None:
+    """Return the timestamp (ms) of all rows; None if each row has its own."""
+    header = rows.header
+    if header.is_log_append_time:
+        return header.max_timestamp
+    return header.constant_timestamp if rows.columns.timestamp is None else None
 
 
 def _check_millis(item: OffsetRange, offset: int, millis: int) -> None:
@@ -358,12 +394,79 @@ _BUILDERS: dict[str, Builder] = {
     "headers": _headers,
 }
 
+
+def _joined(name: str, parts: list[Part]) -> pa.Array:
+    """Return one column of many small batches, because building one column per batch would take
+    most of the time."""
+    joined = _JOINED.get(name)
+    counts = np.array([rows.row_count for _, rows in parts])
+    found = None if joined is None else joined(parts, counts)
+    if found is None:
+        return pa.concat_arrays([_BUILDERS[name](*part) for part in parts])
+    return found
+
+
+def _joined_key(parts: list[Part], counts: Counts) -> pa.Array | None:
+    if any(rows.columns.key is not None for _, rows in parts):
+        return None
+    return _constant(None, pa.binary(), int(counts.sum()))
+
+
+def _joined_topic(parts: list[Part], counts: Counts) -> pa.Array | None:
+    topic = parts[0][0].topic
+    if any(item.topic != topic for item, _ in parts):
+        return None
+    return _constant(topic, pa.string(), int(counts.sum()))
+
+
+def _joined_partition(parts: list[Part], counts: Counts) -> pa.Array:
+    numbers = np.array([item.partition for item, _ in parts], np.int32)
+    return fixed(np.repeat(numbers, counts), pa.int32())
+
+
+def _joined_offset(parts: list[Part], counts: Counts) -> pa.Array | None:
+    if any(rows.columns.offset_deltas is not None for _, rows in parts):
+        return None
+    firsts = np.array([rows.header.base_offset + rows.first_row for _, rows in parts])
+    before = np.cumsum(counts) - counts
+    return fixed(np.arange(counts.sum()) + np.repeat(firsts - before, counts), pa.int64())
+
+
+def _joined_timestamp(parts: list[Part], counts: Counts) -> pa.Array | None:
+    stamps = [_one_timestamp(rows) for _, rows in parts]
+    if any(stamp is None or not 0 <= stamp <= MILLIS_MAX for stamp in stamps):
+        return None
+    return fixed(np.repeat(np.array(stamps, np.int64) * 1000, counts), TIMESTAMP)
+
+
+def _joined_timestamp_type(parts: list[Part], counts: Counts) -> pa.Array:
+    kinds = np.array([rows.header.is_log_append_time for _, rows in parts], np.int32)
+    return fixed(np.repeat(kinds, counts), pa.int32())
+
+
+def _joined_headers(parts: list[Part], counts: Counts) -> pa.Array | None:
+    if any(rows.columns.headers is not None for _, rows in parts):
+        return None
+    return _constant(None, _HEADERS, int(counts.sum()))
+
+
+_JOINED: dict[str, Callable[[list[Part], Counts], pa.Array | None]] = {
+    "key": _joined_key,
+    "topic": _joined_topic,
+    "partition": _joined_partition,
+    "offset": _joined_offset,
+    "timestamp": _joined_timestamp,
+    "timestampType": _joined_timestamp_type,
+    "headers": _joined_headers,
+}
+"""Builders of a column of many batches at once; None: each batch needs its own column."""
+
 _CONSTANTS_MAX = 64
 """Maximum cached constant columns, each of at most ROWS_MAX rows: a megabyte or two for a topic
 name."""
 _constants: dict[tuple[object, int], pa.Array] = {}
 _slices: dict[tuple[object, int], pa.Array] = {}
-"""The last slice of each column: most batches have the same size."""
+"""The last slice of each column, because most batches have the same size."""
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
@@ -385,7 +488,8 @@ def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
 
 
 class _Counting:
-    """Columns of consecutive offsets: slices of a cached stretch, which is replaced at its end."""
+    """Columns of consecutive offsets: slices of a cached range, which is replaced when it is used
+    up."""
 
     def __init__(self) -> None:
         # Replaced as one object, so that tasks on several threads never see parts of two.
@@ -402,7 +506,7 @@ class _Counting:
 
 
 _STRETCH = 1 << 15
-"""Offsets of a stretch: a quarter of a megabyte."""
+"""Offsets in a cached range: a quarter of a megabyte."""
 _counting = _Counting()
 
 
@@ -418,31 +522,24 @@ def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
     )
 
 
-def _resize(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """Join small batches by rows and decoded bytes, in order.
+def _resize(batches: Iterable[Part]) -> Iterator[list[Part]]:
+    """Group small batches by rows and decoded bytes, in order.
 
-    Each batch comes with its bytes. A joined batch stays below twice JOINED_BYTES, however well the
-    log compressed it.
+    A group stays below twice JOINED_BYTES, however well the log compressed it.
     """
-    waiting: list[pa.RecordBatch] = []
+    waiting: list[Part] = []
     rows = size = 0
-    for batch, batch_bytes in batches:
-        is_small = batch.num_rows < SMALL_ROWS and batch_bytes < JOINED_BYTES
+    for part in batches:
+        count, part_bytes = part[1].row_count, _size(part[1])
+        is_small = count < SMALL_ROWS and part_bytes < JOINED_BYTES
         if is_small:
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch_bytes
+            waiting.append(part)
+            rows += count
+            size += part_bytes
         if waiting and (not is_small or rows >= JOINED_ROWS or size >= JOINED_BYTES):
-            yield from _join(waiting)
+            yield waiting
             waiting, rows, size = [], 0, 0
         if not is_small:
-            yield batch
-    yield from _join(waiting)
-
-
-def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Join batches into one, or into several within Arrow's 2 GiB a column."""
-    if len(batches) < 2:
-        return batches
-    whole: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return whole
+            yield [part]
+    if waiting:
+        yield waiting

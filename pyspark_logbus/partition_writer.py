@@ -1,4 +1,5 @@
-"""A task's Arrow batches to partitions, acknowledged before the task ends. Executor only.
+"""Write a task's Arrow batches to partitions; all are acknowledged before the task ends. Executor
+only.
 
 The worker process keeps a producer for each of the last sets of options; consecutive tasks share
 it. Routing is vectorised: no Python runs per row. The whole batch is checked before any of its rows
@@ -20,12 +21,12 @@ import pyarrow.compute as pc
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import security_for
-from broker_lite.client.operations.cluster import unknown_topic
 from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.producer import Producer
 from broker_lite.client.transactions.attempt import AttemptProducer
 from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.config import ProducerConfig
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     InvalidPartitionsError,
     InvalidRecordError,
@@ -37,6 +38,7 @@ from broker_lite.model import NO_EPOCH
 from broker_lite.record.arrays import bitmap, fixed, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from broker_lite.wire.calls.sinks import JoinBatchRequest
+from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.exactly_once import NO_PRODUCER, Attempt, TaskIdentity, abort_attempt
 from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
@@ -58,12 +60,13 @@ class Sink:
         self.process = os.getpid()
         config = producer_config(options, transactional_id)
         kind = AttemptProducer if transactional_id else Producer
-        self.producer = kind(options.bootstrap_servers, config)
+        servers = options.bootstrap_servers
+        self.producer = kind(servers, config)
         self._admin = Admin(
-            options.bootstrap_servers,
+            servers,
             client_id=options.client_id,
             timeout_ms=options.request_timeout_ms,
-            pool=shared_pool(options.client_id, security_for(options.bootstrap_servers)),
+            pool=shared_pool(options.client_id, security_for(servers, config.security)),
         )
         self._partitions: dict[str, tuple[int, float]] = {}
 
@@ -75,12 +78,13 @@ class Sink:
         if known is None or known[0] < at_least or now - known[1] > PARTITIONS_KNOWN_S:
             found = self._admin.cluster((topic,)).topics.get(topic)
             if found is None or found.error is not None:
-                raise (found.error if found and found.error else unknown_topic(topic))
+                raise self._admin.missing_topic(topic)
             if known is not None and isinstance(self.producer, AttemptProducer):
-                # An attempt writes with one producer: new partitions are for the next one.
+                # An attempt keeps its producer and partition counts until its end.
                 return len(found.partitions) if at_least else known[0]
             if known is not None and len(found.partitions) > known[0]:
-                # The producer refreshes topics as rarely, and refuses unknown ones.
+                # Make a new producer: the present one has the old partition count and would refuse
+                # new partitions.
                 self.producer.flush()
                 self.producer.close()
                 self.producer = Producer(
@@ -109,7 +113,14 @@ def producer_config(options: WriteOptions, transactional_id: str = "") -> Produc
         compression=options.compression,
         idempotence=options.idempotence,
         client_id=options.client_id,
+        security=_given_security(options),
     )
+
+
+def _given_security(options: WriteOptions) -> ClientSecurity | None:
+    if options.security is None:
+        return None
+    return connection_security(options.bootstrap_servers, options.security)
 
 
 def sink_for(options: WriteOptions, transactional_id: str = "") -> Sink:
@@ -181,7 +192,8 @@ def write_attempt(
             else:
                 producer.leave()
     except BaseException:
-        # Also the interruption of a killed task: its records would hide later ones from readers.
+        # This includes the interruption of a killed task, whose open records would hide later
+        # records from readers.
         if is_open:
             abort_attempt(options, identity, pair)
         raise
@@ -202,8 +214,8 @@ def _join(
 
 @contextlib.contextmanager
 def _sink_of_task(options: WriteOptions, transactional_id: str = "") -> Iterator[Sink]:
-    """Give the process's sink to one task; a failed task's producer is not used again, because it
-    may still hold records."""
+    """Lend the process's sink to one task. The producer of a failed task is not used again, because
+    it may still hold records."""
     sink = sink_for(options, transactional_id)
     try:
         yield sink
@@ -264,7 +276,7 @@ def _check(
     check_partitions(topic, wanted, count)
     chosen = numpy_of(wanted, np.int32)
     if wanted.null_count:
-        # -1: the key or the producer chooses.
+        # -1: the key or the producer chooses the partition.
         chosen = np.where(_nulls(wanted), np.int32(-1), chosen)
     return rows, chosen
 

@@ -2,7 +2,7 @@
 
 ``spark.streams.addListener(LagListener(print))``. The listener reads the latest offset that the
 source reports with every batch, and asks no broker. Skipped records, which executors can only log,
-are found from the batch: its offsets less the rows that Spark counts. It runs on Spark's listener
+are computed as the batch's offsets minus the rows that Spark counts. It runs on Spark's listener
 thread; the callback must not block.
 """
 
@@ -34,9 +34,9 @@ class QueryLag:
 
     ``lost_records`` counts the records that planning skipped since the query started.
     ``missing_rows`` counts the offsets of the batch without a row under failOnDataLoss=false:
-    damaged or deleted records, which an executor's log names. It is None if unknown: the batch has
-    no end; it has transactions, whose markers and aborted records have offsets without rows; or the
-    query reads each batch more than once, so that Spark counts more rows than offsets.
+    damaged or deleted records, which an executor's log names. It is None if the batch has no end;
+    if the batch has transactions, whose markers and aborted records have offsets without rows; or
+    if the query reads each batch more than once, so that Spark counts more rows than offsets.
 
     Spark repeats a batch after a restart without a report of the source. Then ``records_behind`` is
     None, ``by_partition`` and ``group`` are empty, and ``lost_records`` is 0. ``missing_rows`` has
@@ -85,7 +85,7 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
 
 
 def _document(offset: Any) -> dict[str, Any]:
-    """Return an offset of a progress, which may be JSON in JSON; empty without one."""
+    """Return an offset of a progress report, which may be JSON in JSON; empty without an offset."""
     offset = json.loads(offset) if isinstance(offset, str) else offset
     return offset if isinstance(offset, dict) else {}
 
@@ -93,7 +93,7 @@ def _document(offset: Any) -> dict[str, Any]:
 def _after(
     topics: Mapping[str, Mapping[str, int]], ends: Mapping[str, Any]
 ) -> dict[str, dict[str, int]]:
-    """Return the lag behind the batch of the progress."""
+    """Return the lag after the batch of a progress report."""
     read = ends.get("topics", {})
     return {
         name: {

@@ -1,14 +1,15 @@
-"""The checked settings of one query: values that cross to planners and executors.
+"""The checked settings of one query, which Spark pickles for planners and executors.
 
-``options`` makes them on the driver; whatever unpickles them needs no table of options.
+``options`` creates them on the driver; a process that unpickles them needs no table of options.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker_lite.model import TopicPartition
+from pyspark_logbus.connection_security import QuerySecurity, for_tasks
 from pyspark_logbus.offsets import OffsetSpec
 
 
@@ -20,11 +21,11 @@ class Topics:
     pattern: str = ""
     partitions: tuple[TopicPartition, ...] = ()
 
-    def reads(self, where: TopicPartition) -> bool:
+    def reads(self, tp: TopicPartition) -> bool:
         """Return whether the source reads this partition, if it exists."""
         if self.pattern:
-            return re.fullmatch(self.pattern, where.topic) is not None
-        return where.topic in self.names or where in self.partitions
+            return re.fullmatch(self.pattern, tp.topic) is not None
+        return tp.topic in self.names or tp in self.partitions
 
     def describe(self) -> str:
         if self.names:
@@ -66,6 +67,7 @@ class ReadOptions:
     local_reads: bool
     request_timeout_ms: int
     client_id: str
+    security: QuerySecurity
     identity: tuple[tuple[str, str], ...]
 
 
@@ -88,9 +90,18 @@ class WriteOptions:
     idempotence: bool
     request_timeout_ms: int
     client_id: str
+    security: QuerySecurity = None
     is_exactly_once: bool = False
     transactional_id: str = ""
     transaction_version: int = -1
     """-1: not given."""
     transaction_timeout_ms: int = 300_000
     skips_replay_mismatch: bool = False
+
+    def for_tasks(self) -> WriteOptions:
+        """Return the options without a password. Logs in, on the driver; raises the login's
+        error."""
+        security = for_tasks(
+            self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms
+        )
+        return self if security is self.security else replace(self, security=security)

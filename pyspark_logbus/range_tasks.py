@@ -1,5 +1,5 @@
-"""Offset ranges as the tasks of a batch or micro-batch, with the leaders to fetch from. Driver
-only.
+"""Make the tasks of a batch or micro-batch from offset ranges, with the leaders to fetch from.
+Driver only.
 
 A task costs Spark some ten milliseconds, so small ranges are joined by the bytes that the brokers
 store. The planners call this module.
@@ -40,7 +40,7 @@ def make_tasks(
 
 
 def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence[OffsetRange]:
-    """Return the ranges with their stored bytes, or unchanged if a broker cannot tell."""
+    """Return the ranges with their stored bytes; unchanged if a broker does not report them."""
     asked = {
         TopicPartition(item.topic, item.partition): (item.start, plan.TASK_BYTES) for item in ranges
     }
@@ -55,5 +55,5 @@ def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence
 
 def _located(item: OffsetRange, view: ClusterView) -> OffsetRange:
     """Return the range with its leader's address, so that its task need not ask."""
-    where = TopicPartition(item.topic, item.partition)
-    return item._replace(leader=view.leader(where), leader_epoch=view.leader_epoch(where))
+    tp = TopicPartition(item.topic, item.partition)
+    return item._replace(leader=view.leader(tp), leader_epoch=view.leader_epoch(tp))

@@ -1,16 +1,17 @@
 """The work of a task: picklable, and the same for batch and streaming queries.
 
-The plan travels once with the read function, the ranges once with each task. Executors import this
-module, so it imports only what they have anyway.
+Spark sends the plan once with the read function, and the ranges with each task. Executors import
+this module, so it imports only modules that executors load anyway.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_logbus.connection_security import QuerySecurity, for_tasks
 from pyspark_logbus.offset_ranges import OffsetRange
 
 
@@ -27,8 +28,16 @@ class ReadPlan:
     poll_timeout_ms: int
     request_timeout_ms: int
     client_id: str
+    security: QuerySecurity = None
     reads_once: bool = False
     """Streams read a record once, so the page cache need not keep its pages."""
+
+    def for_tasks(self) -> ReadPlan:
+        """Return the plan without a password. Logs in, on the driver; raises the login's error."""
+        security = for_tasks(
+            self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms
+        )
+        return self if security is self.security else replace(self, security=security)
 
 
 class ReadTask(InputPartition):

@@ -1,9 +1,9 @@
 """The eight columns of the source, and checks of a reader's schema and a sink's columns. Pure,
 driver only.
 
-Spark checks neither a user's ``.schema(…)`` nor a sink's columns, so this module does before a row
-moves. Spark's own ``to_arrow_schema`` makes the Arrow schema, so that both agree on types and
-nullability.
+Spark checks neither a user's ``.schema(…)`` nor a sink's columns, so this module checks them before
+a row is read or written. Spark's own ``to_arrow_schema`` makes the Arrow schema, so that both agree
+on types and nullability.
 """
 
 from __future__ import annotations
@@ -110,55 +110,55 @@ _TEXT = (StringType, VarcharType, CharType)
 def sink_columns(schema: StructType, *, topic_option: str, use_timestamp: bool) -> SinkColumns:
     """Check a DataFrame's columns as Spark's Kafka sink does, and ignore extra columns. Raises
     InvalidSchemaError before a row is written."""
-    where: dict[str, int] = {}
+    tp: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
         name = field.name.lower()
-        if name in where and name in SinkColumns._fields:
-            raise InvalidSchemaError(f"the column {field.name!r} is there twice; drop one")
-        where.setdefault(name, index)
-    if "value" not in where:
+        if name in tp and name in SinkColumns._fields:
+            raise InvalidSchemaError(f"the column {field.name!r} appears twice; drop one")
+        tp.setdefault(name, index)
+    if "value" not in tp:
         raise InvalidSchemaError(
             f"Required attribute 'value' not found; columns: {', '.join(schema.names) or 'none'}"
         )
-    if not topic_option and "topic" not in where:
+    if not topic_option and "topic" not in tp:
         raise InvalidSchemaError(
             "topic option required when no 'topic' attribute is present. Use the option 'topic', "
             "or add a topic column"
         )
-    _check(schema, where, "topic", _TEXT, "string")
-    _check(schema, where, "value", (*_TEXT, BinaryType), "string or binary")
-    _check(schema, where, "key", (*_TEXT, BinaryType), "string or binary")
-    _check(schema, where, "partition", (IntegerType,), "int")
+    _check(schema, tp, "topic", _TEXT, "string")
+    _check(schema, tp, "value", (*_TEXT, BinaryType), "string or binary")
+    _check(schema, tp, "key", (*_TEXT, BinaryType), "string or binary")
+    _check(schema, tp, "partition", (IntegerType,), "int")
     if use_timestamp:
-        if "timestamp" not in where:
+        if "timestamp" not in tp:
             raise InvalidSchemaError("useTimestampColumn=true needs a 'timestamp' column")
-        _check(schema, where, "timestamp", (TimestampType, TimestampNTZType), "timestamp")
-    if "headers" in where:
-        field = schema.fields[where["headers"]]
+        _check(schema, tp, "timestamp", (TimestampType, TimestampNTZType), "timestamp")
+    if "headers" in tp:
+        field = schema.fields[tp["headers"]]
         if not _is_headers(field.dataType):
             raise InvalidSchemaError(
                 "headers must be a(n) array<struct<key:string,value:binary>>, not "
                 f"{field.dataType.simpleString()}; cast or drop the column"
             )
     return SinkColumns(
-        value=where["value"],
-        key=where.get("key", -1),
-        topic=-1 if topic_option else where["topic"],
-        partition=where.get("partition", -1),
-        headers=where.get("headers", -1),
-        timestamp=where.get("timestamp", -1) if use_timestamp else -1,
+        value=tp["value"],
+        key=tp.get("key", -1),
+        topic=-1 if topic_option else tp["topic"],
+        partition=tp.get("partition", -1),
+        headers=tp.get("headers", -1),
+        timestamp=tp.get("timestamp", -1) if use_timestamp else -1,
     )
 
 
 def _check(
     schema: StructType,
-    where: dict[str, int],
+    tp: dict[str, int],
     name: str,
     kinds: Sequence[type[DataType]],
     said: str,
 ) -> None:
-    if name in where and not isinstance(schema.fields[where[name]].dataType, tuple(kinds)):
-        found = schema.fields[where[name]].dataType.simpleString()
+    if name in tp and not isinstance(schema.fields[tp[name]].dataType, tuple(kinds)):
+        found = schema.fields[tp[name]].dataType.simpleString()
         raise InvalidSchemaError(
             f"{name} must be a(n) {said}, not {found}; cast it or drop the column"
         )

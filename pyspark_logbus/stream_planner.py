@@ -1,8 +1,8 @@
 """The calls of a streaming source in its runner process. Driver only.
 
 One instance serves a whole run of a query, on the runner's main thread. Spark calls
-``latest_offset`` every 12 ms while idle, and every other source waits for it. So it never blocks
-longer than 20 ms once the ends were known and the group is claimed. Spark retries nothing, so
+``latest_offset`` every 12 ms while idle, and every other source waits for it. Once the ends are
+known and the group is claimed, no call blocks longer than 20 ms. Spark retries nothing, so
 transient failures are not raised; only data loss and invalid requests end the query.
 """
 
@@ -19,6 +19,7 @@ from broker_lite.errors import (
     InconsistentClusterIdError,
     LogbusError,
     RequestTimedOutError,
+    SaslAuthenticationError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import (
@@ -84,12 +85,12 @@ class StreamPlanner:
     # Spark's calls.
 
     def initial_offset(self) -> Document:
-        """Return the start of a query without a checkpoint; the same again within a run, since
-        Spark asks twice in the first batch.
+        """Return the start of a query without a checkpoint. Within a run the result stays the same,
+        because Spark asks twice in the first batch.
 
-        Spark also asks before it repeats a first batch, whose end records its start. So an error
-        that keeps a query from starting, such as a missing topic, is raised by the call that needs
-        a start.
+        Spark also asks before it repeats a first batch, whose end records its start. This method
+        therefore does not raise an error such as a missing topic; the call that needs the start
+        raises it.
         """
         if self._initial is None:
             try:
@@ -101,7 +102,7 @@ class StreamPlanner:
         return self._initial
 
     def prepare_for_available_now(self) -> None:
-        """Prepare a run that ends at the present ends.
+        """Prepare a run that stops at the current ends.
 
         The first ``latest_offset`` of the run fixes the target: a repeated batch must be planned
         even if partitions were added since. Spark ends the run at a call without new data, so no
@@ -111,11 +112,15 @@ class StreamPlanner:
         self._admission = Admission(replace(self._admission.limits, rows_min=0))
 
     def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
-        """Return the end of the next batch; ``document`` itself if there is nothing to do."""
+        """Return the end of the next batch; ``document`` itself if there is nothing to read."""
         self._check_start(document)
         start = self._parse(document)
         live = self._ends_now(start, unlimited)
-        self._silence.look(self._live.problem, is_known=live is not None)
+        problem = self._live.problem
+        if isinstance(problem, SaslAuthenticationError):
+            # The user was deleted, or its password changed: waiting would hide it.
+            raise problem
+        self._silence.look(problem, is_known=live is not None)
         if live is None:
             return document
         self._check_cluster(start, live)
@@ -130,13 +135,13 @@ class StreamPlanner:
             self._planned_end = start
         else:
             end = self._next(document, start, live, unlimited)
-        # After the loss check: ``start`` may lie in lost records.
+        # This follows the loss check, because ``start`` may lie in lost records.
         if not self._losses.are_suspected:
             self._publish(start, live)
         return end
 
     def report(self) -> Document | None:
-        """Return log ends, lag behind the planned batch and losses; Spark prints them as
+        """Return log ends, the lag after the planned batch, and losses; Spark reports them as
         ``sources[].latestOffset``."""
         live, at = self._live.now(), self._planned_end
         if live is None or at is None:
@@ -227,8 +232,8 @@ class StreamPlanner:
         # Spark keeps no initial offset, so the first batch's end records its start.
         begin = start.topics if is_first else None
         if end is start and not is_first:
-            # With a minimum of rows, elapsed time alone may end a batch; so may an answer about
-            # bytes, or a retry.
+            # With a minimum of rows, a batch may end without new records: after the maximum delay,
+            # an answer to a byte lookup, or a retry.
             if nothing_new and not self.options.rows_min:
                 self._idle = (start, live)
             return document
@@ -257,14 +262,15 @@ class StreamPlanner:
         return live
 
     def _complete(self, start: SourceOffset) -> Live:
-        """Return every end as of this call, so that all acknowledged records are seen. A topic
-        of ``start`` counts as deleted only if it stays missing, since a broker may be starting."""
+        """Return every end as of this call, so that all acknowledged records are seen. A topic of
+        ``start`` counts as deleted only if it stays missing, because a starting broker may not list
+        it yet."""
         options = self.options
         deadline = self._monotonic() + options.request_timeout_ms / 1000
         grace_until = self._monotonic() + self._losses.grace_s
         ids = self._reader.partitions(start.topics)
         wanted = set(matching(options.topics, start.topics))
-        while self._monotonic() < grace_until and not wanted <= {where.topic for where in ids}:
+        while self._monotonic() < grace_until and not wanted <= {tp.topic for tp in ids}:
             time.sleep(0.005)
             ids = self._reader.partitions(start.topics)
         listed = self._reader.listed(ids, LATEST_TIMESTAMP)
@@ -289,8 +295,8 @@ class StreamPlanner:
         return live
 
     def _available_now_target(self, start: SourceOffset, live: Live) -> Live:
-        """Return the ends at the start of the run. The check for losses since applies under any
-        failOnDataLoss; the run would never end otherwise."""
+        """Return the ends at the start of the run. Raise for losses since then, whatever
+        failOnDataLoss is, because the run would never end."""
         if self._target is None:
             self._target = live
         for name, topic in self._target.topics.items():
@@ -361,59 +367,59 @@ class StreamPlanner:
         begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
         asked = {TopicPartition(item.topic, item.partition): item for item in found}
         fresh = {
-            where
-            for where, item in asked.items()
+            tp
+            for tp, item in asked.items()
             if plan.starts_in(begin, item.topic, item.topic_id, item.partition) is None
         }
         if not is_repeated:
-            asked = {where: asked[where] for where in fresh}
+            asked = {tp: asked[tp] for tp in fresh}
         if not asked:
             return found
         earliest = self._earliest(asked)
         losses = []
-        for where, item in asked.items():
-            row = earliest.get(where)
+        for tp, item in asked.items():
+            row = earliest.get(tp)
             if row is not None and row.offset > item.start:
                 detail = (
-                    f"Added partition {where} starts from {row.offset} instead of 0"
-                    if where in fresh
+                    f"Added partition {tp} starts from {row.offset} instead of 0"
+                    if tp in fresh
                     else f"records before offset {row.offset} were deleted before they were read"
                 )
-                losses.append(Loss(plan.LATE, *where, item.start, row.offset, detail))
-            elif row is None and where in fresh:
-                losses.append(Loss(plan.GONE, *where, item.start, item.end, "the topic is gone"))
+                losses.append(Loss(plan.LATE, *tp, item.start, row.offset, detail))
+            elif row is None and tp in fresh:
+                losses.append(Loss(plan.GONE, *tp, item.start, item.end, "the topic is gone"))
         self._losses.judge(losses)
         clipped = []
         for item in found:
-            where = TopicPartition(item.topic, item.partition)
-            row = earliest.get(where)
+            tp = TopicPartition(item.topic, item.partition)
+            row = earliest.get(tp)
             if row is not None and row.offset > item.start:
                 item = item._replace(start=row.offset, start_epoch=-1)
-            if item.start < item.end and (row is not None or where not in fresh):
+            if item.start < item.end and (row is not None or tp not in fresh):
                 clipped.append(item)
         return clipped
 
     def _earliest(
         self, asked: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the partitions' earliest offsets, without topics that are certainly deleted: a
-        broker may not know a topic yet."""
+        """Return the partitions' earliest offsets, without deleted topics. A topic that a starting
+        broker does not list yet is not deleted."""
         try:
             return self._reader.listed(asked, EARLIEST_TIMESTAMP)
         except UnknownTopicOrPartitionError as error:
             problem = error
         found: dict[TopicPartition, ListedOffset] = {}
         deadline = self._monotonic() + self.options.request_timeout_ms / 1000
-        for topic in sorted({where.topic for where in asked}):
-            wheres = [where for where in asked if where.topic == topic]
+        for topic in sorted({tp.topic for tp in asked}):
+            tps = [tp for tp in asked if tp.topic == topic]
             while True:
                 try:
-                    found.update(self._reader.listed(wheres, EARLIEST_TIMESTAMP))
+                    found.update(self._reader.listed(tps, EARLIEST_TIMESTAMP))
                     break
                 except UnknownTopicOrPartitionError as error:
                     problem = error
                 now = self._require_live().topics.get(topic)
-                if now is None or now.topic_id != asked[wheres[0]].topic_id:
+                if now is None or now.topic_id != asked[tps[0]].topic_id:
                     break
                 if self._monotonic() > deadline:
                     raise problem
@@ -440,9 +446,9 @@ def _new_query() -> str:
 
 
 def _covers(live: Live, listed: dict[TopicPartition, Any]) -> bool:
-    for where, row in listed.items():
-        topic = live.topics.get(where.topic)
-        end = topic.ends.get(where.partition) if topic is not None else None
+    for tp, row in listed.items():
+        topic = live.topics.get(tp.topic)
+        end = topic.ends.get(tp.partition) if topic is not None else None
         if end is None or end.offset < row.offset:
             return False
     return True

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from broker_lite.errors import LogbusError
-from pyspark_logbus.error_line import error_line
+from pyspark_logbus.error_line import error_line, pickled_error_line
 from pyspark_logbus.read_task import ReadPlan, ReadTask
 from pyspark_logbus.worker_process import modules_are_no_garbage
 
@@ -34,7 +34,8 @@ NO_LIMIT = (1 << 63) - 1
 
 
 class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream; exact, since a range of offsets always gives the same rows."""
+    """Reads a stream. A repeated batch has the same rows, because a range of offsets always gives
+    the same rows."""
 
     def __init__(
         self,
@@ -48,13 +49,17 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": None, "_plan": self._plan, "_problem": None, "_planner": None}
+        # Spark pickles a reader for the tasks on the driver, never in the planner's process.
+        with pickled_error_line():
+            plan = self._plan.for_tasks() if self._plan is not None else None
+        return {"_options": None, "_plan": plan, "_problem": None, "_planner": None}
 
     def _planning(self) -> StreamPlanner:
         if self._problem is not None:
             raise self._problem
         if self._planner is None:
-            # Executors unpickle this class, too, and must not import what only planning needs.
+            # Executors unpickle this class, too, and must not import modules that only planning
+            # needs.
             from pyspark_logbus.stream_planner import StreamPlanner
 
             assert self._options is not None
@@ -63,8 +68,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @error_line()
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit other than "all available", so that Trigger.Once, which uses that, can
-        be told from the others."""
+        """Return a limit other than "all available", which marks Trigger.Once."""
         self._planning()
         return ReadMaxRows(NO_LIMIT)
 

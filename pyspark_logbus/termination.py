@@ -1,4 +1,4 @@
-"""SIGTERM, with which Spark ends the runner of a source. Driver only.
+"""Handling of SIGTERM, with which Spark ends the runner of a source. Driver only.
 
 The signal ends the program, so that open resources are closed. Only the main thread can install the
 handler; one that the user installed stays.

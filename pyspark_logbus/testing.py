@@ -45,11 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="HOST:PORT,…",
         help="Run the tests on this cluster; their topics and groups are deleted at the end.",
     )
-    group.addoption("--logbus-brokers", type=int, metavar="N", help="Brokers of the cluster.")
+    group.addoption("--logbus-brokers", type=int, metavar="N", help="Number of brokers to start.")
     group.addoption(
         "--logbus-require",
         action="store_true",
-        help="Fail tests that need a cluster where none can be started (Java is missing).",
+        help="Fail tests that need a cluster if no cluster can be started (Java is missing).",
     )
     parser.addini("logbus_brokers", "Brokers of the cluster of logbus (default: 1)", default="")
 
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _MARKED = pytest.StashKey[int]()
-"""The most brokers that a marker of the collected tests asks for."""
+"""The maximum of the collected tests' markers."""
 
 
 def _marked(item: pytest.Item) -> int:
@@ -139,7 +139,8 @@ def logbus(logbus_bus: Bus) -> Bus:
 def _logbus_used(
     logbus_bus: Bus, logbus_cluster: LocalCluster | NamedCluster
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """The topics and groups of all tests, deleted at the end on a cluster that goes on."""
+    """The topics and groups of all tests. On a cluster of --logbus-bootstrap they are deleted at
+    the end."""
     from broker_lite.errors import GroupIdNotFoundError
 
     topics: list[str] = []
@@ -160,7 +161,7 @@ def logbus_topics(
     _logbus_used: tuple[list[str], list[str]],
     request: pytest.FixtureRequest,
 ) -> Topics:
-    """Creates topics: ``logbus_topics(2, partitions=3, config={"retention.ms": 1000})`` returns
+    """Create topics: ``logbus_topics(2, partitions=3, config={"retention.ms": 1000})`` returns
     their names, which begin with the test's."""
 
     def create(count: int = 1, **settings: Any) -> list[str]:

@@ -1,4 +1,5 @@
-"""``logbus.read``: a DataFrame of a part of a topic, which reads little more than that part.
+"""``logbus.read``: a DataFrame of a part of a topic, which reads little more than this part from
+the brokers.
 
 Spark 4.3.0 has no sound way to push a filter into a source in Python: it keeps the pushed filters
 for every later query of the same DataFrame. So the bounds are arguments here. They become the
@@ -52,13 +53,13 @@ def read(
 
     ``since``, ``until``: a datetime, ISO 8601 text (UTC where no zone is named), a distance back
     from now (``-1d``, ``-12h``), or milliseconds. ``partitions``: only these. ``columns``: only
-    these, in this order. ``late``: how long after ``until`` records may be appended that belong
-    before it. Each partition is read up to its first record at or after ``until + late``; None
-    reads on to its end. A topic with LogAppendTime needs none of it. ``options``: further options
-    of a batch query.
+    these, in this order. ``late``: how late a record with a timestamp before ``until`` may be
+    appended. Each partition is read up to its first record at or after ``until + late``; None reads
+    to its end. A topic with LogAppendTime does not need ``late``. ``options``: further options of a
+    batch query.
 
-    Records without a timestamp are left out where a bound is given. Each call resolves the times
-    anew, and its DataFrame keeps the offsets of its first action. Raises InvalidConfigError.
+    With a bound, records without a timestamp are left out. Each call resolves the times again, and
+    its DataFrame keeps the offsets of its first action. Raises InvalidConfigError.
     """
     part = plan_part(
         topic,

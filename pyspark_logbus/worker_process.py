@@ -1,8 +1,9 @@
-"""What Spark's own Python processes do after each piece of work, made cheap.
+"""Makes garbage collections cheap in Spark's own Python processes.
 
 PySpark's daemon collects garbage after every task and every planning call of each process that it
-forked. A full collection looks at every object of every module: 5 to 25 ms of processor time where
-pyarrow, numpy and PySpark are loaded, several times for the smallest query. Modules are no garbage.
+forked. A full collection visits every object of every module. With pyarrow, numpy and PySpark
+loaded, it takes 5 to 25 ms of processor time, several times in the smallest query. The objects of
+modules are never garbage.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import sys
 DAEMON = "pyspark.daemon"
 
 _modules = 0
-"""How many modules were loaded when their objects were last set apart."""
+"""The number of loaded modules at the last ``gc.freeze``."""
 
 
 def modules_are_no_garbage() -> None:
-    """Set what is alive now apart from what garbage collections look at, in a process that Spark's
-    daemon forked; anywhere else, and where nothing was imported since the last time, nothing.
+    """Exclude all live objects from garbage collections (``gc.freeze``) in a process that Spark's
+    daemon forked. Do nothing in other processes, or if no module was imported since the last call.
 
-    Call it where a process has just imported what its work needs, before it has rows in hand. What
-    is set apart still goes with its last reference; only cycles in it would stay.
+    Call this after the imports of a task and before it has rows. A frozen object is still freed
+    with its last reference; only frozen cycles would stay.
     """
     global _modules
     if len(sys.modules) == _modules or not is_forked_by_daemon():

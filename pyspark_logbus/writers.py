@@ -1,16 +1,16 @@
-"""The sink as Spark sees it, batch and streaming: proxies that check on the driver, write in tasks.
+"""The sink as Spark sees it, batch and streaming: proxies that check on the driver and write in
+tasks.
 
-Spark keeps two processes for a streaming sink: one plans every micro-batch and pickles a writer
-for the tasks, the other commits with a writer that it makes anew. So a streaming writer looks up
-its topic when it is pickled, and committing imports neither pyarrow nor the producer. A task's rows
-are all acknowledged before it ends. By default a repeated task writes them again (at least once);
-``exactly_once`` makes each batch a transaction.
+Spark keeps two processes for a streaming sink: one plans every micro-batch and pickles a writer for
+the tasks, the other commits with a new writer. So a streaming writer looks up its topic when it is
+pickled, and committing imports neither pyarrow nor the producer. A task's rows are all acknowledged
+before it ends. By default a repeated task writes them again (at least once); ``exactly_once`` makes
+each batch a transaction.
 """
 
 from __future__ import annotations
 
 import logging
-import pickle
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker_lite.errors import InvalidConfigError, LogbusError
+from broker_lite.errors import InvalidConfigError
 from pyspark_logbus import exactly_once
-from pyspark_logbus.error_line import error_line
+from pyspark_logbus.connection_security import QuerySecurity, connection_security
+from pyspark_logbus.error_line import error_line, pickled_error_line
 from pyspark_logbus.exactly_once import BatchWrite, TaskIdentity
 from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns, sink_columns
@@ -37,21 +38,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("pyspark_logbus")
 
 CHECKED_S = 30.0
-"""A topic that was there is not asked for again for so long: micro-batches are planned often."""
+"""Seconds for which a topic that exists is not checked again, because micro-batches are planned
+often."""
 
-_checked: dict[tuple[str, str], float] = {}
+_checked: dict[tuple[str, str, QuerySecurity], float] = {}
 
 
 class RowsWritten(WriterCommitMessage):
-    """What a task wrote: rows by topic."""
+    """A task's number of written rows by topic."""
 
     def __init__(self, rows: dict[str, int]) -> None:
         self.rows = rows
-
-
-class SinkRefusedError(pickle.PickleError):
-    """What is wrong with a sink, said while it is pickled: Spark's pickler hands on errors of this
-    family as they are, and hides any other behind a PicklingError of its own."""
 
 
 class _SinkTask:
@@ -63,7 +60,7 @@ class _SinkTask:
 
     @error_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        # pyarrow and the producing client belong to executors only.
+        # Only executors import pyarrow and the producing client.
         from pyspark_logbus.partition_writer import write_attempt, write_batches
 
         modules_are_no_garbage()
@@ -90,7 +87,7 @@ class LogbusWriter(_SinkTask, DataSourceArrowWriter):
             )
         columns = _columns(options, schema)
         _check_topic(options)
-        return cls(options, columns)
+        return cls(options.for_tasks(), columns)
 
     def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
         super().__init__(options, columns)
@@ -101,7 +98,7 @@ class LogbusWriter(_SinkTask, DataSourceArrowWriter):
 
     @error_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """At least once: nothing, since every task's rows were acknowledged before it ended."""
+        """Commit an exactly-once batch. At least once, do nothing: the rows are acknowledged."""
         modules_are_no_garbage()
         if self._options.is_exactly_once:
             exactly_once.commit(self._options, messages)
@@ -124,19 +121,17 @@ class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles a writer to send it to the tasks: so this is on the driver, before a row
         # moves, and never in the process that commits.
-        try:
-            with error_line():
-                _check_topic(self._options)
-        except LogbusError as error:
-            raise SinkRefusedError(str(error)) from None
-        return {"_options": self._options, "_columns": self._columns}
+        with pickled_error_line():
+            _check_topic(self._options)
+            options = self._options.for_tasks()
+        return {"_options": options, "_columns": self._columns}
 
     def _identity(self) -> TaskIdentity:
         return exactly_once.stream_identity(self._options)
 
     @error_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """At least once: nothing, since every task's rows were acknowledged before it ended."""
+        """Commit an exactly-once batch. At least once, do nothing: the rows are acknowledged."""
         modules_are_no_garbage()
         if self._options.is_exactly_once:
             exactly_once.commit(self._options, messages, batchId)
@@ -157,29 +152,31 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 
 
 def _check_topic(options: WriteOptions) -> None:
-    """Brokers must answer, once, and the option's topic exist, before a row moves; raises
-    NoBrokersError, UnknownTopicOrPartitionError."""
+    """Check, before a row is written, that a broker answers and that the topic of the option
+    exists. Raises NoBrokersError, UnknownTopicOrPartitionError."""
     modules_are_no_garbage()
-    key = (options.bootstrap_servers, options.topic)
+    key = (options.bootstrap_servers, options.topic, options.security)
     now = time.monotonic()
     if now - _checked.get(key, float("-inf")) < CHECKED_S or (
         not options.topic and key in _checked
     ):
         return
-    # Only the planning process comes here, once: the committing one must not import the client.
+    # Only the planning process executes this import; the committing process must not import the
+    # client.
     from broker_lite.client.administration.admin import Admin
-    from broker_lite.client.operations.cluster import unknown_topic
     from broker_lite.client.operations.requests import FIRST_CONTACT_MS
     from pyspark_logbus.first_contact import told
 
     servers, timeout_ms = options.bootstrap_servers, options.request_timeout_ms
     names = (options.topic,) if options.topic else ()
+    security = connection_security(servers, options.security)
     with (
-        Admin(servers, client_id=options.client_id, timeout_ms=timeout_ms) as admin,
+        Admin(
+            servers, client_id=options.client_id, timeout_ms=timeout_ms, security=security
+        ) as admin,
         told(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
     ):
-        topics = admin.cluster(names).topics
-    topic = topics.get(options.topic)
-    if options.topic and (topic is None or topic.error is not None):
-        raise (topic.error if topic and topic.error else unknown_topic(options.topic))
+        topic = admin.cluster(names).topics.get(options.topic)
+        if options.topic and (topic is None or topic.error is not None):
+            raise admin.missing_topic(options.topic)
     _checked[key] = now

@@ -36,22 +36,22 @@ class OffsetConverter:
         InvalidConfigError for an offset past the log end offset.
         """
         found = offsets if self._mirror is None else self._mirror.translated(offsets)
-        wheres = {
+        tps = {
             TopicPartition(topic, int(number)): offset
             for topic, row in found.items()
             for number, offset in row.items()
         }
         view = self._admin.cluster(sorted(found))
-        there = {where for topic in found for where in view.partitions_of(topic)}
-        for where in sorted(wheres.keys() - there):
+        there = {tp for topic in found for tp in view.partitions_of(topic)}
+        for tp in sorted(tps.keys() - there):
             raise UnknownTopicOrPartitionError(
-                f"{where} is not on this cluster; copy the topic first: logbus mirror --from …"
+                f"{tp} is not on this cluster; copy the topic first: logbus mirror --from …"
             )
-        ends = self._admin.list_offsets(dict.fromkeys(wheres, LATEST_TIMESTAMP))
-        for where, offset in sorted(wheres.items()):
-            if offset > ends[where].offset:
+        ends = self._admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
+        for tp, offset in sorted(tps.items()):
+            if offset > ends[tp].offset:
                 raise InvalidConfigError(
-                    f"{where} ends at {ends[where].offset} here, but the checkpoint is at "
+                    f"{tp} ends at {ends[tp].offset} here, but the checkpoint is at "
                     f"{offset}. If logbus mirror copied the topic, name its source with --from"
                 )
         topics = {
@@ -81,6 +81,11 @@ def main(
 
     With --from, the mirror's offset map translates the offsets. Without --from the offsets stay as
     they are: right for a query that read this cluster through Kafka's connector.
+
+    \b
+    Examples:
+      logbus checkpoint /chk/kafka /chk/logbus
+      logbus checkpoint /chk/kafka /chk/logbus --from kafka1:9092
     """
     try:
         with ExitStack() as open_:

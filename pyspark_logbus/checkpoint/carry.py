@@ -108,9 +108,9 @@ def _carried(
         ends.append(offset_log.line(end))
         if number == carried.batch:
             carried.offsets.extend(
-                Moved(source, where.topic, where.partition,
-                      asked[where.topic][str(where.partition)], at.offset)
-                for where, at in sorted(end.partitions().items())
+                Moved(source, tp.topic, tp.partition,
+                      asked[tp.topic][str(tp.partition)], at.offset)
+                for tp, at in sorted(end.partitions().items())
             )  # fmt: skip
     return batch._replace(ends=tuple(ends))
 
@@ -118,7 +118,7 @@ def _carried(
 def _with_begin(old: Path, source: int, end: SourceOffset, place: Place) -> SourceOffset:
     """Add the start offsets to the end offset of a first batch that Spark repeats.
 
-    Spark's offset log holds no start offsets, so the source has to know them.
+    Spark's offset log has no start offsets, so the source's offset must have them.
     """
     file = old / "sources" / str(source) / "0"
     begin = offset_log.initial_offsets(file.read_bytes()) if file.exists() else None

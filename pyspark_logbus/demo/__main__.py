@@ -27,7 +27,13 @@ from pyspark_logbus.demo.screen import Screen
 )
 @click.option("--kill", is_flag=True, help="Kill a leader when half of the lines are acknowledged.")
 def main(file: Path | None, lines: int, brokers: int, seconds: float, kill: bool) -> None:
-    """Send real log lines through three brokers and count them with Spark, live."""
+    """Send real log lines through three brokers and count them with Spark, live.
+
+    \b
+    Examples:
+      logbus demo
+      logbus demo --file app.log --brokers 3 --kill
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     screen = Screen()
     try:

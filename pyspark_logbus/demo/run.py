@@ -220,10 +220,10 @@ def _follow(parts: DemoParts, cluster: LocalCluster, screen: Screen, *, kill: bo
 
 
 def _kill_leader(parts: DemoParts, cluster: LocalCluster, screen: Screen) -> None:
-    where = TopicPartition(LINES_TOPIC, 0)
-    known = parts.admin.cluster([LINES_TOPIC]).partition(where)
+    tp = TopicPartition(LINES_TOPIC, 0)
+    known = parts.admin.cluster([LINES_TOPIC]).partition(tp)
     broker = next(b for b in cluster.brokers if known is not None and b.id == known.leader)
-    screen.say(f"\nkill -9 of broker {broker.id}, the leader of {where}; it is not restarted\n")
+    screen.say(f"\nkill -9 of broker {broker.id}, the leader of {tp}; it is not restarted\n")
     broker.kill()
 
 

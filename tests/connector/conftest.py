@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from plain_connection import until_known
-from spark_planning import fill, make_planner, new_topic
+from support.plain_connection import until_known
+from support.spark_planning import fill, make_planner, new_topic
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
@@ -16,13 +16,13 @@ from pyspark_logbus.stream_planner import StreamPlanner
 
 @pytest.fixture
 def make_topic(bus: Bus) -> Callable[..., str]:
-    """A function that makes a topic whose partitions hold so many records."""
+    """Return a function that creates a topic whose partitions hold the given numbers of records."""
     return partial(new_topic, bus)
 
 
 @pytest.fixture
 def planner(bus: Bus) -> Iterator[Callable[..., StreamPlanner]]:
-    """A function that makes a planner of a streaming source's options."""
+    """Yield a function that creates a streaming planner from a source's options."""
     made: list[StreamPlanner] = []
 
     def make(**given: str) -> StreamPlanner:
@@ -36,7 +36,7 @@ def planner(bus: Bus) -> Iterator[Callable[..., StreamPlanner]]:
 
 @pytest.fixture
 def make_again(cluster: LocalCluster, bus: Bus) -> Callable[[str, int], None]:
-    """A function that makes another topic of a name; every broker knows of it."""
+    """Return a function that recreates a topic and waits until every broker lists it."""
 
     def make(topic: str, count: int) -> None:
         bus.delete_topic(topic)

@@ -1,4 +1,4 @@
-"""How far one micro-batch goes: rows, bytes, availableNow; and that planning never waits long."""
+"""Limits of a micro-batch: rows, bytes, availableNow; and the time that planning waits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from patience import until
-from spark_planning import DEADLINE_S, ends, fails, fill, rows, step
+from support.patience import until
+from support.spark_planning import DEADLINE_S, ends, fails, fill, rows, step
 
 from broker_lite.errors import (
     DataLossError,
@@ -36,7 +36,7 @@ def test_row_limits_hold_after_restart_but_not_with_trigger_once(planner, bus, m
 
 
 def test_progress_reports_the_lag_after_its_batch(planner, make_topic):
-    """As Kafka's offsetsBehindLatest: a query that has read everything is at 0."""
+    """As in Kafka's offsetsBehindLatest, a query that has read everything has lag 0."""
     topic = make_topic(8, 2)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     at, lags = plan.initial_offset(), []
@@ -51,7 +51,7 @@ def test_progress_reports_the_lag_after_its_batch(planner, make_topic):
         ]
     assert len(lags) >= 2
     assert lags[-1] == 0
-    # A trigger without news reports the same.
+    # A trigger without new records reports the same.
     assert plan.latest_offset(at, unlimited=False) == at
     assert plan.report()["lagAfterBatchTotal"] == 0
 
@@ -70,7 +70,7 @@ def test_byte_limits_round_to_whole_batches(planner, bus, make_topic):
         at = end
     assert sum(taken) == 40
     assert all(1 <= rows <= 12 for rows in taken[1:]), taken
-    # One batch at least, however small the budget.
+    # At least one batch is read, however small the limit is.
     tiny = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="1")
     assert sum(ends(step(tiny, tiny.initial_offset()), topic)) == 2
 
@@ -92,7 +92,8 @@ def test_available_now_stops_at_the_ends_seen_at_its_start(planner, bus, make_to
 
 
 def test_available_now_reads_all_records_despite_late_answers(planner, bus, make_topic):
-    """Spark takes a call without news for the end of the run, and leaves the rest unread."""
+    """Spark takes a call without new offsets for the end of the run, and would leave the rest
+    unread."""
     topic = make_topic(0)
     with bus.producer(linger_ms=0) as producer:
         for _ in range(20):  # a batch each
@@ -159,7 +160,7 @@ def test_available_now_fails_when_the_log_is_shorter_than_planned(planner, make_
 
 
 def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
-    """Spark asks every 12 ms, and its other sources wait meanwhile."""
+    """Spark calls every 12 ms, and its other sources wait during the call."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
     start = plan.initial_offset()
@@ -176,7 +177,7 @@ def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
     plan._reader.admin.offsets_for_bytes = blocked
     first = plan.latest_offset(start, unlimited=False)
     assert asked.wait(DEADLINE_S)
-    # It came back, and does so again, though nothing is known yet.
+    # Planning returned without waiting. It returns again before the lookup's answer has arrived.
     assert ends(first, topic) == ends(plan.latest_offset(start, unlimited=False), topic) == [0]
     answer.set()
     end = until(
@@ -186,7 +187,7 @@ def test_planning_does_not_wait_for_a_slow_byte_lookup(planner, make_topic):
 
 
 def test_rows_are_read_after_an_initial_byte_lookup_failure(planner, bus, make_topic):
-    """A topic goes away while its bytes are asked for, and nothing new comes afterwards."""
+    """The topic is deleted during the byte lookup, and no new records arrive afterwards."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
     first = until(
@@ -210,7 +211,7 @@ def test_rows_are_read_after_an_initial_byte_lookup_failure(planner, bus, make_t
 
 
 def test_byte_lookup_of_a_deleted_topic_delays_no_other(planner, bus, make_topic):
-    """A client waits for a topic that it does not find until its request times out."""
+    """The lookup of a missing topic waits until its request times out."""
     gone, stays = make_topic(5), make_topic(5)
     plan = planner(
         subscribePattern=f"{gone}|{stays}", startingOffsets="earliest", failOnDataLoss="false",
@@ -243,7 +244,7 @@ def test_byte_lookup_of_a_deleted_topic_delays_no_other(planner, bus, make_topic
 
 
 def test_byte_lookup_uses_the_id_of_a_recreated_topic(planner, bus, make_topic):
-    """What was known of the former one was asked for for ever, and the query stood still."""
+    """Regression: the lookup requested the deleted topic's id for ever, and the query stopped."""
     topic = make_topic(5, 5)
     plan = planner(
         subscribe=topic, startingOffsets="earliest", failOnDataLoss="false",

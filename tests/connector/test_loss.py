@@ -1,15 +1,14 @@
-"""Records that are gone: told with their ranges, or passed over under failOnDataLoss=false."""
+"""Deleted records: errors with their ranges, or skipped under failOnDataLoss=false."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 
 import pytest
-from log_batches import iter_headers
-from patience import until
-from spark_planning import begin_query, ends, fails, fill, rows, step, values_of
+from support.log_batches import iter_headers, segments_of
+from support.patience import until
+from support.spark_planning import begin_query, ends, fails, fill, rows, step, values_of
 
 import pyspark_logbus as logbus
 from broker_lite.client.administration.admin import Admin
@@ -40,15 +39,15 @@ def test_repeated_first_batch_of_a_deleted_topic_reports_its_loss(
     lax = planner(**given, failOnDataLoss="false")
     assert rows(lax, lax.initial_offset(), end) == [(0, 0, 3)]
     assert f"going on without {gone}-0 [0, 7)" in caplog.text
-    # Once the first batch is committed the query goes on without the topic.
+    # After the first batch is committed, the query continues without the topic.
     fill(bus, kept, 1)
-    # That one is gone and that the other has grown is heard in either order.
+    # The deletion of one topic and the growth of the other may arrive in either order.
     later = until(lambda: lax.latest_offset(end, unlimited=False), lambda at: ends(at, kept) == [4])
     assert list(later["topics"]) == [kept]
     assert lax.report()["lostRecords"] == 7
-    # A first batch that never said where it began cannot be told from a start.
+    # A first batch without its start offsets looks like a new start.
     del end["begin"]
-    with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {gone}"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"topic '{gone}' does not exist"):
         lax = planner(**given, failOnDataLoss="false")
         lax.ranges(lax.initial_offset(), end)
 
@@ -66,7 +65,7 @@ def test_recreated_topic_is_loss_whatever_its_length(planner, bus, make_topic, c
     assert said.startswith("[LOGBUS_DATA_LOSS]")
     assert f"topic {topic} was deleted and made again" in said
     assert f"{topic}-0 [10, 10)" in said
-    # After a restart, too: both when it plans anew and when it repeats a batch.
+    # The same holds after a restart, when it plans a new batch and when it repeats a batch.
     restarted = planner(**given)
     assert "made again" in fails(lambda: restarted.latest_offset(first, unlimited=False),
                                  DataLossError)  # fmt: skip
@@ -101,7 +100,8 @@ def test_deleted_topic_is_loss(planner, bus, make_topic, caplog):
 
 
 def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, make_topic, caplog):
-    """Its ends were seen; where it begins was asked too late, and ended the query in any case."""
+    """Regression: the lookup of its start failed and ended the query even without
+    failOnDataLoss."""
     kept = make_topic(1)
     given = {"subscribePattern": f"{kept}.*", "startingOffsets": "earliest"}
     lax, strict = planner(**given, failOnDataLoss="false"), planner(**given)
@@ -122,7 +122,8 @@ def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, mak
 
 
 def test_topic_deleted_while_a_task_fetches_is_loss(planner, bus, make_topic, monkeypatch, caplog):
-    """Its records aged out, and then it went: that ended the query in any case."""
+    """Regression: a topic deleted after its records expired ended the query even without
+    failOnDataLoss."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     begin = plan.initial_offset()
@@ -182,7 +183,7 @@ def test_topic_deleted_before_an_available_now_run_is_loss(
     )
     assert rows(lax, at, end) == [(0, 1, 3)]
     assert f"going on without {gone}-0" in caplog.text
-    # A name that the checkpoint does not know is a mistake, as at the start.
+    # A missing topic that the checkpoint does not have is an error, as at the start.
     wrong = given | {how: names.replace(kept, f"{kept}-wrong")}
     with pytest.raises(UnknownTopicOrPartitionError, match=f"{kept}-wrong"):
         made = planner(**wrong)
@@ -192,11 +193,11 @@ def test_topic_deleted_before_an_available_now_run_is_loss(
 
 def test_records_deleted_before_reading_are_loss(planner, bus, make_topic, caplog):
     topic = make_topic(20)
-    where = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
     end = step(plan, start)
-    bus.admin.delete_records({where: 8})
+    bus.admin.delete_records({tp: 8})
     tasks = plan.ranges(start, end)
 
     def read(fail):
@@ -218,7 +219,8 @@ def test_records_deleted_before_reading_are_loss(planner, bus, make_topic, caplo
 
 
 def test_repeated_batch_counts_records_deleted_before_it(planner, bus, make_topic, caplog):
-    """A query that failed on them goes on under failOnDataLoss=false by repeating that batch."""
+    """A query that failed on these records continues under failOnDataLoss=false by repeating the
+    batch."""
     topic = make_topic(10, 10)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     plan = planner(**given)
@@ -265,7 +267,7 @@ def test_unsubscribed_topic_is_not_reported_as_deleted(planner, bus, make_topic,
 
 
 def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
-    """Ids and ends look right; only the leader epochs tell."""
+    """Topic ids and ends look right; only the leader epochs show the truncation."""
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:
         topic_id = other.create_topic("t", partitions=1)
@@ -286,7 +288,7 @@ def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
         finally:
             plan.stop()
         alone.brokers[0].kill()
-        [log] = Path(alone.directory).glob(f"**/{topic_id}-0/*.log")
+        [log] = segments_of(alone.directory, topic_id)
         position = next(
             p for p, header in iter_headers(log.read_bytes()) if header.base_offset == 10
         )
@@ -322,7 +324,8 @@ def test_truncated_and_regrown_log_is_loss(bus, make_cluster, caplog):
 
 @pytest.mark.parametrize("before", ["deleted", "damaged"])
 def test_records_before_a_range_in_a_new_leader_epoch_are_no_loss(make_cluster, caplog, before):
-    """A batch after a change of leaders looks at the record before; that one was read long ago."""
+    """A batch after a change of leaders checks the epoch of the record before, which was read
+    earlier."""
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:
         topic_id = other.create_topic("t", partitions=1)
@@ -343,7 +346,7 @@ def test_records_before_a_range_in_a_new_leader_epoch_are_no_loss(make_cluster, 
         alone.brokers[0].start()
         fill(other, "t", 50)
         if before == "damaged":
-            [log] = Path(alone.directory).glob(f"**/{topic_id}-0/*.log")
+            [log] = segments_of(alone.directory, topic_id)
             held = log.read_bytes()
             position = next(p for p, header in iter_headers(held) if header.last_offset == 99)
             with log.open("r+b") as file:

@@ -1,14 +1,14 @@
 """failOnDataLoss x how topics are named x where a query starts; over a restart, partitions added.
 
-KafkaSourceSuiteBase's matrix: each case is planned, and its rows are read, as Spark would do it."""
+The matrix of KafkaSourceSuiteBase: each case is planned, and its rows are read, as in Spark."""
 
 from __future__ import annotations
 
 import itertools
 import json
 
-from patience import until
-from spark_planning import begin_query, ends, fill, make_planner, values_of
+from support.patience import until
+from support.spark_planning import begin_query, ends, fill, make_planner, values_of
 
 TIME = 1_700_000_000_000
 WAYS = ("assign", "subscribe", "subscribePattern")
@@ -33,7 +33,7 @@ STARTS = {
 
 
 class Run:
-    """A query of one case, step by step: where it stands and every row that it read."""
+    """A query of one case, with its position and every row that it has read."""
 
     def __init__(self, bus, topic, fail, how, begin):
         self.bus, self.topic = bus, topic
@@ -58,7 +58,7 @@ class Run:
             assert ends(self.planner.initial_offset(), self.topic) == self.begins
             self.take(self.planner.initial_offset(), self.at)
         else:
-            # As the checkpoint gives it back; where a query starts is not looked at again.
+            # As read from the checkpoint; the start option is not used again.
             self.at = json.loads(json.dumps(self.at))
             self.given["startingOffsets"] = "latest"
 

@@ -1,10 +1,10 @@
-"""A query's progress in its consumer group: what is published, when, and for whom."""
+"""A query's progress in its consumer group: published offsets and leases."""
 
 from __future__ import annotations
 
 import pytest
-from patience import until
-from spark_planning import ends, fails, fill, rows, step
+from support.patience import until
+from support.spark_planning import ends, fails, fill, rows, step
 
 from broker_lite.client.administration.query_lease import lease_of
 from broker_lite.errors import DataLossError, GroupLeaseHeldError
@@ -32,7 +32,7 @@ def test_progress_is_committed_in_the_next_planning_call(planner, bus, make_topi
 
 
 def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_topic):
-    """Spark ends a run by killing its planner: it may have no time to give the lease back."""
+    """Spark ends a run by killing its planner, which may have no time to release the lease."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     first = planner(**given)
@@ -40,7 +40,7 @@ def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_top
     first.latest_offset(at, unlimited=False)
     group = until(first.report, lambda report: report["groupState"] == "published")["group"]
     fill(bus, topic, 3)
-    following = planner(**given)  # while the first one still holds its lease
+    following = planner(**given)  # while the first planner still holds its lease
     following.prepare_for_available_now()
     end = following.latest_offset(at, unlimited=False)
     assert end["query"] == at["query"]
@@ -50,19 +50,19 @@ def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_top
 
 
 def test_trigger_once_progress_is_committed_at_the_next_run(planner, bus, make_topic):
-    """Trigger.Once asks once, before its only batch: nobody tells it that the batch was done."""
+    """Trigger.Once plans once, before its only batch, and is not called after the batch."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": "team"}
     first = planner(**given)
     end = step(first, first.initial_offset(), unlimited=True)
     first.stop()
-    where, group = TopicPartition(topic, 0), first.report()["group"]
+    tp, group = TopicPartition(topic, 0), first.report()["group"]
     assert group.startswith("team-")
-    assert bus.admin.committed(group)[where].offset == 0
+    assert bus.admin.committed(group)[tp].offset == 0
     again = planner(**given)
     assert again.latest_offset(end, unlimited=True) == end
     again.stop()
-    assert bus.admin.committed(group)[where].offset == 4
+    assert bus.admin.committed(group)[tp].offset == 4
 
 
 def test_second_query_on_a_group_commits_nothing(planner, bus, make_topic, monkeypatch):
@@ -95,7 +95,7 @@ def test_second_query_on_a_named_group_fails_before_its_first_batch(
     with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id"):
         while two.latest_offset(at, unlimited=False) == at:
             pass
-    # Nor does another query repeat a batch that its checkpoint holds.
+    # Another query does not repeat a batch of its checkpoint either.
     with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id"):
         repeats.ranges(begin, end | {"query": "another"})
     assert bus.admin.committed(f"g-{topic}")[TopicPartition(topic, 0)].offset == 0
@@ -113,7 +113,7 @@ def test_query_can_start_from_group_offsets(planner, bus, make_topic):
     assert ends(start, topic) == [2, 5, 0]
     latest = planner(**given, startingOffsetsFallback="latest")
     assert ends(latest.initial_offset(), topic) == [2, 5, 5]
-    # The first batch is empty: with it the start is fixed, whatever the group holds by then.
+    # The first batch is empty. It fixes the start, whatever the group commits later.
     first = step(plan, start)
     assert rows(plan, start, first) == []
     assert rows(plan, first, step(plan, first)) == [(0, 2, 5), (2, 0, 5)]
@@ -142,10 +142,10 @@ def test_ending_query_commits_no_offset_to_a_recreated_topic(
     make_again(topic, 15)
     plan.stop()
     found = bus.admin.committed(group)
-    assert {where: row.offset for where, row in found.items()} == {TopicPartition(kept, 0): 3}
+    assert {tp: row.offset for tp, row in found.items()} == {TopicPartition(kept, 0): 3}
     assert lease_of(found[TopicPartition(kept, 0)].metadata) == ("", 0)
     assert f"topic '{topic}' was deleted and made again" in caplog.text
-    # Whoever goes on from the group reads all of the new one.
+    # A query that starts from the group's offsets reads all records of the new topic.
     again = planner(**(given | {"startingOffsets": "group"})).initial_offset()
     assert (ends(again, topic), ends(again, kept)) == ([0], [3])
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from patience import until
-from plain_connection import PlainConnection
-from spark_queries import records
+from support.patience import until
+from support.plain_connection import PlainConnection
+from support.spark_queries import records
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration import transactions
@@ -103,7 +103,8 @@ class Run:
         return self.stream(batch, [list(values)], task)
 
     def stream(self, batch: int, chunks: Iterable[list[str]], task: int = 0) -> Attempt:
-        """As ``write``, with all rows of a chunk on the brokers before the next is asked for."""
+        """Like ``write``, but all rows of a chunk are on the brokers before the next chunk is
+        produced."""
         identity = self.identity(batch, task)
         given = dataclasses.replace(self.options, client_id=f"executor-{identity.attempt}")
 
@@ -132,7 +133,7 @@ class Run:
 
 @pytest.fixture
 def make(bus: Bus) -> Callable[..., Run]:
-    """A function that makes the first run of a new query."""
+    """Return a function that creates the first run of a new query."""
 
     def make(partitions: int = 2, *, replicas: int = 3, timeout_ms: int = TIMEOUT_MS) -> Run:
         name = f"sink-{next(ATTEMPTS)}"
@@ -144,7 +145,7 @@ def make(bus: Bus) -> Callable[..., Run]:
 
 @pytest.fixture(autouse=True)
 def restarted(running: LocalCluster) -> Iterator[None]:
-    """Start the brokers that a failed test has left dead."""
+    """Restart the brokers that a failed test has left stopped."""
     yield
     for each in running.brokers:
         if not each.is_running:
@@ -166,7 +167,7 @@ def leader(running: LocalCluster, run: Run) -> LocalBroker:
 
 
 def test_attempt_that_spark_does_not_count_is_voided(make: Callable[..., Run]) -> None:
-    """Speculation, and a stage that repeats."""
+    """Such attempts come from speculation and from repeated stages."""
     run = make()
     run.write(0, "lost", "lost too")
     winner = run.write(0, "a", "b")
@@ -204,7 +205,7 @@ def test_rows_of_an_executor_killed_after_write_are_committed(
 
 
 def test_straggler_without_rows_keeps_the_batch_open(make: Callable[..., Run]) -> None:
-    """For longer than transaction.timeout.ms, while the other task is done."""
+    """The straggler runs longer than transaction.timeout.ms after the other task is done."""
     run = make(timeout_ms=2000)
     done = run.write(0, "a")
 
@@ -232,10 +233,10 @@ def test_failed_attempt_hides_nothing_from_readers_and_its_batch_goes_on(
     other = run.write(0, "b", task=1)
     with pytest.raises(ValueError, match="planted"):
         run.stream(0, chunks())
-    wheres = (TopicPartition(run.topic, 0),)
+    tps = (TopicPartition(run.topic, 0),)
 
     def holders() -> set[int]:
-        held = run.bus.admin.run(lambda cluster, ms: transactions.open_in_logs(cluster, wheres, ms))
+        held = run.bus.admin.run(lambda cluster, ms: transactions.open_in_logs(cluster, tps, ms))
         return {row.producer_id for row in held}
 
     until(holders, lambda found: found == {other.producer_id})
@@ -314,7 +315,7 @@ def test_commit_whose_answer_was_lost_is_repeated(make: Callable[..., Run]) -> N
     assert run.visible() == ["a", "b"]
 
 
-def test_commit_after_a_silence_beyond_the_timeout_is_refused(make: Callable[..., Run]) -> None:
+def test_commit_of_a_batch_aborted_by_its_timeout_is_refused(make: Callable[..., Run]) -> None:
     run = make(timeout_ms=1000)
     late = run.write(0, "a")
     # The broker aborts the batch, so the next transactions are visible.
@@ -336,9 +337,9 @@ def test_open_attempts_are_transactions_of_their_sink(make: Callable[..., Run]) 
     """An administrator who looks for the holder of a last stable offset finds the sink."""
     run = make()
     attempts = [run.write(0, "a", "b", task=task) for task in (0, 1)]
-    wheres = [TopicPartition(run.topic, partition) for partition in (0, 1)]
+    tps = [TopicPartition(run.topic, partition) for partition in (0, 1)]
     admin = run.bus.admin
-    rows = admin.run(lambda cluster, ms: transactions.open_in_logs(cluster, wheres, ms))
+    rows = admin.run(lambda cluster, ms: transactions.open_in_logs(cluster, tps, ms))
     known = admin.run(lambda cluster, ms: transactions.owners(cluster, rows, ms))
     assert set(known) == {attempt.producer_id for attempt in attempts}
     assert {row.transactional_id for row in known.values()} == {run.sink}
@@ -351,7 +352,7 @@ def test_open_attempts_are_transactions_of_their_sink(make: Callable[..., Run]) 
 
     found = describe()
     assert (found.state, found.timeout_ms) == ("Ongoing", TIMEOUT_MS)
-    assert set(found.partitions) == {row.where for row in rows}
+    assert set(found.partitions) == {row.tp for row in rows}
     run.commit(0, *attempts)
     assert describe().state == "Empty"
 

@@ -1,4 +1,4 @@
-"""Where a source's query begins, and how it goes on from offset to offset."""
+"""Start offsets of a source's query, and the offsets of its following batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import os
 
 import pytest
-from patience import until
-from spark_planning import batch, begin_query, ends, fails, fill, rows, step
+from support.patience import until
+from support.spark_planning import batch, begin_query, ends, fails, fill, rows, step
 
 import pyspark_logbus as logbus
 from broker_lite.errors import (
@@ -30,7 +30,7 @@ def test_query_continues_from_its_end_offset(planner, bus, make_topic):
     first = step(plan, start)
     assert ends(first, topic) == [5, 3]
     assert rows(plan, start, first) == [(0, 0, 5), (1, 0, 3)]
-    # As JSON and back it is the same text, and nothing new is the very same text.
+    # An offset round-trips through JSON, and without new records its text stays the same.
     again = json.loads(json.dumps(first))
     assert json.dumps(plan.latest_offset(again, unlimited=False)) == json.dumps(first)
     fill(bus, topic, 0, 2)
@@ -48,8 +48,8 @@ def test_repeated_first_batch_reads_the_same_rows_after_start_moves(planner, bus
     start = plan.initial_offset()
     assert ends(start, topic) == [10]
     fill(bus, topic, 5)
-    # The first batch's end says where the query began, so it is another document at once, with or
-    # without rows: the rows are what is waited for.
+    # The first batch's end has the query's start, so the document differs even without rows. Wait
+    # for the rows.
     end = until(
         lambda: plan.latest_offset(start, unlimited=False), lambda end: ends(end, topic) == [15]
     )
@@ -133,10 +133,12 @@ def test_end_offset_of_a_progress_report_is_a_valid_start_and_end(
 def test_missing_topics_are_reported(planner, bus, make_topic):
     name = f"missing-{os.getpid()}"
     for given in ({"subscribe": name}, {"assign": json.dumps({name: [0]})}):
-        with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {name}"):
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"topic '{name}' does not exist"):
             begin_query(planner(**given))
     near = make_topic(1, name=f"{name}-near")
-    with pytest.raises(UnknownTopicOrPartitionError, match=f"create {name}-naer; or is it {near}"):
+    with pytest.raises(
+        UnknownTopicOrPartitionError, match=f"{name}-naer' does not exist; did you mean '{near}'"
+    ):
         begin_query(planner(subscribe=f"{name}-naer"))
     bus.delete_topic(near)
     with pytest.raises(UnknownTopicOrPartitionError, match="has only 1 partitions"):
@@ -144,7 +146,7 @@ def test_missing_topics_are_reported(planner, bus, make_topic):
     plan = planner(subscribePattern=f"{name}.*", startingOffsets="earliest")
     begin = plan.initial_offset()
     assert begin["topics"] == {}
-    first = step(plan, begin)  # the first batch's end says where it began
+    first = step(plan, begin)  # the first batch's end has its start
     fill_later = make_topic(2, name=f"{name}-later")
     end = until(
         lambda: plan.latest_offset(first, unlimited=False),
@@ -173,7 +175,7 @@ def test_added_partitions_are_read_from_earliest(planner, bus, make_topic):
     whole = lambda end: ends(end, topic) == [2, 3]  # noqa: E731
     end = until(lambda: plan.latest_offset(first, unlimited=False), whole)
     assert rows(plan, first, end) == [(1, 0, 3)]
-    # With newPartitionOffsets=latest it begins where it was first seen, whenever that was.
+    # With newPartitionOffsets=latest, the partition starts at its end when it was first seen.
     seen = until(
         lambda: late.latest_offset(first_late, unlimited=False),
         lambda end: len(ends(end, topic)) == 2,
@@ -211,11 +213,11 @@ def test_planning_does_not_wait_for_brokers(make_cluster, monkeypatch, caplog):
         try:
             at = step(plan, plan.initial_offset())
             alone.brokers[0].kill()
-            # It comes back though nobody answers, and what it says is "nothing new".
+            # The call returns although no broker answers, and reports no new offsets.
             for _ in range(50):
                 assert plan.latest_offset(at, unlimited=False) == at
             assert until(plan.report, lambda report: "degraded" in report)
-            # Nor does a query that goes on from its checkpoint; of that nothing was heard at all.
+            # A query that resumes from its checkpoint does not wait either, before any answer.
             monkeypatch.setattr("pyspark_logbus.first_contact.HINT_S", 0.0)
             later = StreamPlanner(found)
             assert later.latest_offset(at, unlimited=False) == at

@@ -1,4 +1,4 @@
-"""The pytest plugin, as a user's own tests see it: in a pytest of its own."""
+"""The pytest plugin in a separate pytest run, as in a user's project."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_topics_and_groups_of_a_named_cluster(logbus_bus, logbus_topic, logbus_g
 
 def run_pytest(tmp_path, text, *words, **environment):
     (tmp_path / "test_mine.py").write_text(text)
-    # An installed package is found by pytest itself, and a plugin may not come twice.
+    # pytest finds the plugin of an installed package itself, and refuses to load it twice.
     installed = entry_points(group="pytest11", name="logbus")
     plugin = [] if installed else ["-p", "pyspark_logbus.testing"]
     return subprocess.run(

@@ -1,10 +1,10 @@
-"""What a task's writer does, against real brokers but without Spark."""
+"""A task's writer against real brokers, without Spark."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from patience import until
+from support.patience import until
 
 from broker_lite.client.producing.delivery import Delivery
 from broker_lite.client.producing.producer import Producer
@@ -38,7 +38,8 @@ def ends(bus, topic):
 
 
 def test_newly_added_partition_can_be_written(bus, topic, write):
-    """The count is known for a minute: a partition beyond it is looked up before it is refused."""
+    """The partition count is cached for a minute; a higher partition is looked up before it is
+    refused."""
     columns = SinkColumns(value=0, partition=1)
     name = f"{topic}-grows"
     bus.create_topic(name, partitions=1)
@@ -51,7 +52,7 @@ def test_newly_added_partition_can_be_written(bus, topic, write):
                 {"value": [b"b"], "partition": pa.array([1], pa.int32())}, columns, topic=name
             )
         except InvalidPartitionsError:
-            return None  # a broker may not have heard of it yet
+            return None  # a broker may not list it yet
 
     until(written)
     assert ends(bus, name) == [1, 1]
@@ -74,7 +75,7 @@ def test_newly_added_partition_can_be_written(bus, topic, write):
 def test_invalid_batch_is_refused_before_any_row_is_sent(
     bus, topic, write, topics, wrong, error, monkeypatch
 ):
-    """The first topic's rows went out before the second topic was looked at."""
+    """Regression: the first topic's rows were sent before the second topic was checked."""
     sent = []
     monkeypatch.setattr(Producer, "send_columns", lambda _, *given: sent.append(given))
     bus.create_topic(f"{topic}-other", partitions=1)
@@ -94,7 +95,7 @@ def test_row_above_max_request_size_fails(topic, write):
 
 
 def test_request_is_retried_after_retry_backoff_ms(bus, topic, write, cluster, monkeypatch):
-    """And after twice as long the next time, until delivery.timeout.ms."""
+    """Each further retry waits twice as long, until delivery.timeout.ms."""
     pauses, later = [], Delivery._later
 
     def noted(self, part, batch, error, now_ms):

@@ -22,7 +22,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(path: Path, spark: SparkSession) -> None:
+def test_notebook_runs_and_its_page_has_every_output(path: Path, spark: SparkSession) -> None:
     before = {query.id for query in spark.streams.active}
     ran = run(path, spark)
     names = ran.names
@@ -37,7 +37,7 @@ def test_it_runs(path: Path, spark: SparkSession) -> None:
 
 
 def assert_rendered(path: Path, outputs: Outputs) -> None:
-    """The page and the ``.ipynb`` have every output of the run."""
+    """Check that the page and the ``.ipynb`` have every output of the run."""
     shown = page(path, outputs)
     book = json.loads(ipynb(path, outputs))
     kept = [output for cell in book["cells"] for output in cell.get("outputs", ())]
@@ -48,13 +48,13 @@ def assert_rendered(path: Path, outputs: Outputs) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_outside_of_databricks_it_brings_what_databricks_has(
+def test_notebook_defines_databricks_objects_outside_databricks(
     path: Path,
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """``python notebooks/01_quickstart.py``: its first cell of code."""
+    """Run the first code cell, as ``python notebooks/01_quickstart.py`` does."""
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "127.0.0.1:7")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -68,7 +68,7 @@ def test_outside_of_databricks_it_brings_what_databricks_has(
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_short_and_begins_with_words(path: Path) -> None:
+def test_notebook_is_short_and_begins_with_text(path: Path) -> None:
     found = cells(path)
     assert len(found) < CELLS_MAX
     assert found[0].is_markdown
@@ -78,17 +78,17 @@ def test_it_is_short_and_begins_with_words(path: Path) -> None:
     ("text", "message"),
     [
         ("print(1)\n", "does not begin with"),
-        ("# Databricks notebook source\n# MAGIC %sql\n# MAGIC SELECT 1\n", "nothing runs"),
+        ("# Databricks notebook source\n# MAGIC %sql\n# MAGIC SELECT 1\n", "is not supported"),
     ],
 )
-def test_what_is_no_notebook_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_file_that_is_no_notebook_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "n.py"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         cells(path)
 
 
-def test_an_error_names_the_notebooks_line(tmp_path: Path) -> None:
+def test_error_names_the_line_of_the_notebook(tmp_path: Path) -> None:
     path = tmp_path / "n.py"
     path.write_text("# Databricks notebook source\nx = 1\n\n# COMMAND ----------\n\n1 / 0\n")
     with pytest.raises(ZeroDivisionError) as caught:

@@ -1,4 +1,4 @@
-"""Fixtures of the Spark tests. One session for all of them (pytest-spark's)."""
+"""Fixtures of the Spark tests, which share pytest-spark's session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_queries import Queries
+from support.spark_queries import Queries
 
 from broker_lite.bus import Bus
 

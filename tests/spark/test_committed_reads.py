@@ -1,16 +1,16 @@
-"""The source over topics with transactions: committed, aborted and open ones."""
+"""The source on topics with committed, aborted and open transactions."""
 
 from __future__ import annotations
 
 import pytest
-from patience import until
+from support.patience import until
 
 from broker_lite.client import EndOffsetsWatch
 from broker_lite.model import TopicPartition
 from pyspark_logbus.progress_listener import LagListener
 
 ROW_BYTES = 40_000
-"""Bytes of a value: ten of them are more than the least range that is read in place."""
+"""Bytes of a value: ten values exceed the smallest range that is read from files."""
 COMMITTED = {"isolation.level": "read_committed", "startingOffsets": "earliest"}
 
 
@@ -39,8 +39,8 @@ def named(**counts):
 
 @pytest.fixture
 def mixed(queries, bus):
-    """A topic with plain, committed, aborted, again committed and open rows, and plain rows behind
-    them; and the producer of the open ones."""
+    """A topic with plain, committed, aborted, committed, open and plain rows; the open ones'
+    producer."""
     topic = queries.topic(0)
     with bus.producer() as plain, bus.producer(transactional_id=f"one-{topic}") as producer:
         send(plain, topic, "plain", 5)
@@ -58,7 +58,7 @@ def mixed(queries, bus):
             yield topic, waiting
 
 
-def test_watch_knows_the_first_transaction_with_the_first_ends(mixed, bus):
+def test_first_end_offsets_include_the_first_open_transaction(mixed, bus):
     topic, _ = mixed
     with EndOffsetsWatch(bus.bootstrap_servers, [topic]) as watch:
         assert watch.wait_ready(20)
@@ -75,7 +75,7 @@ def test_batch_reads_committed_rows_below_the_open_transaction(queries, mixed, l
     everything = queries.read(**given, **{"isolation.level": "read_uncommitted"})
     assert words(everything) == named(plain=5, kept=10, void=10, more=10, open=5, late=3)
     waiting.commit()
-    # The plan is made once, so the range has the same rows.
+    # The plan is made once, so the second action reads the same rows.
     assert words(committed) == named(plain=5, kept=10, more=10)
     again = queries.read(**given, **COMMITTED)
     assert words(again) == named(plain=5, kept=10, more=10, open=5, late=3)
@@ -95,7 +95,7 @@ def test_stream_reads_committed_rows_and_reports_none_missing(queries, mixed, lo
     assert seen == named(plain=5, kept=10, more=10, open=5, late=3)
     until(lambda: sum(lag.rows for lag in lags) == 33)
     queries.spark.streams.removeListener(listener)
-    # The limit counts offsets: of 47, 14 have no row.
+    # The limit counts offsets; 14 of the 47 offsets have no row.
     assert len(lags) >= 6
     assert max(lag.rows for lag in lags) <= 8
     assert {lag.missing_rows for lag in lags} == {0, None}

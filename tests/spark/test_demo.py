@@ -1,4 +1,4 @@
-"""The demo as a user runs it: it ends with 0 if every figure agrees, and only then."""
+"""The demo as a user runs it: it exits with 0 if and only if every figure agrees."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import until
-from spark_processes import QUICK_JVM, arguments, children
+from support.patience import until
+from support.spark_processes import QUICK_JVM, arguments, children
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.process import start_mark
@@ -45,7 +45,7 @@ def test_demo_totals_agree_after_a_leader_is_killed(tmp_path: Path) -> None:
     )
     counts = re.findall(r"^ +([\d,]+) lines  (.+)$", done.stdout, re.MULTILINE)
     assert counts[-1] == ("500", "from the logs of the demo's own processes")
-    # A machine may have no log that this user can read: its own lines are there in any case.
+    # A machine may have no log that this user can read; the demo's own lines always exist.
     found = sum(int(count) for count, _ in counts)
     assert 500 <= found <= 600
     assert len(re.findall(rf"  {found}  ok$", done.stdout, re.MULTILINE)) == 5
@@ -57,8 +57,7 @@ def test_demo_totals_agree_after_a_leader_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_demo_reports_a_foreign_record_in_its_topic(tmp_path: Path) -> None:
-    """Somebody else writes into the demo's topic, into which a user's file goes: it says which
-    figures are wrong, and fails."""
+    """Another program writes to the demo's topic: the demo names the wrong figures and fails."""
     path = tmp_path / "access.log.gz"
     line = '::1 - - [17/May/2015:10:{:02}:03 +0000] "GET / HTTP/1.1" {} 7 "-" "-"\n'
     lines = [line.format(n, 500 if n % 10 == 0 else 200) for n in range(50)] * 2
@@ -98,7 +97,7 @@ def test_demo_reports_a_foreign_record_in_its_topic(tmp_path: Path) -> None:
 def test_interrupted_demo_leaves_no_process_and_no_file(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Ctrl-C while lines are shipped, kill while all is still being started."""
+    """Send Ctrl-C while lines are sent, and SIGKILL while processes start."""
     path = tmp_path / "any.log"
     path.write_text("a line\n" * 1000)
     started = command("--file", path.name, "--brokers", "1", "--seconds", "99", folder=tmp_path)
@@ -109,7 +108,7 @@ def test_interrupted_demo_leaves_no_process_and_no_file(
                 line = running.stdout.readline()
                 assert line, said
                 said += line
-            # Spark's JVM is one of them.
+            # Spark's JVM is one of the processes.
             until(
                 lambda: any("SparkSubmit" in " ".join(arguments(p)) for p in children(running.pid))
             )
@@ -127,7 +126,7 @@ def test_interrupted_demo_leaves_no_process_and_no_file(
 def test_signal_during_jvm_start_leaves_the_jvm_tracked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was raised out of Popen, and the JVM went on without anybody who would stop it."""
+    """A signal raised an exception in Popen, and nothing stopped the JVM afterwards."""
     begin, before = subprocess.Popen, signal.getsignal(signal.SIGINT)
 
     def interrupted(arguments: list[str]) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""What the demo makes of lines: each has one time and one kind, whatever its format."""
+"""The demo finds one time and one kind in each line of any log format."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 ARRIVAL = "2026-01-02 03:04:05"
 LINES = [
-    # Apache and nginx access logs: the status.
+    # Apache and nginx access logs: the HTTP status.
     (
         '83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /a.png HTTP/1.1" 200 203023 "-" "x"',
         "2015-05-17 10:05:03",
         "200",
     ),
     ('::1 - - [17/May/2015:12:05:03 +0200] "GET /" 304 -', "2015-05-17 10:05:03", "304"),
-    # Severities, wherever they stand.
+    # The severity, anywhere in the line.
     ("2026-11-21T11:21:13.420687826Z main WARN Either no config", "2026-11-21 11:21:13", "WARN"),
     ("2026-11-21T12:21:13.420+01:00 INFO Executor: Running task", "2026-11-21 11:21:13", "INFO"),
     ("2026-11-21 11:21:13,420 ERROR logbus.broker: it failed", "2026-11-21 11:21:13", "ERROR"),
@@ -36,11 +36,11 @@ LINES = [
         "update-alternatives",
     ),
     ("Start-Date: 2026-05-20  04:01:20", "2026-05-20 04:01:20", "Start-Date"),
-    # Syslog, new and old: the program. The old one names no year.
+    # Syslog, new and old format: the program. The old format has no year.
     ("2026-11-21T11:21:13.42+00:00 host sshd[42]: Accepted", "2026-11-21 11:21:13", "sshd"),
     ("Jan  1 23:59:59 host CRON[1]: (root) CMD", "2026-01-01 23:59:59", "CRON"),
     ("Nov 21 11:21:13 host systemd[1]: Started", "2025-11-21 11:21:13", "systemd"),
-    # Anything else counts when it arrived.
+    # Any other line has its arrival time.
     ("Unpacking libc6 ...", ARRIVAL, "other"),
     ("", ARRIVAL, "other"),
     ("9999-99-99 99:99:99 nonsense", ARRIVAL, "other"),

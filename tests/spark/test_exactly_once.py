@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from patience import until
 from pyspark.errors import PySparkException, StreamingQueryException
-from spark_queries import records
+from support.patience import until
+from support.spark_queries import records
 
 from broker_lite.client.administration.transactions import open_in_logs
 
@@ -16,18 +16,18 @@ EXACTLY_ONCE = {"deliveryGuarantee": "exactly_once"}
 
 
 def visible(bus, topic):
-    """Return the values that read_committed shows, sorted; a value that is there twice is twice."""
+    """Return the values that read_committed returns, sorted, with duplicates."""
     return sorted(record.value.decode() for record in records(bus, topic))
 
 
 def holders(bus, topic):
     """Return the open transactions in the logs of a topic."""
-    wheres = bus.admin.cluster((topic,)).partitions_of(topic)
-    return bus.admin.run(lambda cluster, ms: open_in_logs(cluster, wheres, ms))
+    tps = bus.admin.cluster((topic,)).partitions_of(topic)
+    return bus.admin.run(lambda cluster, ms: open_in_logs(cluster, tps, ms))
 
 
 def copy(queries, source, target, checkpoint, frame=None, **options):
-    """Run a query from one topic to another until it has read all, and return it."""
+    """Copy one topic to another with a query until it has read all; return the query."""
     read = queries.stream(subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="4")
     query = queries.start(
         (frame or (lambda rows: rows))(read.select("value")),
@@ -89,7 +89,7 @@ def test_failed_task_leaves_nothing_visible_and_the_replay_writes_once(queries, 
         def look(batches):
             for batch in batches:
                 yield batch
-                # The rows of this batch are with the sink's producer, or on the brokers.
+                # The rows of this batch are in the sink's producer or on the brokers.
                 if fails.exists():
                     raise ValueError("planted")
 
@@ -98,7 +98,7 @@ def test_failed_task_leaves_nothing_visible_and_the_replay_writes_once(queries, 
     with pytest.raises(StreamingQueryException, match="planted"):
         copy(queries, source, target, checkpoint, failing)
     assert visible(bus, target) == []
-    # Attempts that fail abort themselves, for this driver knows no finished one and no sink.
+    # Failed attempts abort themselves, because this driver has no finished attempt and no sink.
     until(lambda: holders(bus, target) == [])
     fails.unlink()
     copy(queries, source, target, checkpoint, failing)
@@ -120,7 +120,7 @@ def test_replay_with_other_rows_fails_or_is_skipped(queries, bus, copied):
 
 
 def doubled(rows):
-    """Each row twice: another number of rows than the committed batch has."""
+    """Return each row twice, so that the replay has more rows than the committed batch."""
     return rows.selectExpr("explode(array(value, value)) as value")
 
 
@@ -211,7 +211,7 @@ def test_write_in_foreach_batch_is_atomic_and_idempotent_with_a_version(
 
 
 def test_replay_of_a_committed_batch_leaves_the_state_of_the_query_whole(queries, bus):
-    """The replay reads its rows to the end, or the state before the sink would not be committed."""
+    """The replay reads its rows to the end; otherwise the query's state would not be committed."""
     source, target = queries.topic(2, 2), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
 

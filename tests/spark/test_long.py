@@ -1,9 +1,8 @@
-"""What takes its time, side by side: a Spark of its own finds the installed wheel, topics come and
-go under a query, a source is joined with itself; and on another cluster, meanwhile, ZooKeeper is
-away for 20 s.
+"""Slow tests that run side by side.
 
-KafkaSourceStressSuite, the stress of KafkaDontFailOnDataLossSuite, the self-join of
-KafkaMicroBatchSourceSuite.
+A new Spark finds the installed wheel, topics are created and deleted under a query, and a source is
+joined with itself. On another cluster ZooKeeper is down for 20 s. Behaviours of
+KafkaSourceStressSuite, KafkaDontFailOnDataLossSuite and KafkaMicroBatchSourceSuite.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from patience import until
-from spark_processes import QUICK_JVM
-from spark_queries import Queries
-from spark_stress import Life, Seen
+from support.patience import until
+from support.spark_processes import QUICK_JVM
+from support.spark_queries import Queries
+from support.spark_stress import Life, Seen
 
 import broker_lite
 from broker_lite.bus import connect
@@ -31,7 +30,7 @@ from broker_lite.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 STRESS_S = float(os.environ.get("LOGBUS_STRESS_SECONDS", "5"))
-"""``make stress`` sets it to minutes."""
+"""Seconds of the stress test; ``make stress`` sets minutes."""
 RESTART_S = 20.0
 AWAY_S = 20.0
 
@@ -77,7 +76,7 @@ print("connected")
 
 
 def build_wheel(folder: Path) -> Path:
-    """The checkout as a wheel, built from a copy so that nothing is left beside the sources."""
+    """Build a wheel from a copy of the checkout, so that nothing is left beside the sources."""
     source = folder / "source"
     source.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "setup.py"):
@@ -99,7 +98,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def installed(folder: Path) -> Path:
-    """Where the wheel is: in this Python if make has put it there, else one that is built now."""
+    """Return the wheel that is installed in this Python, or else a new one."""
     if os.environ.get("LOGBUS_TEST_INSTALLED") == "1":
         return Path(str(broker_lite.__file__)).parents[1]
     with zipfile.ZipFile(build_wheel(folder)) as wheel:
@@ -108,7 +107,7 @@ def installed(folder: Path) -> Path:
 
 
 class Outage:
-    """A query on a cluster of its own, whose ZooKeeper is away since ``began`` until ``over``."""
+    """A query on its own cluster, whose ZooKeeper is down from ``began`` until ``over``."""
 
     def __init__(self, queries, server, thread):
         self.queries, self.bus, self.server = queries, queries.bus, server
@@ -126,7 +125,7 @@ class Outage:
         self.over = thread.submit(self.end)
 
     def end(self):
-        """After 20 s: what is written even then is read before ZooKeeper is back."""
+        """End the outage after 20 s; the query must have read the records written during it."""
         while (left := self.began + AWAY_S - time.monotonic()) > 0:
             time.sleep(left)
         self.queries.fill(self.source, 2, word="late-")
@@ -159,8 +158,11 @@ def outage(spark, tmp_path_factory):
 
 @pytest.mark.timeout(180)
 def test_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, queries, outage):
-    """Found from another folder, and through Spark Connect: one Spark for both, in a process of its
-    own, since a session of the other kind cannot live beside it. ``outage`` goes by meanwhile."""
+    """A program in another folder and a Spark Connect client use the same wheel.
+
+    Spark runs as a separate process, because two kinds of sessions cannot share one. ``outage``
+    runs at the same time.
+    """
     pytest.importorskip("grpc", reason="Spark Connect is not installed (pyspark[connect])")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -242,7 +244,7 @@ def test_self_joined_source_has_one_offset(queries):
         [(str(v), a, b) for v in range(5) for a in (0, 1) for b in (0, 1)]
         + [(str(v), 0, 0) for v in range(5, 10)]
     )
-    # Spark's log has a line for each side of the join, and one offset.
+    # Spark's log has a line for each side of the join, with one offset.
     lines = Path(f"{checkpoint}/offsets/0").read_text().splitlines()[2:]
     [offset] = {json.dumps(json.loads(line)["topics"][source]["offsets"]) for line in lines}
     assert json.loads(offset) == {"0": 10, "1": 5}
@@ -252,8 +254,10 @@ def test_self_joined_source_has_one_offset(queries):
 
 @pytest.mark.timeout(300)
 def test_query_recovers_from_zookeeper_outage(outage):
-    """What is written meanwhile is read meanwhile; the group's offsets and what only ZooKeeper can
-    do follow once it is back."""
+    """The query reads records written during the outage.
+
+    Group offsets, and operations that need ZooKeeper, follow once it is back.
+    """
     queries, source = outage.queries, outage.source
     outage.over.result()
     until(lambda: outage.committed() == 12)

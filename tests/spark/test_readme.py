@@ -1,4 +1,4 @@
-"""What README.md tells people to type does what it says: its blocks are run as they stand."""
+"""The code blocks of README.md run unchanged and print what the README says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from patience import until
+from support.patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 START_S = 200
-"""Spark's start and a first batch take ten seconds of a core; a busy machine has none to spare."""
+"""Spark's start and a first batch take ten seconds of a core; a busy machine needs longer."""
 README = Path(__file__).parent.parent.parent / "README.md"
 
 
@@ -31,7 +31,7 @@ def blocks(language: str) -> list[str]:
 
 
 def commands(*words: str) -> list[list[str]]:
-    """The README's ``logbus`` lines that begin so."""
+    """Return the README's ``logbus`` lines with this beginning."""
     lines = [
         shlex.split(line, comments=True) for block in blocks("sh") for line in block.split("\n")
     ]
@@ -69,7 +69,7 @@ def test_readme_python_example_runs(tmp_path: Path) -> None:
 
 
 def feed(bus: Bus, spark: SparkSession) -> list[tuple[bytes | None, bytes | None]]:
-    """Beside the script: a record in, what comes out; then its query is stopped, as by Ctrl-C."""
+    """Send a record beside the script, check its output, then stop the query as Ctrl-C does."""
     try:
         until(lambda: spark.streams.active)
         with bus.producer() as producer:
@@ -105,7 +105,7 @@ def test_readme_spark_example_runs(
     names: dict[str, object] = {}
     with ThreadPoolExecutor(1) as pool:
         fed = pool.submit(feed, bus, spark)
-        # It waits for its query, so it ends when that is stopped.
+        # The script waits for its query, so it exits when the query stops.
         exec(compile(path.read_text(), str(path), "exec"), names)
         assert fed.result() == [(b"k", b"HELLO")]
     assert names["spark"] is spark

@@ -1,13 +1,15 @@
-"""The sink in batch writes: routing, nulls, headers, and what fails before a row is written.
-KafkaSinkSuite's behaviours."""
+"""The sink in batch writes: routing, nulls, headers, and errors before a row is written.
+
+Behaviours of KafkaSinkSuite.
+"""
 
 from __future__ import annotations
 
 import pytest
-from java_partitions import partition_for
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-from spark_queries import records
+from support.java_partitions import partition_for
+from support.spark_queries import records
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -34,14 +36,14 @@ def test_rows_reach_their_topic_partition_and_key(queries, bus):
         for partition in range(3):
             numbers = [int(r.value[1:]) for r in found if r[:2] == (topic, partition)]
             assert numbers == sorted(numbers)
-    # The option wins over the column.
+    # The option overrides the column.
     three = queries.topic(0)
     queries.write(frame.drop("partition"), topic=three)
     assert len(records(bus, three)) == 60
 
 
 def test_task_processes_freeze_imported_modules(queries):
-    """Spark's daemon collects garbage after every task: there they are set apart."""
+    """Spark's daemon collects garbage after every task; frozen objects are left out."""
 
     def look(batches):
         import pyarrow as pa
@@ -72,14 +74,15 @@ def test_sink_writes_nulls_headers_and_timestamps(queries, bus):
     assert (first.value, first.key) == (b"v", None)
     assert first.headers == [("a", b"1"), ("a", b"2"), ("n", None)]
     assert first.timestamp_ms == 1_700_000_000_123
-    assert (second.value, second.key, second.headers) == (None, b"k", [])  # a tombstone
+    # A tombstone: a null value.
+    assert (second.value, second.key, second.headers) == (None, b"k", [])
     assert second.timestamp_ms == 0
     assert (third.value, third.key, third.headers) == (b"", b"", [])
     assert third.timestamp_ms > 1_700_000_000_123
     # Both null and empty headers read back as null.
     read = queries.read(f"headers {HEADERS}", subscribe=topic).collect()
     assert [row.headers is None for row in read] == [False, True, True]
-    # Without the option the column is not looked at.
+    # Without the option the column is ignored.
     other = queries.topic(0)
     queries.write(frame, topic=other)
     assert all(r.timestamp_ms > 1_700_000_000_123 for r in records(bus, other))
@@ -88,7 +91,8 @@ def test_sink_writes_nulls_headers_and_timestamps(queries, bus):
 def test_many_rows_are_written_with_a_small_producer_buffer(queries, bus):
     topic = queries.topic(0, 0)
     frame = queries.spark.range(10_000).selectExpr("concat(repeat('x', 100), id) value")
-    queries.write(frame, **{"topic": topic, "buffer.memory": "65536", "batch.size": "16384",
+    # Less than logbus allows: raised to 65536, so that a query moved from Kafka starts.
+    queries.write(frame, **{"topic": topic, "kafka.buffer.memory": "32768", "batch.size": "16384",
                             "compression.type": "lz4"})  # fmt: skip
     back = queries.read("value binary, partition int, offset bigint", subscribe=topic)
     assert back.selectExpr("count(distinct value) n").first().n == 10_000
@@ -115,6 +119,8 @@ def test_invalid_rows_fail_before_any_row_is_written(queries, bus):
         (make([("k",)], "key string"), {"topic": topic}, "Required attribute 'value' not found"),
         (make([("x" * (9 << 20),)], "value string"), {"topic": topic}, "MESSAGE_TOO_LARGE"),
         (good, {"topic": topic, "kafka.key.serializer": "x"}, "not supported"),
+        (good, {"topic": topic, "kafka.partitioner.class": "x.Y"}, "write a column 'partition'"),
+        (good, {"topic": topic, "kafka.partitioner.ignore.keys": "true"}, "column 'partition'"),
     ):  # fmt: skip
         with pytest.raises(Exception) as raised:
             queries.write(frame, **given)
@@ -125,7 +131,7 @@ def test_invalid_rows_fail_before_any_row_is_written(queries, bus):
 
 
 def test_missing_topic_is_the_only_error(queries):
-    """It was a PicklingError, with the reason in the middle."""
+    """The error was once a PicklingError with the reason in its middle."""
     with pytest.raises(AnalysisException) as raised:
         queries.write(queries.spark.range(1).selectExpr("string(id) value"), topic="nowhere")
     said = str(raised.value)
@@ -148,14 +154,14 @@ def test_sink_accepts_append_and_refuses_other_save_modes(queries):
     with pytest.raises(Exception) as raised:
         save("overwrite")
     assert "[LOGBUS_INVALID_CONFIG] a log cannot be overwritten" in str(raised.value)
-    # These end inside Spark, which offers sources in Python append and overwrite only.
+    # These fail inside Spark, which offers Python sources append and overwrite only.
     for mode in (None, "ignore"):
         with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
             save(mode)
     save("append")
     save("append")
     assert queries.values(topic) == ["0", "0", "1", "1", "2", "2"]
-    # SPARK-20496: a plan with a star that is not resolved yet.
+    # SPARK-20496: a plan with an unresolved star.
     other = queries.topic(0)
     queries.write(
         queries.spark.range(2).select(F.to_json(F.struct("*")).alias("value")), topic=other

@@ -1,4 +1,7 @@
-"""The source in batch queries: columns, options, tasks, damage. KafkaRelationSuite's behaviours."""
+"""The source in batch queries: columns, options, tasks, damage.
+
+Behaviours of KafkaRelationSuite.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 
 import pytest
 from pyspark.sql import functions as F
-from spark_queries import damage_second_of_three
+from support.spark_queries import damage_second_of_three
 
 import pyspark_logbus as logbus
 
@@ -31,7 +34,7 @@ def test_source_reads_columns_types_nulls_headers_and_timestamps(queries, bus):
     assert first.ms == 1_700_000_000_123
     assert second[:7] == (None, None, topic, 0, 1, 0, None)
     assert third[:7] == (b"", b"", topic, 0, 2, 0, None)
-    # A choice of columns in any order; headers there need no option.
+    # Columns in any order; headers need no option if they are selected.
     chosen = queries.read("offset bigint, headers array<struct<key:string,value:binary>>",
                           subscribe=topic)  # fmt: skip
     assert [row.offset for row in chosen.orderBy("offset").collect()] == [0, 1, 2]
@@ -40,7 +43,7 @@ def test_source_reads_columns_types_nulls_headers_and_timestamps(queries, bus):
     queries.fill(topic, 2)
     assert frame.union(frame).count() == 6
     assert queries.read(subscribe=topic).count() == 5
-    # Spark's own row format and Kafka's spelling of the connection.
+    # Spark's own row format, and Kafka's names of the connection options.
     reader = queries.spark.read.format("logbus").option("subscribe", topic)
     kafka = reader.option("kafka.bootstrap.servers", bus.bootstrap_servers).load()
     assert kafka.where("value is null").count() == 1
@@ -87,6 +90,8 @@ def test_tasks_read_every_row_once(queries):
         ({"subscribe": "t", "startingOffset": "latest"}, "did you mean 'startingOffsets'"),
         ({"kafka.bootstrap.servers": "h:1", "subscribe": "t"}, "two spellings of one option"),
         ({}, "One of the following options must be specified"),
+        ({"subscribePattern": "[a-z&&[^bc]]+"}, "which Java reads diff"),
+        ({"subscribe": "t", "pushFilters": "true"}, "logbus.read"),
     ],
 )
 def test_invalid_options_fail_at_load(queries, given, said):
@@ -132,7 +137,7 @@ def test_view_with_options_is_planned_at_each_query(queries, bus):
 def test_logbus_read_returns_rows_between_two_times(queries, bus):
     topic = queries.topic(0, 0)
     minute_ms, start_ms = 60_000, 1_700_000_000_000
-    # Minute 4 comes late, behind minute 5.
+    # Minute 4 arrives late, after minute 5.
     with bus.producer() as producer:
         for minute in (0, 1, 2, 3, 5, 4, 6, 7, 8):
             for partition in (0, 1):
@@ -150,13 +155,13 @@ def test_logbus_read_returns_rows_between_two_times(queries, bus):
     assert frame.count() == 3
     both = logbus.read(queries.spark, topic, **bounds, late=None, options=options)
     assert both.count() == 6
-    # One DataFrame's filters leave others' rows alone, as pushed filters in Spark 4.3.0 do not.
+    # Filters of one DataFrame do not affect others, unlike pushed filters in Spark 4.3.0.
     assert (both.where("partition = 0").count(), both.count()) == (3, 6)
     union = both.where("partition = 0").union(both.where("partition = 1"))
     assert union.count() == 6
 
 
-def test_planning_error_says_how_to_fix_it(queries):
+def test_planning_error_names_the_remedy(queries):
     topic = queries.topic(1)
     for given, said in (
         ({"subscribe": "nowhere"}, "create it with: logbus topic create nowhere"),

@@ -1,5 +1,8 @@
-"""Streaming queries: every row once, restarts, triggers, progress. One query shows several things,
-since each costs seconds. KafkaMicroBatchSourceSuite's behaviours that need Spark itself."""
+"""Streaming queries: every row once, restarts, triggers, progress.
+
+Each query tests several behaviours, because it takes seconds. Behaviours of
+KafkaMicroBatchSourceSuite that need Spark itself.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from patience import until
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from spark_planning import fill
-from spark_processes import connections, python_workers
-from spark_queries import damage_second_of_three, offsets
+from support.patience import until
+from support.spark_planning import fill
+from support.spark_processes import connections, python_workers
+from support.spark_queries import damage_second_of_three, offsets
 
 from broker_lite.cli.main import run as command_line
 from pyspark_logbus.progress_listener import LagListener
@@ -31,7 +34,8 @@ def numbers(*counts):
 
 
 def assert_seen_on_the_command_line(bus, capsys, group, topic):
-    """A running query that has read all 13 and 7 records; its group is not moved."""
+    """Check the commands' view of a running query that has read 13 and 7 records; its group is
+    not moved."""
 
     def rows(*arguments, code=0):
         asked = [*arguments, "-b", bus.bootstrap_servers, "-o", "json"]
@@ -55,7 +59,7 @@ def assert_seen_on_the_command_line(bus, capsys, group, topic):
 
 
 def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
-    """Limits, no endless batches, checkpoint against options, progress, lag, output rows."""
+    """Limits, no endless batches, checkpoint over options, progress, lag, output rows."""
     source, target = queries.topic(13, 7), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     lags = []
@@ -66,26 +70,26 @@ def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
     frame = queries.stream(**given).select("value", "headers")
     query = queries.start(frame, checkpoint=checkpoint, topic=target)
     until(lambda: len(queries.values(target)) == 20)
-    # Published at the next planning call, not a batch late.
+    # The offsets are published at the next planning call, not a batch late.
     until(lambda: queries.committed(f"g-{source}") == {f"{source}-0": 13, f"{source}-1": 7})
     first = [p for p in query.recentProgress if p.numInputRows]
-    # Three at least; which depends on whose end is known first.
+    # At least three batches; the number depends on which end offset is known first.
     rows = [p.numInputRows for p in first]
     assert sum(rows) == 20
     assert max(rows) <= 10
     assert sum(p.sink.numOutputRows for p in first) == 20
-    # Nothing new is no batch, however often Spark asks.
+    # Without new records there is no batch, however often Spark asks.
     batches = query.lastProgress.batchId
     until(lambda: lags and lags[-1].records_behind == 0)
     assert query.lastProgress.batchId == batches
     assert_seen_on_the_command_line(bus, capsys, f"g-{source}", source)
     assert [lag.group for lag in lags] == [f"g-{source}"] * len(lags)
     query.stop()
-    # Spark ends the planner with SIGTERM; even so the group's lease is given back.
+    # Spark ends the planner with SIGTERM; the group's lease must be released even then.
     until(lambda: not any(row.metadata for row in bus.admin.committed(f"g-{source}").values()))
     queries.spark.streams.removeListener(listener)
     queries.fill(source, 0, 5, word="late-")
-    # startingOffsets is not looked at again; the checkpoint's text is read back.
+    # startingOffsets is ignored now; the start comes from the checkpoint.
     again = queries.stream(**{**given, "startingOffsets": "latest"}).select("value")
     queries.start(again, checkpoint=checkpoint, topic=target)
     wanted = sorted(numbers(13, 7) + [f"late-{n}" for n in range(5)])
@@ -93,7 +97,7 @@ def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
 
 
 def test_available_now_and_once_read_their_backlog(queries, bus):
-    """The target is fixed, batches are limited, the last batch is published as well."""
+    """The target offsets are fixed, batches are limited, and the last batch is published too."""
     source, target = queries.topic(15), queries.topic(0)
     checkpoint = queries.checkpoint()
     given = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "5",
@@ -122,13 +126,13 @@ def test_repeated_first_batch_has_the_same_rows_though_latest_moved(queries):
     def fail(frame, batch):
         seen.append(frame.count())
         if seen[-1]:
-            raise RuntimeError("before it is committed")
+            raise RuntimeError("the batch is already committed")
 
     given = {"subscribe": source, "startingOffsets": "latest", "minOffsetsPerTrigger": "1"}
     query = queries.start(queries.stream(**given), checkpoint=checkpoint, each=fail)
     until(lambda: seen == [0] or query.exception())
     queries.fill(source, 20, word="new-")
-    with pytest.raises(Exception, match="before it is committed"):
+    with pytest.raises(Exception, match="the batch is already committed"):
         query.awaitTermination(60)
     queries.fill(source, 5, word="later-")
     values = []
@@ -144,8 +148,8 @@ def test_repeated_first_batch_has_the_same_rows_though_latest_moved(queries):
 
 
 def test_several_sources_continue_across_a_restart(queries, bus):
-    """Every way to name topics; starts by offset and by time; limits, a wait for more rows, a wait
-    that ends by itself, added partitions, a source without news; windows of event time."""
+    """Sources with every way to name topics and to set starts, limits, minimum rows, added
+    partitions and event-time windows."""
     fixed, waits, grows = queries.topic(0, 0, 0), queries.topic(0), queries.topic(0, 0)
     idle = queries.topic(2)
     for topic, counts in ((fixed, (6, 6, 6)), (waits, (6,)), (grows, (4, 4))):
@@ -176,7 +180,7 @@ def test_several_sources_continue_across_a_restart(queries, bus):
         return queries.start(union, checkpoint=checkpoint, each=each, trigger=trigger)
 
     def counts(topic):
-        """How many rows of a topic each batch with some had."""
+        """Return the row counts of a topic's non-empty batches."""
         found = [sum(row[0] == topic for row in batches[batch]) for batch in sorted(batches)]
         return [count for count in found if count]
 
@@ -199,14 +203,14 @@ def test_several_sources_continue_across_a_restart(queries, bus):
     reach(waits=18, grows=9)
     assert counts(waits) == [3, 15]
     until(lambda: queries.committed(group) == {f"{fixed}-{n}": 7 for n in range(3)})
-    # A source that has nothing stays where it is: its offset's text is unchanged.
+    # A source without new records keeps the text of its offset.
     [unmoved] = offsets(query, 3)
     until(lambda: query.status["message"].startswith("Waiting for"))
     query.stop()
     for topic, more in ((fixed, (2,)), (waits, (3,)), (grows, (0, 0, 1))):
         fill(bus, topic, *more)
     query = start()
-    # After a restart the first batch waits for nothing.
+    # The first batch after a restart is not delayed.
     reach(fixed=13, waits=21, grows=10)
     assert offsets(query, 3) in ([], [unmoved])
     fill(bus, idle, 2)
@@ -226,7 +230,7 @@ def test_complete_mode_appends_and_update_works_in_foreach_batch(queries):
     query.awaitTermination(60)
     assert query.exception() is None
     assert queries.values(target) == ["5", "5"]
-    # Spark refuses Update for sinks in Python: this is what to do instead.
+    # Spark refuses Update for Python sinks; foreachBatch is the alternative.
     changed = queries.topic(0)
     query = queries.start(
         counts, mode="update", each=lambda frame, batch: queries.write(frame, topic=changed),
@@ -237,7 +241,7 @@ def test_complete_mode_appends_and_update_works_in_foreach_batch(queries):
 
 
 def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, capfd):
-    """As logbus checkpoint carries it over: a batch that was not completed has the same rows."""
+    """As logbus checkpoint converts it: an uncompleted batch has the same rows."""
     topic = queries.topic(6, 0)
     old, new = queries.checkpoint(), queries.checkpoint()
     seen = {}
@@ -279,7 +283,7 @@ def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, 
 
 
 def test_spark_refuses_what_its_python_api_lacks(queries):
-    """With Spark's own words, as the README has them."""
+    """Spark's own messages, as the README quotes them."""
     source, target = queries.topic(1), queries.topic(0)
     frame = queries.stream(subscribe=source).select("value")
     for given, said in (
@@ -348,10 +352,12 @@ def test_pattern_stream_finds_new_topics_and_partitions(queries, bus):
 
 
 HELD_BY_A_WORKER = 3
-"""To one broker, however many tasks it has had: one of the process's pool, for what tasks read and
-for the sink's questions about topics; two of the sink's producer, whose batches do not keep its
-questions (who leads, which producer am I) waiting. They meet where the broker that is asked, the
-first by default, leads the partitions that are read and written."""
+"""Most connections of a Python process to one broker, however many tasks it has run.
+
+One belongs to the process's pool, for reads and the sink's metadata requests. Two belong to the
+sink's producer, whose batches must not delay its other requests. All three may go to the same
+broker.
+"""
 
 
 def assert_few_connections(workers, cluster, most):
@@ -365,15 +371,17 @@ def test_killed_workers_and_broker_lose_no_rows(queries, bus, cluster):
     given = {"subscribe": source, "startingOffsets": "earliest", "group.id": f"g-{source}"}
     query = queries.start(queries.stream(**given).select("value"), topic=target)
     until(lambda: queries.committed(f"g-{source}") == {f"{source}-{n}": 5 for n in range(3)})
-    # Spark ends workers that had nothing to do for a minute: others connect anew.
+    # Spark ends workers that were idle for a minute, so that new ones connect.
     until(lambda: query.status["message"].startswith("Waiting for data"))
     before = python_workers(queries.spark)
     for worker in before:
         os.kill(worker, signal.SIGKILL)
+    # Spark gives tasks to a dead worker until its daemon has reaped it, and the query fails.
+    until(lambda: not set(before) & set(python_workers(queries.spark)))
     queries.fill(source, 1, word="w")
     until(lambda: "w0" in queries.values(target) or query.exception())
+    assert query.isActive, query.exception()
     workers = python_workers(queries.spark)
-    assert not set(before) & set(workers)
     # Two for each of the two tasks, one that reads and one that writes.
     assert 1 <= len(workers) <= 4
     assert_few_connections(workers, cluster, HELD_BY_A_WORKER)
@@ -391,8 +399,7 @@ def test_killed_workers_and_broker_lose_no_rows(queries, bus, cluster):
     wanted = {*numbers(5), "w0", *(f"n{number}" for number in range(300))}
     until(lambda: set(queries.values(target)) == wanted)
     assert query.isActive, query.exception()
-    # Many batches and a change of leaders later: a reader that a leader had refused asked, on a
-    # connection more, who leads now.
+    # After many batches and a change of leaders there is no additional connection for metadata.
     assert_few_connections(python_workers(queries.spark), cluster, HELD_BY_A_WORKER + 1)
 
 
@@ -406,7 +413,7 @@ def test_killed_workers_and_broker_lose_no_rows(queries, bus, cluster):
         ({}, {}, "topic option required when no 'topic' attribute is present"),
     ],
 )
-def test_query_error_says_how_to_fix_it(queries, given, sink, said):
+def test_query_error_names_the_remedy(queries, given, sink, said):
     source = queries.topic(1)
     frame = queries.stream(**{"subscribe": source, "startingOffsets": "earliest", **given})
     with pytest.raises(Exception) as raised:
@@ -417,7 +424,8 @@ def test_query_error_says_how_to_fix_it(queries, given, sink, said):
 
 
 def test_rows_skipped_by_tasks_reach_the_listener(queries, bus, cluster):
-    """Only a task meets a damaged batch, and Spark lets it tell nobody: the rows are missed."""
+    """Only a task detects a damaged batch, and Spark offers no channel to report it; the rows
+    are missing."""
     source, seen, lags = queries.topic(0, replicas=1), [], []
     damaged = damage_second_of_three(bus, cluster, source)
     listener = LagListener(lags.append)

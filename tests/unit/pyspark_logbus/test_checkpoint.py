@@ -1,4 +1,4 @@
-"""A Kafka query's checkpoint becomes logbus's: which lines change, and what is refused."""
+"""Conversion of a Kafka query's checkpoint: the changed lines, and refused checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hundred_less(asked: KafkaOffsets) -> SourceOffset:
 
 
 def kafkas(**ends: int) -> str:
-    """A line as Kafka's source writes it; both partitions of a topic end there."""
+    """Return a line as Kafka's source writes it; both partitions of a topic have the given end."""
     return json.dumps({t: {"0": at, "1": at + 1} for t, at in ends.items()}, separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""A Python process of Spark sends an error of logbus to the JVM as one line; others with frames."""
+"""Spark's Python processes report an error of logbus as one line, and other errors with frames."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ READ_FAILS = """
 
 
 def sent(call: str, main: str | None) -> list[str]:
-    """The lines that a process sends of what the call raises."""
+    """Return the lines that a process sends for the call's error."""
     spec = "None" if main is None else f"ModuleSpec({main!r}, None)"
     program = [sys.executable, "-c", PROGRAM.format(call=call.strip(), spec=spec)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""What is said of brokers that do not answer: soon, by the option's name, and not too often."""
+"""Warnings about brokers that do not answer: early, with the option's name, and not too often."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """As if a second were over at once, while first contact is still tried."""
+    """Let the first warning be due at once, while the first request is still retried."""
     monkeypatch.setattr(first_contact, "HINT_S", 0.0)
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 200)
 
 
 def test_source_names_the_address_while_connecting_and_on_failure(impatient, caplog):
-    """It said nothing for 22 seconds, and then not which option was wrong."""
+    """Regression: the source was silent for 22 seconds, and its error did not name the option."""
     values = options.parse({"subscribe": "t", "fetchOffset.numRetries": "0"})
     reader = OffsetReader(options.read_options(values, NOBODY, streaming=True))
     with pytest.raises(NoBrokersError, match=f"bootstrap.servers={NOBODY}: .*refused; is the addr"):
@@ -31,7 +31,8 @@ def test_source_names_the_address_while_connecting_and_on_failure(impatient, cap
 
 @pytest.mark.parametrize("topic", ["t", ""])
 def test_sink_names_the_address_before_sending_rows(impatient, caplog, topic):
-    """With a topic column nobody looked: tasks waited for delivery.timeout.ms, two minutes."""
+    """Regression: with a topic column, no broker was checked, and tasks waited for
+    delivery.timeout.ms."""
     given = {"topic": topic} if topic else {}
     found = options.write_options(options.parse(given), NOBODY)
     with pytest.raises(NoBrokersError, match=f"bootstrap.servers={NOBODY}: "):
@@ -69,7 +70,8 @@ def test_waiting_query_logs_that_it_waits(caplog):
     assert len(caplog.messages) == 2
     silence.look(None, is_known=True)
     assert "answer again" in caplog.messages[2]
-    # One that was known is given time to start again; what brokers say is no silence.
+    # A cluster that answered before gets time to restart; an error that a broker returns is no
+    # silence.
     for _ in range(9):
         silence.look(gone, is_known=True)
         now += 1

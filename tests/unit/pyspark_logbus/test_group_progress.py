@@ -1,4 +1,4 @@
-"""Publishing progress: leases, what a second query does, what a stop leaves."""
+"""Published progress: leases, a second query on the group, and the state after a stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Group:
-    """One group's offsets, as brokers keep them."""
+    """A group's offsets, with a broker's checks."""
 
     def __init__(self):
         self.rows = {}
@@ -38,27 +38,27 @@ class Group:
         if self.failures:
             self.failures -= 1
             raise CoordinatorNotAvailableError("not now")
-        done = {where: self.refusal(where, row) for where, row in offsets.items()}
-        self.rows.update({where: row for where, row in offsets.items() if done[where] is None})
+        done = {tp: self.refusal(tp, row) for tp, row in offsets.items()}
+        self.rows.update({tp: row for tp, row in offsets.items() if done[tp] is None})
         with self.changed:
             self.commits.append(offsets)
             self.changed.notify_all()
         return done
 
-    def refusal(self, where, row):
-        if where.topic not in self.ids:
-            return UnknownTopicOrPartitionError(f"topic {where.topic!r} does not exist")
-        is_other = row.topic_id != self.ids[where.topic]
+    def refusal(self, tp, row):
+        if tp.topic not in self.ids:
+            return UnknownTopicOrPartitionError(f"topic {tp.topic!r} does not exist")
+        is_other = row.topic_id != self.ids[tp.topic]
         return UnknownTopicIdError("made again") if is_other else None
 
     def make_again(self, topic):
-        """As brokers do: the old one's offsets are nobody's any more."""
+        """Recreate a topic: as on a broker, the deleted topic's offsets are dropped."""
         self.ids[topic] += "-again"
-        self.rows = {where: row for where, row in self.rows.items() if where.topic != topic}
+        self.rows = {tp: row for tp, row in self.rows.items() if tp.topic != topic}
 
 
 def at(offset, **ids):
-    """Topic ``t`` at this offset, and others with these ids too."""
+    """Return a position with topic ``t`` at this offset, and other topics with these ids."""
     ids = {"t": "id"} | ids
     ends = {0: OffsetAndEpoch(offset, 3)}
     return SourceOffset("c", {name: TopicOffsets(topic_id, ends) for name, topic_id in ids.items()})
@@ -125,7 +125,7 @@ def test_second_query_commits_nothing_under_default_group(group, start, caplog):
     second.check()
     assert group.rows[T0].offset == 5
     assert second.state == "held by another query (one)"
-    assert "publishes no progress" in caplog.text
+    assert "this query publishes nothing" in caplog.text
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_claim_of_named_group_fails_once_other_query_renews_lease(group, start):
     first.wait(5)
     second.publish(at(7))
     second.wait(5)
-    second.check()  # the first may have been killed a moment ago
+    second.check()  # no error yet: the first query may have been killed just now
     renewed = lease_text("one", start.clock.ms + 20_000)
     group.rows[T0] = CommittedOffset(5, 3, renewed, "id")
     with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id") as raised:
@@ -182,7 +182,7 @@ def test_lease_of_killed_query_expires(group, start):
 
 
 def test_restarted_query_continues_under_its_own_lease(group, start):
-    """However the last run ended: a short run would be over before that lease is."""
+    """The restart does not wait for the lease of the last run, which may outlast a short run."""
     until_ms = start.clock.ms + 14_000
     group.rows[T0] = CommittedOffset(5, 3, lease_text("query", until_ms), "id")
     progress = start("query")
@@ -196,7 +196,7 @@ def test_only_newest_pending_progress_is_committed(group, start):
     progress.publish(at(1))
     progress.wait(5)
     before = len(group.commits)
-    with group.changed:  # the commit under way waits here, so the others pile up
+    with group.changed:  # the commit in flight waits here, so later ones queue
         for offset in range(2, 50):
             progress.publish(at(offset))
     assert progress.wait(5)
@@ -222,7 +222,7 @@ def test_no_offset_is_committed_to_a_recreated_topic(group, start, caplog):
     group.make_again("t")
     progress.publish(at(9, u="other"))
     assert progress.wait(5)
-    assert {where: row.offset for where, row in group.rows.items()} == {TopicPartition("u", 0): 9}
+    assert {tp: row.offset for tp, row in group.rows.items()} == {TopicPartition("u", 0): 9}
     assert progress.state == "not published: t was made again"
     assert caplog.text.count("topic 't' was deleted and made again") == 1
     progress.publish(at(2, t="id-again", u="other"))
@@ -239,7 +239,7 @@ def test_stop_releases_lease_without_committing_to_recreated_topic(group, start,
     progress.close()
     assert set(group.rows) == {TopicPartition("u", 0)}
     assert lease_of(group.rows[TopicPartition("u", 0)].metadata) == ("", 0)
-    assert "what was read of the topic before (id id) is not committed" in caplog.text
+    assert "the progress in the deleted topic (id id) is not committed" in caplog.text
 
 
 def test_deleted_topic_is_reported_as_commit_problem(group, start):

@@ -28,7 +28,7 @@ def ranges(*bounds):
 
 
 def cuts(found):
-    """By partition: the offsets at which it is cut."""
+    """Return the ranges of each partition."""
     by_partition = {}
     for item in found:
         by_partition.setdefault(item.partition, []).append((item.start, item.end))
@@ -173,10 +173,10 @@ def test_small_ranges_are_joined_by_bytes_and_large_ones_stay_alone():
     assert [task[0].partition for task in tasks if task[0].stored_bytes == large] == [3, 9]
     assert all(len(task) == 1 for task in tasks if task[0].stored_bytes == large)
     assert sorted(item for task in tasks for item in task) == mixed
-    # What takes long to read is spread over more tasks.
+    # Ranges that take long to read are spread over more tasks.
     much = [item._replace(stored_bytes=large // 4) for item in many]
     assert len(plan.join_small_ranges(much)) >= 15
-    # Where no broker could tell the sizes, each range is a task.
+    # Without sizes from the brokers, each range is a task.
     assert len(plan.join_small_ranges(ranges(*[(0, 5)] * 60))) == 60
 
 

@@ -1,4 +1,4 @@
-"""How often the driver asks again, and for what it does not."""
+"""Retries of the driver's offset lookups, and errors that are not retried."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyspark_logbus.offset_reader import OffsetReader
         ({"fetchOffset.numRetries": "0"}, RequestTimedOutError, 1),
         ({"FetchOffset.NumRetries": "5"}, RequestTimedOutError, 6),
         ({"fetchOffset.numRetries": "5"}, InvalidTopicError, 1),
-        # Named and not there: that does not pass, and the user waits for the answer.
+        # A missing named topic is not retried: the user waits for the error.
         ({"fetchOffset.numRetries": "5"}, UnknownTopicOrPartitionError, 1),
     ],
 )

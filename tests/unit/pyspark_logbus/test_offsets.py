@@ -1,4 +1,4 @@
-"""Offsets in the checkpoint (canonical, versioned) and as users spell them."""
+"""Offsets in the checkpoint (canonical, versioned) and in options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_json_is_independent_of_topic_order():
     other = json.dumps(build(["a", "b"], [0, 9, 10]).to_json())
     assert one == other
     assert one.index('"9"') < one.index('"10"')
-    # The runner loads and dumps what the checkpoint holds: the text must survive that.
+    # The runner loads and dumps the checkpoint's offset, so the text must stay the same.
     assert json.dumps(json.loads(one)) == one
 
 

@@ -11,6 +11,13 @@ from broker_lite.errors import InvalidConfigError
 from pyspark_logbus import offsets, options
 
 READ = {"subscribe": "t"}
+TLS = {"kafka.security.protocol": "SSL"}
+SCRAM = "kafkashaded.org.apache.kafka.common.security.scram.ScramLoginModule required"
+LOGIN = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.jaas.config": f'{SCRAM} username="alice" password="canary";',
+}
 
 
 def stream(**given):
@@ -49,8 +56,26 @@ def batch(**given):
         ({"kafka.partitioner.class": "x.Y"}, "not supported: .* write a column 'partition'"),
         ({"kafka.partitioner.ignore.keys": "true"}, "not supported: .* write a column 'partition'"),
         ({"kafka.buffer.memory": "0"}, "buffer.memory='0': give a whole number"),
-        ({"kafka.security.protocol": "SASL_SSL"}, "not built yet"),
-        ({"kafka.ssl.truststore.location": "x"}, "not built yet"),
+        ({"kafka.security.protocol": "SASL"}, "security.protocol='SASL': give one of PLAINTEXT"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "sasl.mechanism='' .*give one of SCRAM-SHA-256"),
+        ({"kafka.ssl.truststore.location": "x"}, "uses no TLS; set security.protocol=SSL"),
+        ({**TLS, "kafka.ssl.truststore.location": "/t.jks"}, "keytool -list -rfc -keystore /t.jks"),
+        ({**TLS, "kafka.ssl.keystore.location": "/k.p12"}, "openssl pkcs12 -in /k.p12 -nodes"),
+        ({**TLS, "kafka.ssl.keystore.type": "JKS"}, "ssl.keystore.type='JKS': .*importkeystore"),
+        ({**TLS, "kafka.ssl.truststore.password": "canary"}, "truststore.password is set, but"),
+        ({**TLS, "kafka.ssl.keystore.key": "canary"}, "holds key material.*ssl.keystore.location"),
+        ({**TLS, "kafka.ssl.enabled.protocols": "TLSv1.1"}, "give TLSv1.3, TLSv1.2 or both"),
+        ({**TLS, "kafka.ssl.cipher.suites": "x"}, "not supported: the listener chooses"),
+        ({**TLS, "kafka.ssl.engine.factory.class": "x.Y"}, "names Java code"),
+        ({"kafka.sasl.kerberos.service.name": "kafka"}, "Kerberos is not supported"),
+        ({"kafka.sasl.oauthbearer.extensions": "x"}, "fetched with sasl.oauthbearer.token"),
+        ({**LOGIN, "kafka.sasl.mechanism": "PLAIN"}, "is a login with SCRAM.*make them agree"),
+        ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} username="a" password=canary'}, "in ';'"),
+        ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} username="a" password="canary'}, "at char"),
+        ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} password="canary";'}, "needs sasl.username"),
+        ({**LOGIN, "kafka.sasl.jaas.config": "com.sun.JndiLoginModule required;"}, "login module"),
+        ({"sasl.password": "canary", "kafka.sasl.password": "canary-2"}, "two spellings"),
+        ({**LOGIN, "sasl.jaas.config": "canary"}, "two spellings"),
         ({"kafka.transactional.id": "x"}, "transactionalId"),
         ({"txnVersion": "1"}, "transactionVersion"),
         ({"option.subscribe": "t", "provider": "logbus"}, "CREATE TEMPORARY VIEW name USING"),
@@ -92,6 +117,7 @@ def test_invalid_option_error_says_how_to_fix_it(given, said):
     with pytest.raises(InvalidConfigError, match=said) as raised:
         options.parse(given)
     assert str(raised.value).startswith("[LOGBUS_INVALID_CONFIG]")
+    assert "canary" not in str(raised.value)
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 

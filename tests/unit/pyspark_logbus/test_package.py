@@ -1,4 +1,4 @@
-"""What importing costs and what each of Spark's processes imports; settings against conf/."""
+"""The modules that each of Spark's processes imports, and settings compared with conf/."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def imported_by(code):
-    """The modules that a fresh interpreter has after this code."""
+    """Return the modules that a new interpreter has loaded after this code."""
     script = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True,
@@ -152,11 +152,11 @@ def of_topic(offsets):
         (offset_document({"0": 5}), offset_document({"0": 9}), 4, 0),
         (offset_document({"0": 5}), offset_document({"0": 9}), 1, 3),
         (offset_document({"0": 5}), offset_document({"0": 9}), 0, 4),
-        # The first batch's end says where it began.
+        # The first batch's end has its start.
         (None, offset_document({"0": 9}, begin={"0": 2}), 6, 1),
-        # Read twice in foreachBatch: nothing can be told.
+        # foreachBatch read the batch twice, so the number is unknown.
         (offset_document({"0": 5}), offset_document({"0": 9}), 8, None),
-        # A new partition began at 0, or, with newPartitionOffsets=latest, where it is.
+        # A new partition starts at 0, or, with newPartitionOffsets=latest, at its first seen end.
         (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 7, 0),
         (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 4, 0),
         (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 6, None),
@@ -199,7 +199,7 @@ def test_lag_is_read_from_spark_progress():
 
 
 def test_batch_repeated_after_restart_reports_missing_rows():
-    """Spark asks the source for no latest offset with that batch: its progress has null."""
+    """Spark does not call ``latestOffset`` for that batch, so its progress has null."""
     for latest in (None, "null"):
         source = {
             "latestOffset": latest, "startOffset": json.dumps(offset_document({"0": 5})),

@@ -77,7 +77,7 @@ def test_strings_become_bytes_and_nulls_stay_null():
     assert found.value.type == pa.binary()
     assert found.key.to_pylist() == [None, b"k"]
     assert found.timestamp is None and found.headers is None
-    # Without a copy: the string's own memory.
+    # The column is not copied: it uses the string column's memory.
     assert found.value.buffers()[2].address == batch.column(0).buffers()[2].address
 
 
@@ -132,7 +132,7 @@ def test_producer_uses_the_query_options():
 
 
 def test_worker_caches_only_the_last_few_producers(monkeypatch):
-    """It lives on when a query ends: with one for each query's options they were ever more."""
+    """A worker outlives its queries, so one producer per set of options would accumulate."""
     monkeypatch.setattr(writer, "_sinks", {})
     made = []
     for number in range(writer.SINKS_MAX + 2):

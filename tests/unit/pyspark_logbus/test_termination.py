@@ -1,4 +1,4 @@
-"""SIGTERM, as Spark sends it to the runner of a source, alone and in the middle of the end."""
+"""SIGTERM from Spark to the runner of a source, during work and during cleanup."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_time_bounds_become_valid_options():
         ({"until": "-1h", "late": "soon"}, "late='soon': give a duration"),
     ],
 )
-def test_invalid_time_bounds_are_named(given, message):
+def test_invalid_time_bound_error_names_the_bound(given, message):
     with pytest.raises(InvalidConfigError, match=message):
         plan_part("events", **given, now_ms=NOW)
 

@@ -27,7 +27,7 @@ print(pages() - before)
 
 
 def pages_of_ten_rounds(name: str) -> int:
-    """Pages that ten times 30 MB of rows take, once as much was there and is freed again."""
+    """Return the page faults of ten rounds of 30 MB of rows, after a first round was freed."""
     program = [sys.executable, "-c", ROUNDS.format(name=name)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     return int(done.stdout)

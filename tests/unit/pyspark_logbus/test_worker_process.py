@@ -1,4 +1,4 @@
-"""Spark's forked processes are spared the garbage collections of modules; no other process is."""
+"""Spark's forked processes exclude modules from garbage collections; other processes do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ print(*counts)
 
 
 def counts(name: str) -> list[int]:
-    """Objects set apart: at first, when nothing was imported since, after more imports."""
+    """Return the frozen objects after the first call, after a call without imports, and after more
+    imports."""
     program = [sys.executable, "-c", CALLS.format(name=name)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     return [int(word) for word in done.stdout.split()]
@@ -35,7 +36,7 @@ def counts(name: str) -> list[int]:
 def test_imported_modules_are_frozen_once_and_again_after_new_imports() -> None:
     first, second, third = counts("pyspark.daemon")
     assert first > 0
-    assert abs(second - first) < 500, "what came since is looked at"
+    assert abs(second - first) < 500, "later objects are not frozen"
     assert third > first + 1000
 
 

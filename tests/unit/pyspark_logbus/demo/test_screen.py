@@ -13,11 +13,11 @@ from pyspark_logbus.demo.screen import Progress
 @pytest.mark.parametrize(
     ("progress", "bar", "said"),
     [
-        # It was "98 %, read 0" for seconds: as if it hung at its end.
+        # Regression: the line showed "98 %, read 0" for seconds, as if the demo hung at its end.
         (Progress(98, 100, 0, 0, None, 0), 0, "sent 98/100; Spark starts its first batch …"),
         (Progress(100, 100, 50, 0, 50, 1), 14, "read 50  written 0  lag 50"),
         (Progress(100, 100, 100, 7, 0, 2), 28, "read 100  written 7  lag 0"),
-        # A batch that is repeated reads its rows twice.
+        # A repeated batch reads its rows twice.
         (Progress(2000, 2000, 2500, 7, None, 2), 28, "sent 2,000/2,000  read 2,500  written 7"),
         (Progress(0, 0, 0, 0, None, 0), 28, "sent 0/0"),
     ],

@@ -1,4 +1,4 @@
-"""Where the demo's lines come from."""
+"""Sources of the demo's lines: files and the machine's logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_user_file_is_read_plain_or_compressed(tmp_path: Path, ending: str, pack
 
 
 def test_nul_bytes_do_not_hide_the_lines_of_a_user_file(tmp_path: Path) -> None:
-    """One of them made 0 lines of the whole file, without a word."""
+    """Regression: one NUL byte silently hid all lines of the file."""
     path = tmp_path / "crashed.log"
     path.write_bytes(b"one\ntw\x00o\nthree\n")
     (found,) = from_file(path, 100)
@@ -49,7 +49,7 @@ def test_file_with_a_false_suffix_is_an_error(tmp_path: Path) -> None:
 def test_machine_log_is_read_only_up_to_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each was read whole first, gigabytes of it."""
+    """Regression: each file was first read whole."""
     path = tmp_path / "endless.log"
     with path.open("wb") as file:
         file.write(b"one\ntwo\nthree\n")
