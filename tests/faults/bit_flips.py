@@ -1,10 +1,10 @@
-"""Single bits flipped in the files of one or two of three replicas, by the hundred.
+"""Flip hundreds of single bits in the files of one or two of three replicas.
 
-Segments of brokers that run or are down; indexes, snapshots and checkpoints of brokers that are
-down, after kill -9 of them or of all brokers at once, or a good stop. After each round every broker
-leads in turn and everything is read from it, and looked up by time: a reader gets what was written,
-from where records were deleted on, and no error, and in the end all replicas hold the very bytes
-that they held before.
+Segments are damaged on running and stopped brokers; indexes, snapshots and checkpoints on stopped
+ones, after kill -9 of some or all brokers or a clean shutdown. After each round every broker leads
+in turn, and everything is read from it and looked up by timestamp. Readers must get the written
+records from the log start offset on, without an error, and in the end all replicas must have their
+former bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from faults.history import WAIT_S, read_log
 from faults.replicated import POLL_S, Replicated, content
-from log_batches import iter_headers
+from support.log_batches import iter_headers
 
 from broker_lite.bus import Bus
 from broker_lite.errors import LogbusError
@@ -29,28 +29,31 @@ from broker_lite.model import EARLIEST_TIMESTAMP, ListedOffset, TopicPartition
 
 PARTITIONS = 3
 BATCHES = 100
-"""Of each partition; two segments and a half."""
+"""Bytes of each partition: two and a half segments."""
 BATCH_ROWS = 20
 VALUE_BYTES = 1000
 FLIPS_PER_ROUND = 40
 ATTEMPTS = 50
-"""How often a broker may lose the leadership again, one damage found after the other."""
+"""How often a broker may lose the leadership again, because damage is found step by step."""
 SMALL_FILES = (".index", ".timeindex", ".snapshot", "-checkpoint")
 SMALL_SHARE = 0.35
 DELETED = BATCH_ROWS // 2
-"""Records that were deleted from the start of each partition: half of its first batch."""
+"""Records deleted from the start of each partition: half of its first batch."""
 MOMENT_EVERY = 10
-"""So many batches between the moments that are looked up."""
+"""Batches between two timestamps that are looked up."""
 UNGUARDED_FROM, UNGUARDED_BYTES = 12, 4
-"""The leader epoch in a batch's header: no checksum covers it, and it is held against the epoch
-file where a batch is copied, doubted or scanned, not whenever it is read."""
+"""The bytes of the leader epoch in a batch's header.
+
+No checksum covers them. They are compared with the epoch file when a batch is copied or scanned,
+not at every read.
+"""
 ALL_KILLED = "all killed"
 Rows = dict[int, list[tuple[int, bytes]]]
 HOW = ("running", "killed", "stopped", ALL_KILLED)
 
 
 class BitFlips:
-    """A topic that was written once, and what its replicas' logs hold."""
+    """A topic that was written once, and the content of its replicas' logs."""
 
     def __init__(self, cluster: Replicated, random: Random) -> None:
         self.cluster = cluster
@@ -60,10 +63,10 @@ class BitFlips:
         self.topic = cluster.make_topic(
             PARTITIONS, segment_bytes=1 << 20, max_message_bytes=1 << 20
         )
-        self._wheres = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+        self._tps = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
         self._moments: list[int] = []
         self._write()
-        cluster.admin.delete_records(dict.fromkeys(self._wheres, DELETED))
+        cluster.admin.delete_records(dict.fromkeys(self._tps, DELETED))
         cluster.wait_in_sync(self.topic)
         self.rows = read_log(cluster.bootstrap_servers, self.topic)
         assert {len(rows) for rows in self.rows.values()} == {BATCHES * BATCH_ROWS - DELETED}
@@ -78,13 +81,16 @@ class BitFlips:
         self._wait_repaired()
 
     def round(self, flips: int) -> None:
-        """So many flips at once, and all of it found and repaired. Raises AssertionError."""
+        """Flip this many bits; wait until all damage is found and repaired.
+
+        Raises AssertionError.
+        """
         victims = self.random.sample(self._brokers, self.random.choice((1, 2)))
         how = self.random.choice(HOW)
         self.rounds[f"{how}, {len(victims)} of 3"] += 1
         stricken = self._brokers if how == ALL_KILLED else victims
         for broker in stricken if how == ALL_KILLED else ():
-            # At one moment: nobody is left to note that another died.
+            # Kill all at once, so that no broker lives to record that another died.
             broker.pause()
         for broker in stricken:
             if how == "stopped":
@@ -145,20 +151,22 @@ class BitFlips:
         self.flipped["segment" if path.suffix == ".log" else path.name.lstrip("0123456789")] += 1
 
     def _read_from(self, broker: LocalBroker) -> None:
-        """Everything, until this broker has led from the first record to the last."""
+        """Read everything until this broker has led from the first record to the last."""
         others = [other.id for other in self._brokers if other is not broker]
         for _ in range(ATTEMPTS):
             self.cluster.wait_in_sync(self.topic)
             try:
-                self.cluster.admin.reassign({at: [broker.id, *others] for at in self._wheres})
-                self.cluster.admin.elect_leaders(self._wheres)
+                self.cluster.admin.reassign({at: [broker.id, *others] for at in self._tps})
+                self.cluster.admin.elect_leaders(self._tps)
             except LogbusError:
-                # It has just found damage and is leaving the ISR.
+                # The broker has just found damage and is leaving the ISR.
                 continue
             before = self._leaders()
             rows = read_log(self.cluster.bootstrap_servers, self.topic)
-            assert rows == self.rows, f"broker {broker.id} gave {self._unlike_rows(rows)}"
-            assert self._look_up() == self.places, f"broker {broker.id} finds other places by time"
+            assert rows == self.rows, f"broker {broker.id} returned {self._unlike_rows(rows)}"
+            assert self._look_up() == self.places, (
+                f"broker {broker.id} finds other offsets by timestamp"
+            )
             if before == self._leaders() and {leader for leader, _ in before} == {broker.id}:
                 return
         raise AssertionError(f"broker {broker.id} does not keep the leadership: {self._leaders()}")
@@ -171,9 +179,9 @@ class BitFlips:
         ]
 
     def _look_up(self) -> list[dict[TopicPartition, ListedOffset]]:
-        """The first records at or after the moments, and the logs' starts."""
+        """Return the first offsets at or after the timestamps, and the log start offsets."""
         times = (*self._moments, EARLIEST_TIMESTAMP)
-        return [self.cluster.admin.list_offsets(dict.fromkeys(self._wheres, at)) for at in times]
+        return [self.cluster.admin.list_offsets(dict.fromkeys(self._tps, at)) for at in times]
 
     def _leaders(self) -> list[tuple[int, int]]:
         rows = self.cluster.admin.cluster([self.topic]).topics[self.topic].partitions
@@ -197,7 +205,7 @@ class BitFlips:
 def run(
     cluster: Replicated, random: Random, count: int, per_round: int = FLIPS_PER_ROUND
 ) -> dict[str, Any]:
-    """``count`` flips in rounds; what was flipped, all of it found and repaired."""
+    """Flip ``count`` bits in rounds; return what was flipped, all of it found and repaired."""
     flips = BitFlips(cluster, random)
     began = time.monotonic()
     while (left := count - flips.flipped.total()) > 0:

@@ -1,14 +1,23 @@
-"""Many faults, one after the other, under a workload whose history is checked.
+"""Inject many faults, one after the other, under a workload whose history is checked.
 
-    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [ISOLATIONS=0] [FLIPS=0]
+    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [ISOLATIONS=0] [FLIPS=0] [SINK_KILLS=0] [SECURE=1]
+    (``python -m faults.chaos`` with tests on the path)
 
-(``python -m faults.chaos`` with tests on the path.) Each round makes a topic, writes and reads it
-through ten faults and then holds what is there, on each replica, against what was promised. Kills:
-of the leader, a follower, the controller, all brokers, ZooKeeper and a leader, at random moments,
-some while another is still coming back. Cuts: the power of one broker's or of all brokers'
-machines. Pauses: SIGSTOP for a while. Isolations, with sessions of a second: a broker reaches
-neither the others nor ZooKeeper nor a client. Results go to ``benchmarks/results/chaos.json``; it
-ends at the first anomaly.
+Each round creates a topic, writes and reads it through ten faults, and then checks the log of each
+replica against the history. The kinds of faults:
+
+* Kills of the leader, a follower, the controller, all brokers, or ZooKeeper and a leader, at random
+  times; some while another broker is still starting.
+* Cuts of the power of one broker's or of all brokers' machines.
+* Pauses: SIGSTOP for a while.
+* Isolations, with sessions of a second: a broker reaches no other broker, no client and not
+  ZooKeeper.
+* Flips of bits: ``bit_flips``.
+* Kills of the exactly-once sink: ``sink_chaos``.
+
+With SECURE=1 kills, cuts and pauses hit a cluster of ``up --secure``, with logins over TLS, ACLs,
+and certificates between brokers. The results are written to ``benchmarks/results/chaos.json``; the
+first anomaly ends the run.
 """
 
 from __future__ import annotations
@@ -25,7 +34,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from faults import bit_flips
+from faults import bit_flips, sink_chaos
 from faults.machine import Network, why_no_disks, why_no_networks
 from faults.replicated import Replicated, on_disks, on_network
 
@@ -204,15 +213,18 @@ def main() -> int:
     parser.add_argument("--pauses", type=int, default=0)
     parser.add_argument("--isolations", type=int, default=0)
     parser.add_argument("--flips", type=int, default=0)
+    parser.add_argument("--sink-kills", type=int, default=0, help="of each kind")
+    parser.add_argument("--secure", action="store_true", help="kills, cuts and pauses: with TLS")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     facts = {"seed": options.seed, "load_average": round(os.getloadavg()[0], 1)}
     with tempfile.TemporaryDirectory(prefix="logbus-chaos-") as directory:
         if options.kills or options.cuts or options.pauses:
-            with on_disks(Path(directory) / "chaos") as cluster:
+            with on_disks(Path(directory) / "chaos", secure=options.secure) as cluster:
                 counts = (options.kills, options.cuts, options.pauses)
                 found = kills_and_cuts(cluster, Random(options.seed), *counts)
-                keep("kills_and_cuts", facts | found)
+                part = "kills_and_cuts_secured" if options.secure else "kills_and_cuts"
+                keep(part, facts | found)
         if options.isolations:
             place = Path(directory) / "network"
             place.mkdir()
@@ -224,6 +236,11 @@ def main() -> int:
             with on_disks(Path(directory) / "flips") as cluster:
                 found = bit_flips.run(cluster, Random(options.seed), options.flips)
                 keep("bit_flips", facts | found)
+        if options.sink_kills:
+            place = Path(directory) / "sink"
+            place.mkdir()
+            found = sink_chaos.run(place, Random(options.seed), options.sink_kills)
+            keep("exactly_once_sink", facts | found)
     return 0
 
 

@@ -12,7 +12,7 @@ import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 from faults.history import WAIT_S
 from faults.replicated import POLL_S, Replicated
-from plain_connection import PlainConnection
+from support.plain_connection import PlainConnection
 
 from broker_lite.errors import MemberIdRequiredError, error_for
 from broker_lite.wire.consumer_protocol import encode_subscription
@@ -45,7 +45,7 @@ class GroupMember:
         self._left = broker_id
         deadline = time.monotonic() + WAIT_S
         while self._find() == broker_id:
-            assert time.monotonic() < deadline, f"broker {broker_id} coordinates still"
+            assert time.monotonic() < deadline, f"broker {broker_id} still coordinates"
             time.sleep(POLL_S)
 
     def join(self, member_id: str = "") -> int:

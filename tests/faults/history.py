@@ -1,10 +1,10 @@
-"""A workload that knows what it did, for clusters to which bad things happen.
+"""A workload that records what it sent and read, for clusters under faults.
 
-``Workload`` writes values that exist once through idempotent producers with acks=all and reads
-everything while it is written. ``History`` keeps what was promised and what was seen; ``anomalies``
-compares both with what is there when the faults are over: nothing acknowledged is lost, doubled or
-out of order, and whatever a reader saw was committed, so it is still where it was. Every reader has
-read on through all of it: to the end of what was acknowledged.
+``Workload`` writes unique values through idempotent producers with acks=all, and reads everything
+at the same time. ``History`` stores the acknowledged and the read records. ``anomalies`` compares
+both with the logs after the faults. No acknowledged record may be lost, duplicated or out of order.
+Every record that a reader returned must still be at its offset. Every reader must reach the end of
+the acknowledged records.
 """
 
 from __future__ import annotations
@@ -169,9 +169,9 @@ class _Gap:
 class Workload:
     """Writers and readers of one topic, from ``start`` to ``finish``; a context manager.
 
-    A writer for each partition, and one that writes to all of them. ``rate``: records a second and
-    writer. ``failures_allowed``: whether a producer may tell its user of an error; otherwise the
-    first one is an anomaly.
+    There is one writer for each partition, and one that writes to all. ``rate`` is the records a
+    second of each writer. ``failures_allowed`` lets a producer report errors; otherwise the first
+    error is an anomaly.
     """
 
     bootstrap_servers: str
@@ -351,9 +351,9 @@ class Workload:
 
 
 def _consumer(bootstrap_servers: str, topic: str, partitions: int) -> client.Consumer:
-    wheres = [TopicPartition(topic, n) for n in range(partitions)]
+    tps = [TopicPartition(topic, n) for n in range(partitions)]
     return Bus(bootstrap_servers, client_id="history", options={}).consumer(
-        topic, partitions=wheres, start="earliest"
+        topic, partitions=tps, start="earliest"
     )
 
 
@@ -363,15 +363,15 @@ def read_log(bootstrap_servers: str, topic: str) -> dict[int, list[tuple[int, by
     with client.Admin(bootstrap_servers) as admin:
         while True:
             try:
-                wheres = admin.cluster([topic]).partitions_of(topic)
-                begins = admin.list_offsets(dict.fromkeys(wheres, EARLIEST_TIMESTAMP))
-                listed = admin.list_offsets(dict.fromkeys(wheres, LATEST_TIMESTAMP))
+                tps = admin.cluster([topic]).partitions_of(topic)
+                begins = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
+                listed = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
                 break
             except RetriableError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-    counts = {where.partition: at.offset - begins[where].offset for where, at in listed.items()}
+    counts = {tp.partition: at.offset - begins[tp].offset for tp, at in listed.items()}
     found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in counts}
     with _consumer(bootstrap_servers, topic, len(counts)) as consumer:
         while any(len(found[n]) < count for n, count in counts.items()):

@@ -1,11 +1,12 @@
-"""Clients that take a broker's memory: unfinished requests, answers that they do not read, bombs.
+"""Clients that use up a broker's memory: unfinished requests, unread responses, compression bombs.
 
     PYTHONPATH=tests python -m faults.hostile_clients unfinished --connections 4000
     PYTHONPATH=tests python -m faults.hostile_clients unread
     PYTHONPATH=tests python -m faults.hostile_clients inflated --connections 8
+    PYTHONPATH=tests python -m faults.hostile_clients columns --connections 8
 
 Each starts a broker, attacks it, and prints one JSON object: the broker's resident memory before,
-at its peak and after the clients are gone, and how long ApiVersions took meanwhile.
+at its peak and after the clients are gone, and how long ApiVersions took during the attack.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from data_calls import (
+import pyarrow as pa
+from support.data_calls import (
     ROWS_ONLY,
     Place,
     columns_batch,
@@ -32,22 +34,23 @@ from data_calls import (
     rows_batch,
     send_batch,
 )
-from plain_connection import PlainConnection
+from support.plain_connection import PlainConnection
 
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.record import arrow
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header, set_max_timestamp
 from broker_lite.wire.calls.cluster import ApiVersionsRequest
 
 MIB = 1 << 20
 ROWS = 9000
-"""Of a batch of 1 MB of columns."""
+"""Bytes of values in a batch of columns."""
 AFTER_S = 5.0
-"""A broker has given everything back so long after its clients are gone."""
+"""Seconds after its clients are gone in which a broker must release their memory."""
 
 
 class Watch:
-    """Samples a broker's resident memory, and asks it for ApiVersions on one connection."""
+    """Sample a broker's resident memory and time ApiVersions on one connection."""
 
     def __init__(self, address: str, pid: int) -> None:
         self._address, self._pid = address, pid
@@ -90,7 +93,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def resident_peak_bytes(pid: int) -> int:
-    """The most that a process has ever had resident."""
+    """Return the peak resident memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
@@ -100,7 +103,7 @@ def descriptors(pid: int) -> int:
 
 
 def unfinished_request(declared_bytes: int, sent_bytes: int) -> bytes:
-    """The beginning of a produce request: its length, its header and then zeros."""
+    """Return the beginning of a produce request: its length, its header and then zeros."""
     body = struct.pack(">hhih", 0, 9, 1, -1)
     return struct.pack(">i", declared_bytes) + body.ljust(sent_bytes, b"\0")[:sent_bytes]
 
@@ -109,7 +112,7 @@ def unfinished_request(declared_bytes: int, sent_bytes: int) -> bytes:
 def unfinished(
     address: str, connections: int, *, declared_bytes: int = 64 * MIB, sent_bytes: int = 14
 ) -> Iterator[list[socket.socket]]:
-    """Connections that each sent the beginning of a request; closed at the end."""
+    """Open connections that each send the beginning of a request; close them at the end."""
     host, _, port = address.rpartition(":")
     data = unfinished_request(declared_bytes, sent_bytes)
     sockets: list[socket.socket] = []
@@ -127,7 +130,7 @@ def unfinished(
 
 
 def unread_fetches(place: Place, requests: int) -> socket.socket:
-    """A connection that asks for columns as rows so many times and does not read the answers."""
+    """Open a connection that requests columns as rows ``count`` times and reads no response."""
     host, _, port = place.address.rpartition(":")
     sock = socket.create_connection((host, int(port)), 30)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -146,10 +149,25 @@ def fill_with_columns(place: Place, batches: int) -> None:
 
 
 def inflated_batch(value_bytes: int = 500 * MIB) -> bytes:
-    """A small batch of rows that decompresses to much more, and says no maximum timestamp."""
+    """Return a small batch of rows that decompresses to much more, without a maximum timestamp."""
     batch = bytearray(rows_batch([bytes(value_bytes)], codec=fmt.CODEC_ZSTD))
     set_max_timestamp(batch, read_header(batch), -1)
     return bytes(batch)
+
+
+def inflated_columns(value_bytes: int = 60 * MIB) -> bytes:
+    """Return a small batch of columns that decompresses to much more."""
+    columns = arrow.Columns(1, None, pa.array([bytes(value_bytes)], pa.binary()))
+    return bytes(arrow.encode(columns, timestamp_ms=1000, compression="zstd"))
+
+
+def _attack_columns(place: Place, options: argparse.Namespace) -> Iterator[None]:
+    with PlainConnection(place.address, timeout_s=120) as connection:
+        send_batch(connection, place, inflated_columns())
+    sockets = [unread_fetches(place, 8) for _ in range(options.connections)]
+    yield
+    for sock in sockets:
+        sock.close()
 
 
 def _attack_unfinished(place: Place, options: argparse.Namespace) -> Iterator[None]:
@@ -185,6 +203,7 @@ ATTACKS: dict[str, Callable[[Place, argparse.Namespace], Iterator[None]]] = {
     "unfinished": _attack_unfinished,
     "unread": _attack_unread,
     "inflated": _attack_inflated,
+    "columns": _attack_columns,
 }
 
 

@@ -1,8 +1,9 @@
-"""Faults of the machine itself: disks that lose power or fill up, networks that are cut, system
-calls that fail. What needs a privilege says why it cannot be had (``why_no_…``).
+"""Faults of a machine: disks that lose power or fill up, networks that are cut, failing system
+calls.
 
-Mounts live in a mount namespace of the test's own thread and networks in namespaces held by child
-processes, so that the kernel removes all of it with the last process, however that ends.
+``why_no_…`` returns why a fault that needs a privilege is not available. Mounts are in a mount
+namespace of the test's own thread, and networks in namespaces held by child processes. So the
+kernel removes all of them with the last process, however it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from broker_lite.local.guard import Guard
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 DROP_EVERYTHING, KEEP_JOURNAL = 2, 1
-"""What a shutdown keeps: nothing that was not synced; or the journal, though not all data."""
+"""What a power cut keeps: nothing that was not synced, or the journal without all data."""
 
 CLONE_FS, CLONE_NEWNS, CLONE_NEWNET = 0x00000200, 0x00020000, 0x40000000
 SYNC_FILE_RANGE_ALL = 7
@@ -38,7 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(*command: object) -> str:
-    """A command's output. Raises RuntimeError with what it said if it failed."""
+    """Run a command and return its output. Raises RuntimeError with its message if it fails."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
@@ -62,7 +63,7 @@ def _call(name: str, *arguments: int) -> None:
 
 @contextlib.contextmanager
 def _in_namespace(path: str, kind: int) -> Iterator[None]:
-    """This thread, and whatever it starts, in another namespace."""
+    """Move this thread, and what it starts, to another namespace."""
     own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/{Path(path).name}", os.O_RDONLY)
     try:
         target = os.open(path, os.O_RDONLY)
@@ -80,7 +81,7 @@ def _in_namespace(path: str, kind: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def private_mounts() -> Iterator[None]:
-    """What this thread mounts is seen by it and by its children alone, and goes with them."""
+    """Give this thread mounts that only it and its children see, and that end with them."""
     own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/mnt", os.O_RDONLY)
     folder = Path.cwd()
     try:
@@ -89,7 +90,8 @@ def private_mounts() -> Iterator[None]:
             run("mount", "--make-rprivate", "/")
             yield
         finally:
-            # Threads that were started meanwhile share this one's folder; alone it may go back.
+            # Threads started in the meantime share this thread's folder; only without them can it
+            # go back.
             _call("unshare", CLONE_FS)
             _call("setns", own, CLONE_NEWNS)
             os.chdir(folder)
@@ -98,7 +100,7 @@ def private_mounts() -> Iterator[None]:
 
 
 class LoopDisk:
-    """An ext4 file system of its own, in a file, that can lose power."""
+    """An ext4 file system in a file that can lose power."""
 
     def __init__(self, image: Path, place: Path, megabytes: int = 128) -> None:
         self.place = place
@@ -111,15 +113,15 @@ class LoopDisk:
         self.mount()
 
     def mount(self) -> None:
-        """Mount it, as a machine does that starts again."""
+        """Mount the file system, as a restarted machine does."""
         run("mount", "-o", "loop", self._image, self.place)
 
     def unmount(self) -> None:
-        """Let go of it."""
+        """Unmount the file system."""
         run("umount", self.place)
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the file system."""
         with self._ballast.open("ab") as file:
             step = 8 << 20
             while step >= PAGE:
@@ -129,12 +131,12 @@ class LoopDisk:
                     step //= 2
 
     def free(self) -> None:
-        """There is room again."""
+        """Free the space again."""
         self._ballast.unlink()
 
     def cut(self, random: Random) -> None:
-        """The power goes: what was not synced is lost, all of it or, as the journal and the disk's
-        order have it, only in part."""
+        """Cut the power: unsynced data is lost, all of it or only what the journal does not
+        keep."""
         flag = random.choice((DROP_EVERYTHING, KEEP_JOURNAL))
         if random.random() < 0.5:
             self._write_some_pages(random)
@@ -158,7 +160,7 @@ class LoopDisk:
 
 @functools.cache
 def why_no_disks() -> str:
-    """Why file systems cannot be mounted and cut off here; empty if they can."""
+    """Return why file systems cannot be mounted and cut here; empty if they can."""
 
     def attempt() -> None:
         folder = Path(tempfile.mkdtemp())
@@ -176,10 +178,10 @@ def why_no_disks() -> str:
 
 
 class Network:
-    """Hosts of their own network namespaces on one bridge, whose links can be cut.
+    """Hosts in their own network namespaces on one bridge, whose links can be cut.
 
-    Host 0 is the hub, where clients and ZooKeeper run; ``coordination`` is a second address of it,
-    so that a broker can lose ZooKeeper and keep its clients.
+    Host 0 is the hub, where clients and ZooKeeper run. ``coordination`` is its second address, so
+    that a broker can lose ZooKeeper and keep its clients.
     """
 
     coordination = "10.77.0.100"
@@ -211,48 +213,48 @@ class Network:
 
     @staticmethod
     def address(host: int) -> str:
-        """Where a host is reached."""
+        """Return the address of a host."""
         return f"10.77.0.{host + 1}"
 
     def inside(self, host: int) -> contextlib.AbstractContextManager[None]:
-        """This thread, and the threads and processes that it starts, at a host."""
+        """Move this thread, and the threads and processes that it starts, to a host."""
         return _in_namespace(f"/proc/{self._holders[host].pid}/ns/net", CLONE_NEWNET)
 
     def on(self, host: int, *command: object) -> str:
-        """Run a command at a host."""
+        """Run a command on a host."""
         return run("nsenter", f"--net=/proc/{self._holders[host].pid}/ns/net", *command)
 
     def isolate(self, host: int) -> None:
-        """Pull the plug: nobody reaches it, it reaches nobody."""
+        """Cut all links of a host."""
         self.on(0, "ip", "link", "set", f"port{host}", "down")
 
     def join(self, host: int) -> None:
-        """Put the plug back."""
+        """Restore the links of a host."""
         self.on(0, "ip", "link", "set", f"port{host}", "up")
 
     def silence(self, host: int, address: str) -> None:
-        """What a host sends to an address is lost without a word; the other way is open."""
+        """Drop packets that a host sends to an address; the other direction stays open."""
         wrong = ("lladdr", "02:00:00:00:00:99", "dev", "wire", "nud", "permanent")
         self.on(host, "ip", "neighbour", "replace", address, *wrong)
 
     def hear(self, host: int, address: str) -> None:
-        """The end of ``silence``."""
+        """Undo ``silence``."""
         self.on(host, "ip", "neighbour", "delete", address, "dev", "wire")
 
     def cut(self, one: int, other: int) -> None:
-        """Two hosts do not reach each other; everybody else reaches both."""
+        """Cut the link between two hosts; both still reach the others."""
         self.silence(one, self.address(other))
         self.silence(other, self.address(one))
 
     def mend(self, one: int, other: int) -> None:
-        """The end of ``cut``."""
+        """Undo ``cut``."""
         self.hear(one, self.address(other))
         self.hear(other, self.address(one))
 
 
 @functools.cache
 def why_no_networks() -> str:
-    """Why networks cannot be made and cut here; empty if they can."""
+    """Return why networks cannot be made and cut here; empty if they can."""
 
     def attempt() -> None:
         folder = Path(tempfile.mkdtemp())
@@ -272,7 +274,8 @@ def why_no_networks() -> str:
 
 @contextlib.contextmanager
 def failing(pid: int, call: str, how: str, log: Path) -> Iterator[None]:
-    """A process whose system calls ``call`` fail as strace's ``inject`` has it, e.g. error=EIO."""
+    """Make the system calls ``call`` of a process fail as strace's ``inject`` says, e.g.
+    error=EIO."""
     command = ["strace", "-f", "-p", str(pid), "-e", f"trace={call}", "-e", f"inject={call}:{how}"]
     with log.open("ab") as output:
         tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output)
@@ -284,14 +287,14 @@ def failing(pid: int, call: str, how: str, log: Path) -> Iterator[None]:
             time.sleep(0.01)
         yield
     finally:
-        # Its end lets the process go on as it was.
+        # When strace ends the process continues normally.
         tracer.terminate()
         tracer.wait()
 
 
 @functools.cache
 def why_no_strace() -> str:
-    """Why system calls cannot be made to fail here; empty if they can."""
+    """Return why system calls cannot be made to fail here; empty if they can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
 

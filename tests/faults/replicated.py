@@ -1,7 +1,7 @@
-"""Brokers whose topics are replicated: who leads, who is in sync, and waiting for either.
+"""Brokers with replicated topics: their leaders and ISRs, and waiting for either.
 
-``Replicated`` stands before a ``LocalCluster`` or brokers started one by one. Everything it is told
-and everything it waits for goes through an ordinary client.
+``Replicated`` wraps a ``LocalCluster`` or brokers started one by one. All requests and waits use an
+ordinary client.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ from random import Random
 
 from faults.history import WAIT_S, History, Workload
 from faults.machine import LoopDisk, Network, private_mounts, why_no_disks
-from plain_connection import PlainConnection
 
 from broker_lite.client import Admin, ClusterView
+from broker_lite.client.client_config import (
+    chosen_security,
+    security_of_environment,
+    security_of_file,
+)
+from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.operations.requests import view_of
+from broker_lite.client.transport.blocking import PooledConnection, monotonic_ms
+from broker_lite.client.transport.steps import CallExchange
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
@@ -32,7 +39,7 @@ _NUMBERS = itertools.count()
 
 
 class Replicated:
-    """Brokers, by number; of a cluster that is up. ``close`` it."""
+    """The running brokers of a cluster, by number; close it after use."""
 
     def __init__(
         self,
@@ -47,15 +54,15 @@ class Replicated:
 
     @property
     def bootstrap_servers(self) -> str:
-        """All brokers, those that are down included."""
+        """Return the addresses of all brokers, stopped ones too."""
         return ",".join(broker.endpoint for broker in self.brokers.values())
 
     def close(self) -> None:
-        """Forget the connections."""
+        """Close the connections."""
         self.admin.close()
 
     def make_topic(self, partitions: int = 3, **config: object) -> str:
-        """A new topic with a replica on every broker."""
+        """Create a topic with a replica on every broker."""
         name = f"faults-{os.getpid()}-{next(_NUMBERS)}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         self.admin.create_topic(name, partitions, len(self.brokers), settings)
@@ -63,13 +70,16 @@ class Replicated:
         return name
 
     def workload(self, topic: str, **options: object) -> Workload:
-        """Writers and readers of a topic; not started yet."""
+        """Return the writers and readers of a topic; the caller starts them."""
         partitions = len(self.admin.cluster([topic]).topics[topic].partitions)
         return Workload(self.bootstrap_servers, topic, partitions, **options)  # type: ignore[arg-type]
 
     def finish(self, work: Workload) -> History:
-        """The faults are over: all is in sync, writing and reading goes on, and then what there is
-        is held against the history, and every replica is the same bytes. AssertionError if not."""
+        """Check the topic after the faults.
+
+        Waits until all replicas are in sync and the workload has continued, then compares the logs
+        with the history and the replicas byte for byte. Raises AssertionError for a difference.
+        """
         self.wait_in_sync(work.topic)
         work.wait_acked()
         history = work.finish()
@@ -83,17 +93,17 @@ class Replicated:
         return history
 
     def leader(self, topic: str, partition: int = 0) -> LocalBroker:
-        """The broker that leads a partition now. Waits while nobody does."""
+        """Return the leader of a partition; wait while it has none."""
         view = self.wait(lambda view: view.topics[topic].partitions[partition].leader >= 0, topic)
         return self.brokers[view.topics[topic].partitions[partition].leader]
 
     def follower(self, topic: str, partition: int = 0) -> LocalBroker:
-        """A broker that does not lead a partition."""
+        """Return a broker that follows a partition."""
         leader = self.leader(topic, partition)
         return next(broker for broker in self.brokers.values() if broker is not leader)
 
     def controller(self) -> LocalBroker:
-        """The broker that is the controller now."""
+        """Return the broker that is the controller now."""
         view = self.wait(lambda view: view.controller_id in self.brokers)
         return self.brokers[view.controller_id]
 
@@ -121,7 +131,8 @@ class Replicated:
         timeout_s: float = WAIT_S,
         at: LocalBroker | None = None,
     ) -> ClusterView:
-        """Wait until what every broker that runs, or ``at`` alone, tells fulfils ``condition``."""
+        """Wait until the metadata of every running broker, or of ``at`` alone, satisfies
+        ``condition``."""
         deadline = time.monotonic() + timeout_s
         seen: object = None
         while time.monotonic() < deadline:
@@ -134,15 +145,15 @@ class Replicated:
             except (LogbusError, OSError, EOFError) as error:
                 seen = error
             time.sleep(POLL_S)
-        raise AssertionError(f"waited {timeout_s:.0f} s, and now it is {seen}")
+        raise AssertionError(f"waited {timeout_s:.0f} s, the last value is {seen}")
 
     def led_by(self, topic: str, broker: LocalBroker) -> list[int]:
-        """The partitions that a broker leads now."""
+        """Return the partitions that a broker leads now."""
         rows = self.admin.cluster([topic]).topics[topic].partitions
         return [row.partition for row in rows if row.leader == broker.id]
 
     def start_all(self) -> None:
-        """Start what is down, resume what is paused, and wait until every broker is live."""
+        """Start stopped brokers, resume paused ones, and wait until every broker is live."""
         self.zookeeper.start()
         for broker in self.brokers.values():
             broker.resume()
@@ -155,10 +166,10 @@ class Replicated:
         self.wait(lambda view: len(view.brokers) == len(self.brokers))
 
     def cut_power(self, brokers: Sequence[LocalBroker], random: Random) -> None:
-        """The machines of these brokers lose power at one moment; their disks come back."""
+        """Cut the power of these brokers' machines at once; their disks come back."""
         at_once = random.random() < 0.7
         for broker in brokers:
-            # Else the process lives on for a moment without its disk.
+            # Otherwise the process lives on for a moment without its disk.
             if at_once:
                 broker.pause()
         for broker in brokers:
@@ -170,9 +181,15 @@ class Replicated:
 
 
 def view_at(broker: LocalBroker, topics: Sequence[str]) -> ClusterView:
-    """What one broker tells its clients."""
-    with PlainConnection(broker.endpoint, 5.0) as connection:
-        return view_of(connection.call(MetadataRequest(tuple(topics))))
+    """Return the metadata that one broker answers."""
+    (endpoint,) = parse_endpoints(broker.endpoint)
+    deadline_ms = monotonic_ms() + 5000
+    connection = PooledConnection(endpoint, "faults", 5.0, security_of_environment())
+    try:
+        connection.send(CallExchange(MetadataRequest(tuple(topics))), deadline_ms)
+        return view_of(connection.receive(deadline_ms))
+    finally:
+        connection.close()
 
 
 def _knows(view: ClusterView, topics: Sequence[str]) -> bool:
@@ -180,7 +197,7 @@ def _knows(view: ClusterView, topics: Sequence[str]) -> bool:
 
 
 def is_in_sync(view: ClusterView, topic: str) -> bool:
-    """Whether every replica of every partition is in sync, and somebody leads."""
+    """Return whether every partition has a leader and all its replicas in sync."""
     return all(
         row.error is None and row.leader >= 0 and set(row.isr) == set(row.replicas)
         for row in view.topics[topic].partitions
@@ -188,14 +205,17 @@ def is_in_sync(view: ClusterView, topic: str) -> bool:
 
 
 def content(directory: Path) -> bytes:
-    """A replica's whole log, segment after segment."""
+    """Return a replica's whole log, all segments joined."""
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
 @contextlib.contextmanager
-def on_disks(directory: Path, **settings: str) -> Iterator[Replicated]:
-    """Three brokers, each with a disk of its own that can lose power or fill up; where that is not
-    permitted with directories (``disks`` is empty then)."""
+def on_disks(directory: Path, *, secure: bool = False, **settings: str) -> Iterator[Replicated]:
+    """Start three brokers, each with its own disk that can lose power or fill up.
+
+    Where that is not permitted they get plain directories, and ``disks`` is empty. With ``secure``
+    clients of this process log in over TLS as user admin.
+    """
     config = {key.replace("_", "."): value for key, value in settings.items()}
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -206,7 +226,11 @@ def on_disks(directory: Path, **settings: str) -> Iterator[Replicated]:
                 place = directory / f"broker-{number}" / "data"
                 disks[number] = LoopDisk(directory / f"disk-{number}", place)
                 stack.callback(disks[number].unmount)
-        cluster = stack.enter_context(LocalCluster(3, directory=directory, config=config))
+        cluster = stack.enter_context(
+            LocalCluster(3, directory=directory, config=config, secure=secure)
+        )
+        if cluster.client_config is not None:
+            stack.enter_context(chosen_security(security_of_file(Path(cluster.client_config))))
         assert cluster.zookeeper_server is not None
         replicated = Replicated(cluster.brokers, cluster.zookeeper_server, disks)
         stack.callback(replicated.close)
@@ -214,7 +238,7 @@ def on_disks(directory: Path, **settings: str) -> Iterator[Replicated]:
 
 
 class _HubZooKeeper(EmbeddedZooKeeper):
-    """Reached from other hosts of a network."""
+    """A ZooKeeper that other hosts of the network reach."""
 
     @property
     def address(self) -> str:
@@ -229,7 +253,8 @@ class _HubZooKeeper(EmbeddedZooKeeper):
 
 @contextlib.contextmanager
 def on_network(directory: Path, **settings: str) -> Iterator[tuple[Replicated, Network]]:
-    """Three brokers at hosts 1, 2, 3 of a network; this thread and ZooKeeper are at its hub."""
+    """Start three brokers at hosts 1, 2 and 3 of a network; this thread and ZooKeeper are at its
+    hub."""
     config = {key.replace("_", "."): value for key, value in settings.items()}
     with contextlib.ExitStack() as stack:
         guard = Guard()

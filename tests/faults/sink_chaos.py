@@ -1,17 +1,16 @@
 """Copy a topic with Spark's exactly-once sink while brokers, executors and drivers are killed.
 
-    PYTHONPATH=tests .venv/bin/python -P -m faults.sink_chaos [--seconds 120] [--seed N]
+    make chaos KILLS=0 CUTS=0 SINK_KILLS=50
 
-The driver is a process with its own Spark; it begins again after each death, with the same
-checkpoint. Numbers are written to the source all the while. In turn the leader of an output, the
-coordinator of the sink, the workers of Spark, the driver and all brokers are killed with SIGKILL.
-A reader with read_committed follows the output and fails at a number that is seen twice. At the end
-the output must hold each number once. The result goes to ``benchmarks/results/sink-chaos.json``.
+The driver is a process with its own Spark and two executors; after each death it starts again with
+the same checkpoint. A writer adds numbers to the source the whole time. The leader of an output,
+the coordinator of the sink, an executor, the driver and all brokers are killed in turn with
+SIGKILL. The next kill waits until the output has grown. A read_committed reader follows the output,
+and at the end must have seen each number once.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,15 +18,14 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from patience import until
-from spark_processes import QUICK_JVM, arguments, children
+from support.spark_processes import QUICK_JVM, arguments, children
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.operations.group_requests import find_coordinator
@@ -37,12 +35,14 @@ from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls.groups import KEY_TYPE_TRANSACTION
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "sink-chaos.json"
 SOURCE, OUTPUT = "numbers", "copies"
 PARTITIONS = 2
+PATIENCE_S, LOOK_S = 300.0, 0.05
+"""Seconds until the output must have grown; a driver and two executors may have to start."""
 PAUSE_S = 3.0
 """Maximum seconds between a restart and the next kill."""
-KINDS = ("output leader", "coordinator", "workers", "driver", "all brokers")
+KINDS = ("output leader", "coordinator", "executor", "driver", "all brokers")
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 DRIVER = """
 import sys
@@ -50,8 +50,13 @@ from pyspark.sql import SparkSession
 import pyspark_logbus as logbus
 
 servers, checkpoint = sys.argv[1:]
-conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-spark = SparkSession.builder.master("local[2]").config(map=logbus.spark_conf() | conf).getOrCreate()
+conf = {
+    "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m", "spark.deploy.maxExecutorRetries": "-1",
+}
+builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+spark = builder.config(map=logbus.spark_conf() | conf).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 while True:
     query = (
@@ -77,7 +82,7 @@ while True:
 
 
 class Driver:
-    """The process of the query; ``start`` begins it again."""
+    """The process of the query; ``start`` restarts it."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         self.command = [sys.executable, "-c", DRIVER, servers, str(folder / "checkpoint")]
@@ -100,25 +105,37 @@ class Driver:
             _kill(pid)
         self.process.wait()
 
-    def kill_workers(self) -> int:
-        """Kill the driver's Python workers; return their number."""
+    def kill_executor(self, chance: random.Random) -> bool:
+        """Kill an executor and its Python workers; return whether one ran."""
         assert self.process is not None
-        found = [
-            worker
-            for pid in self._descendants(self.process.pid)
-            if arguments(pid)[-1] == "pyspark.worker"
-            for worker in children(pid)
-        ]
-        for pid in found:
+        executors = [pid for pid in self._descendants(self.process.pid) if _runs(pid, EXECUTOR)]
+        if not executors:
+            return False
+        executor = chance.choice(executors)
+        for pid in [executor, *self._descendants(executor)]:
             _kill(pid)
-        return len(found)
+        return True
 
     def _descendants(self, pid: int) -> list[int]:
         found = []
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for child in children(pid):
                 found += [*self._descendants(child), child]
         return found
+
+
+def _wait(call: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not call():
+        assert time.monotonic() < deadline, what
+        time.sleep(LOOK_S)
+
+
+def _runs(pid: int, name: str) -> bool:
+    """Return whether a process has this argument."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return name in arguments(pid)
+    return False
 
 
 def _kill(pid: int) -> None:
@@ -127,7 +144,7 @@ def _kill(pid: int) -> None:
 
 
 class Writer(threading.Thread):
-    """Writes the numbers 0, 1, 2 … to the source until it is stopped."""
+    """Write the numbers 0, 1, 2 … to the source until stopped."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(daemon=True)
@@ -145,7 +162,7 @@ class Writer(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Counts the numbers that read_committed shows."""
+    """Count the numbers that read_committed returns."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(daemon=True)
@@ -159,24 +176,41 @@ class Reader(threading.Thread):
                 try:
                     records = consumer.poll(0.2)
                 except LogbusError:
-                    continue  # all brokers are away
+                    continue  # All brokers are down.
                 self.seen.update(int(record.value) for record in records)
 
 
 class SinkChaos:
-    """The cluster, the driver, and one kill after the other."""
+    """The cluster, the driver, and the kills, one after the other."""
 
     def __init__(self, cluster: LocalCluster, bus: Bus, driver: Driver, chance: random.Random):
         self.cluster, self.bus, self.driver, self.random = cluster, bus, driver, chance
         self.kills: Counter[str] = Counter()
 
+    def run(self, kills: int, reader: Reader) -> None:
+        """Kill ``count`` times in each way. Ctrl-C ends the run and checks the records so far."""
+        while min(self.kills[kind] for kind in KINDS) < kills:
+            for kind in KINDS:
+                time.sleep(self.random.random() * PAUSE_S)
+                self.strike(kind)
+                before = len(reader.seen)
+                _wait(lambda before=before: len(reader.seen) > before, "the query stands")
+                print(f"{dict(self.kills)} {before}", file=sys.stderr, flush=True)
+
+    def start_all(self) -> None:
+        """Start everything that an interrupted kill has left stopped."""
+        for broker in self.cluster.brokers:
+            broker.start()
+        if self.driver.process is None or self.driver.process.poll() is not None:
+            self.driver.start()
+
     def strike(self, kind: str) -> None:
-        """Kill what ``kind`` names, and start it again after a while."""
+        """Kill what ``kind`` names, and restart it after a while."""
         if kind == "driver":
             self.driver.kill()
             self.driver.start()
-        elif kind == "workers":
-            if not self.driver.kill_workers():
+        elif kind == "executor":
+            if not self.driver.kill_executor(self.random):
                 return
         else:
             victims = self.cluster.brokers if kind == "all brokers" else [self.victim(kind)]
@@ -197,8 +231,8 @@ class SinkChaos:
             )
             address = f"{found.host}:{found.port}"
             return next(each for each in self.cluster.brokers if each.endpoint == address)
-        where = TopicPartition(OUTPUT, self.random.randrange(PARTITIONS))
-        view = self.bus.cluster().partition(where)
+        tp = TopicPartition(OUTPUT, self.random.randrange(PARTITIONS))
+        view = self.bus.cluster().partition(tp)
         leader = view.leader if view is not None else -1
         found_leader = [each for each in self.cluster.brokers if each.id == leader]
         return found_leader[0] if found_leader else self.random.choice(self.cluster.brokers)
@@ -208,8 +242,9 @@ class SinkChaos:
         return Path(self.driver.command[-1])
 
 
-def run(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """Run the kills for a while; raise AssertionError for a lost or doubled number."""
+def run(folder: Path, chance: random.Random, kills: int) -> dict[str, Any]:
+    """Kill ``count`` times in each way; raise AssertionError for a lost or duplicated number."""
+    began = time.monotonic()
     config = {"zookeeper.session.timeout.ms": "2000"}
     with (
         LocalCluster(3, directory=folder / "cluster", config=config) as cluster,
@@ -219,52 +254,32 @@ def run(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
             bus.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
         driver = Driver(cluster.bootstrap_servers, folder)
         writer, reader = Writer(bus), Reader(bus)
-        chaos = SinkChaos(cluster, bus, driver, random.Random(seed))
+        chaos = SinkChaos(cluster, bus, driver, chance)
         driver.start()
         try:
             writer.start()
             reader.start()
-            until(lambda: reader.seen)
-            ends = time.monotonic() + seconds
-            turn = 0
-            while time.monotonic() < ends:
-                before = len(reader.seen)
-                time.sleep(chaos.random.random() * PAUSE_S)
-                chaos.strike(KINDS[turn % len(KINDS)])
-                turn += 1
-                until(lambda before=before: len(reader.seen) > before, what="the query stands")
-                print(f"{dict(chaos.kills)} {len(reader.seen)}", file=sys.stderr, flush=True)
+            _wait(lambda: reader.seen, "the query does not begin")
+            with contextlib.suppress(KeyboardInterrupt):
+                chaos.run(kills, reader)
+            chaos.start_all()
             writer.stopped.set()
             writer.join()
-            until(lambda: len(reader.seen) >= writer.count, what="numbers are missing")
+            _wait(lambda: len(reader.seen) >= writer.count, "numbers are missing")
             doubled = {number: n for number, n in reader.seen.items() if n > 1}
             assert not doubled, f"seen more than once: {sorted(doubled)[:20]}"
             assert set(reader.seen) == set(range(writer.count))
+        except AssertionError:
+            print(driver.log.read_text("utf-8")[-4000:], file=sys.stderr)
+            raise
         finally:
             reader.stopped.set()
             writer.stopped.set()
             driver.kill()
             reader.join(30)
     return {
-        "seed": seed,
-        "seconds": seconds,
         "kills": dict(chaos.kills),
         "rows": writer.count,
-        "lost_or_doubled": 0,
+        "lost_doubled_or_read_uncommitted": 0,
+        "seconds": round(time.monotonic() - began),
     }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="logbus-sink-chaos-") as directory:
-        result = run(Path(directory), options.seconds, options.seed)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
-    print(json.dumps(result, indent=2))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,11 +21,11 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.coordinators.state_log import StateLog
 
 keyed_state.COPY_BYTES_MIN = 20_000
-"""Small, so that kills meet copies."""
+"""Small, so that some kills happen during a copy."""
 
 
 class StateBroker(Broker):
-    """A broker whose state log's owner prints what it learns."""
+    """A broker whose state log's owner prints each change."""
 
     values: Mapping[bytes, bytes]
     state_log: StateLog

@@ -1,4 +1,4 @@
-"""What happens to a broker and its machine: kill -9, a full disk, damage, wrong directories."""
+"""Faults of a broker and its machine: kill -9, a full disk, damage, wrong directories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from data_calls import (
+from support.data_calls import (
     RAW,
     ROWS_ONLY,
     Place,
@@ -31,7 +31,7 @@ from data_calls import (
     send_batch,
     values,
 )
-from plain_connection import PlainConnection
+from support.plain_connection import PlainConnection
 
 from broker_lite import errors
 from broker_lite.bus import connect
@@ -64,7 +64,7 @@ def segment_files(broker: LocalBroker) -> list[Path]:
 
 
 class Writer(threading.Thread):
-    """Produces numbered batches on one connection until the broker is gone."""
+    """Produce numbered batches on one connection until the broker is gone."""
 
     def __init__(self, place: Place, name: bytes) -> None:
         super().__init__(daemon=True)
@@ -142,7 +142,7 @@ def test_full_disk_refuses_produce_until_space_is_available(make_cluster: Make) 
                 send_batch(leader, place, rows_batch([b"%d" % n, bytes(100_000)])).error_code == 0
             )
             kept += [b"%d" % n, bytes(100_000)]
-        # No file may grow beyond this: the kernel then cuts writes short, as on a full disk.
+        # RLIMIT_FSIZE: the kernel cuts writes beyond it short, as on a full disk.
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (450_000, unlimited[1]))
         for _ in range(3):
             refused = send_batch(leader, place, rows_batch([b"lost", bytes(100_000)]))
@@ -158,7 +158,7 @@ def test_full_disk_refuses_produce_until_space_is_available(make_cluster: Make) 
 
 
 def test_damaged_batch_is_reported_and_never_delivered(make_cluster: Make) -> None:
-    """Of three batches the second is damaged in its body, then in its header."""
+    """Damage the second of three batches in its body, then in its header."""
     running = make_cluster(1)
     broker = running.brokers[0]
     place = make_topic(running, "damaged")
@@ -203,17 +203,18 @@ def test_damaged_batch_is_reported_and_never_delivered(make_cluster: Make) -> No
 
 
 def test_data_plane_survives_zookeeper_outage(make_cluster: Make, tmp_path: Path) -> None:
-    """The data plane goes on, with followers too; what needs ZooKeeper is refused, retriably, and
-    works afterwards. An in-sync replica that hangs meanwhile is waited for: nobody can take it out.
+    """Produce and fetch go on without ZooKeeper, with followers too.
 
-    A group's commit that is under way meanwhile, or asked for with little time, is lost neither
-    silently nor for good. A broker that is started meanwhile waits 15 s, says why, and ends.
+    * Requests that need ZooKeeper fail with a retriable error and work afterwards.
+    * A hanging in-sync replica holds back acks=all, because the leader cannot shrink the ISR.
+    * A group's commit is neither lost nor falsely acknowledged.
+    * A broker that starts without ZooKeeper waits 15 s, names the cause and exits.
     """
     running = make_cluster(2, own_zookeeper=True)
     place = make_topic(running, "steady")
     server = running.zookeeper_server
     assert server is not None
-    where = TopicPartition(place.name, 0)
+    tp = TopicPartition(place.name, 0)
     with Admin(running.bootstrap_servers) as making:
         making.create_topic("copied", 1, 2, {"min.insync.replicas": "1"})
     copied = find_topic(running, "copied")
@@ -234,17 +235,17 @@ def test_data_plane_survives_zookeeper_outage(make_cluster: Make, tmp_path: Path
         assert len(consumer.poll(20.0)) == 1
         consumer.commit()
         server.stop()
-        waiting = pool.submit(admin.commit_offsets, "patient", {where: 1})
+        waiting = pool.submit(admin.commit_offsets, "patient", {tp: 1})
         started = pool.submit(run_broker, tmp_path, running)
         with pytest.raises(errors.RetriableError):
-            hasty.commit_offsets("hasty", {where: 1})
+            hasty.commit_offsets("hasty", {tp: 1})
         until = time.monotonic() + 20
         count = 1
         while time.monotonic() < until:
             assert send_batch(leader, place, rows_batch([b"during"])).error_code == 0
             assert send_batch(other, copied, rows_batch([b"during"])).error_code == 0
             count += 1
-            assert len(consumer.poll(20.0)) == 1, "reading goes on without commits"
+            assert len(consumer.poll(20.0)) == 1, "the consumer did not read without commits"
             assert read(leader, place, 0).high_watermark == count
             assert list_offsets(leader, place.name, -1).offset == count
             time.sleep(0.2)
@@ -258,14 +259,14 @@ def test_data_plane_survives_zookeeper_outage(make_cluster: Make, tmp_path: Path
         assert code == 1
         assert "[LOGBUS_COORDINATION_UNAVAILABLE]" in said and server.address in said
         server.start()
-        # It waited for ZooKeeper, or says that it may be tried again, which then works.
+        # The commit waited for ZooKeeper, or failed with a retriable error and works now.
         try:
             waiting.result(60)
         except errors.RetriableError:
-            admin.commit_offsets("patient", {where: 1})
-        assert admin.committed("patient", [where])[where].offset == 1
+            admin.commit_offsets("patient", {tp: 1})
+        assert admin.committed("patient", [tp])[tp].offset == 1
         consumer.commit()
-        assert consumer.committed()[where].offset == count
+        assert consumer.committed()[tp].offset == count
         while True:
             try:
                 admin.create_topic("after", 2, 1, {}, if_not_exists=True)
@@ -281,11 +282,11 @@ def test_data_plane_survives_zookeeper_outage(make_cluster: Make, tmp_path: Path
     assert all(broker.is_running for broker in running.brokers)
 
 
-# Starting where one should not.
+# Starts that must be refused.
 
 
 def run_broker(tmp_path: Path, running: LocalCluster, **settings: str) -> tuple[int, str]:
-    """Start a broker by hand, expect it to end; its exit code and what it said last."""
+    """Start a broker that must exit; return its exit code and its last output."""
     config = tmp_path / "by-hand.conf"
     lines = {"zookeeper.connect": running.zookeeper, "port": "0", "broker.id": "77"}
     lines |= {name.replace("_", "."): value for name, value in settings.items()}

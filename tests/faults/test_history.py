@@ -1,4 +1,4 @@
-"""The history's judgement: each kind of anomaly, planted, is found and named."""
+"""The history detects and names each planted kind of anomaly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Rows = list[tuple[int, bytes]]
 
 
 def history(values: Sequence[bytes]) -> tuple[History, list[Sent]]:
-    """One writer sent these to partition 0 and all of it was acknowledged."""
+    """Return a history of one writer whose values in partition 0 were all acknowledged."""
     made = History()
     sent = [made.send("w", 0, value) for value in values]
     for offset, row in enumerate(sent):
@@ -70,7 +70,7 @@ def test_record_read_and_then_lost_is_found() -> None:
     assert kinds(made, [(0, b"a")]) == {"uncommitted"}
 
 
-def test_readers_that_disagree_or_skip_are_found() -> None:
+def test_readers_that_disagree_or_skip_are_detected() -> None:
     made, _ = history([b"a", b"b", b"c"])
     made.saw("r", 0, 0, 0, b"a")
     made.saw("q", 0, 0, 0, b"b")

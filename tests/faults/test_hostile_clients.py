@@ -1,4 +1,4 @@
-"""Clients that take a broker's memory, by mistake or not: the broker's memory stays bounded."""
+"""Clients that would exhaust a broker's memory: its memory stays bounded."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ import os
 from collections.abc import Callable
 
 import pytest
-from data_calls import ROWS_ONLY, batches, make_topic, read, rows_batch, send_batch
 from faults.hostile_clients import (
     MIB,
     ROWS,
     descriptors,
     fill_with_columns,
     inflated_batch,
+    inflated_columns,
     resident_bytes,
     resident_peak_bytes,
     unfinished,
     unread_fetches,
 )
-from patience import until
-from plain_connection import PlainConnection
+from support.data_calls import (
+    ROWS_ONLY,
+    batches,
+    columns_batch,
+    make_topic,
+    read,
+    rows_batch,
+    send_batch,
+    values,
+)
+from support.patience import until
+from support.plain_connection import PlainConnection
 
 from broker_lite.errors import InvalidRecordError
 from broker_lite.local.cluster import LocalCluster
@@ -27,13 +37,15 @@ from broker_lite.wire.calls.cluster import ApiVersionsRequest
 
 Make = Callable[..., LocalCluster]
 CONNECTIONS = 30
-"""So few that a broker which fails here does not take all memory of the machine; the figures of
-thousands are those of ``hostile_clients``."""
+"""Few connections, so that a broker which fails here leaves the machine some memory.
+
+``hostile_clients`` measures thousands.
+"""
 
 
 @pytest.fixture
 def broker(make_cluster: Make) -> tuple[str, int]:
-    """Address and process of a broker of the test's own."""
+    """Address and process of a broker that only this test uses."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -41,7 +53,8 @@ def broker(make_cluster: Make) -> tuple[str, int]:
 
 
 def test_responses_of_a_client_that_does_not_read_are_not_built(make_cluster: Make) -> None:
-    """Columns as rows, in answers of up to 24 MB: 64 fetches under way on each of 4 connections."""
+    """Columns requested as rows, in responses of up to 24 MB: 64 fetches on each of 4
+    connections."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -60,7 +73,7 @@ def test_responses_of_a_client_that_does_not_read_are_not_built(make_cluster: Ma
 
 
 def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make) -> None:
-    """Without a maximum timestamp, which the broker reads from the records of a batch."""
+    """The batches lack a maximum timestamp, so the broker must read it from their records."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -74,8 +87,33 @@ def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make)
         assert send_batch(connection, place, rows_batch([b"good"])).base_offset == 0
 
 
+def test_small_columns_that_decompress_to_60_mb_are_transcoded_one_at_a_time(
+    make_cluster: Make,
+) -> None:
+    """Batches of 2 KB of columns, fetched as rows by clients that do not read the responses."""
+    cluster = make_cluster(1)
+    pid = cluster.brokers[0].pid
+    assert pid is not None
+    place, small = (make_topic(cluster, f"{name}-{os.getpid()}") for name in ("large", "small"))
+    with PlainConnection(place.address, timeout_s=120) as connection:
+        assert send_batch(connection, small, columns_batch([b"x"])).error_code == 0
+        assert send_batch(connection, place, inflated_columns()).error_code == 0
+        refused = send_batch(connection, place, inflated_columns(65 * MIB))
+        assert refused.error_code == InvalidRecordError.code
+        before = resident_bytes(pid)
+        hostile = [unread_fetches(place, 8) for _ in range(12)]
+        until(lambda: resident_peak_bytes(pid), lambda size: size - before > 60 * MIB)
+        assert values(read(connection, small, 0, reader=ROWS_ONLY).records) == [b"x"]
+        for sock in hostile:
+            sock.close()
+        [(_, header)] = batches(read(connection, place, 0, reader=ROWS_ONLY).records)
+        assert header.size_bytes > 60 * MIB
+        assert resident_peak_bytes(pid) - before < 500 * MIB
+    until(lambda: resident_bytes(pid), lambda size: size - before < 100 * MIB)
+
+
 def test_declared_request_lengths_allocate_no_memory(broker: tuple[str, int]) -> None:
-    """30 requests of 64 MiB, of which 14 bytes come."""
+    """30 requests declare 64 MiB each and send 14 bytes."""
     address, pid = broker
     before, files = resident_bytes(pid), descriptors(pid)
     with PlainConnection(address) as bystander:
@@ -90,7 +128,8 @@ def test_declared_request_lengths_allocate_no_memory(broker: tuple[str, int]) ->
 def test_unfinished_requests_release_memory_when_clients_disconnect(
     broker: tuple[str, int],
 ) -> None:
-    """192 MB arrive, more than unfinished requests may hold: some connections are not read."""
+    """192 MB arrive, more than the limit of unfinished requests: the broker stops reading some
+    connections."""
     address, pid = broker
     files = descriptors(pid)
     with unfinished(address, 384, declared_bytes=MIB, sent_bytes=512 << 10):

@@ -1,4 +1,4 @@
-"""Bytes that no client should send: the connection ends with a reason, the broker goes on."""
+"""Malformed bytes: the broker closes the connection with a reason and serves the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from data_calls import (
+from support.data_calls import (
     Place,
     fetch_request,
     make_topic,
@@ -20,7 +20,7 @@ from data_calls import (
     send_batch,
     values,
 )
-from plain_connection import PlainConnection
+from support.plain_connection import PlainConnection
 
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
@@ -40,7 +40,7 @@ def broker(cluster: LocalCluster, place: Place) -> LocalBroker:
 
 @pytest.fixture(autouse=True)
 def goes_on(broker: LocalBroker, place: Place) -> Iterator[None]:
-    """Whatever a test sends: another connection works before and after, in the same process."""
+    """Check before and after a test that the same broker process answers another connection."""
     pid = broker.pid
     with PlainConnection(place.address) as bystander:
         assert send_batch(bystander, place, rows_batch([b"before"])).error_code == 0
@@ -86,7 +86,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_malformed_frame_is_refused(place: Place, broker: LocalBroker, name: str) -> None:
-    # Of an address of its own: a broker logs once a minute why it closed connections of one.
+    # Use a separate address, because a broker logs closed connections of an address once a minute.
     source = f"127.0.1.{1 + list(CASES).index(name)}"
     assert_ended(place, CASES[name], source)
     assert f" {source}:" in Path(broker.log).read_text()
@@ -96,12 +96,12 @@ def test_many_malformed_frames_do_not_flood_the_log(place: Place, broker: LocalB
     source = "127.0.2.1"
     for _ in range(200):
         assert_ended(place, CASES["huge"], source)
-    # Two, if a minute ends meanwhile.
+    # One line, or two if a minute ends during the test.
     assert 1 <= Path(broker.log).read_text().count(f" {source}:") <= 2
 
 
 def test_records_longer_than_their_frame_are_refused(place: Place) -> None:
-    """Lying lengths inside a produce and a fetch."""
+    """Wrong lengths inside a produce and a fetch request."""
     whole = bytearray(produce_request(place, rows_batch([b"value"]), version=7))
     batch = rows_batch([b"value"])
     at = bytes(whole).index(batch) - 4
@@ -111,7 +111,7 @@ def test_records_longer_than_their_frame_are_refused(place: Place) -> None:
 
 
 def test_truncated_requests_do_not_crash_the_broker(place: Place) -> None:
-    """A frame whose length says less than its message needs."""
+    """Send frames whose length is smaller than their message needs."""
     for request in (
         produce_request(place, rows_batch([b"value"])),
         produce_request(place, rows_batch([b"value"]), version=8),
@@ -125,7 +125,7 @@ def test_truncated_requests_do_not_crash_the_broker(place: Place) -> None:
 def test_random_damage_neither_crashes_nor_corrupts_records(
     place: Place, broker: LocalBroker
 ) -> None:
-    """Any answer will do, or an end; but never a crash, and never a wrong record."""
+    """Any response or a close is allowed, but no crash and no wrong record."""
     rng = random.Random(SEED)
     requests = [
         produce_request(place, rows_batch([b"value"] * 3)),
@@ -150,7 +150,7 @@ def test_random_damage_neither_crashes_nor_corrupts_records(
 
 
 def test_connection_with_an_incomplete_frame_is_closed(make_cluster: object) -> None:
-    """And a connection that says nothing at all."""
+    """Close an idle connection too."""
     running = make_cluster(  # type: ignore[operator]
         1, config={"socket.request.timeout.ms": "1000", "connections.max.idle.ms": "1000"}
     )
@@ -161,7 +161,7 @@ def test_connection_with_an_incomplete_frame_is_closed(make_cluster: object) -> 
             half.receive()
         with pytest.raises(EOFError):
             silent.receive()
-    assert "was not whole within 1000 ms" in Path(running.brokers[0].log).read_text()
+    assert "was not complete within 1000 ms" in Path(running.brokers[0].log).read_text()
 
 
 def test_connections_above_the_limit_are_refused(make_cluster: object) -> None:
@@ -185,7 +185,7 @@ def test_connections_above_the_limit_are_refused(make_cluster: object) -> None:
 
 
 def test_broker_stops_reading_when_produced_bytes_exceed_memory(make_cluster: object) -> None:
-    """The broker stops reading and goes on; every batch is there in the end."""
+    """The broker stops reading until memory is free; every batch is in the log in the end."""
     running = make_cluster(1, config={"queued.max.bytes": str(1 << 20)})  # type: ignore[operator]
     place = make_topic(running, "much")
     batch = rows_batch([bytes(600_000)])

@@ -1,8 +1,8 @@
-"""What happens to replicated topics when processes, disks and networks fail, for real.
+"""Replicated topics when real processes, disks and networks fail.
 
-A workload writes and reads all the while. Whatever happens, nothing that was acknowledged is lost,
-doubled or out of order, nobody reads what is not committed, and no producer hears of it. Many more
-of each: ``make chaos``.
+A workload writes and reads during each fault. No acknowledged record may be lost, duplicated or out
+of order, no reader may get uncommitted records, and no producer may report an error. ``make chaos``
+runs many more faults.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from faults.group_member import member_of
 from faults.history import WAIT_S, read_log
 from faults.machine import Network
 from faults.replicated import POLL_S, Replicated, on_disks, on_network
-from plain_connection import PlainConnection
+from support.plain_connection import PlainConnection
 
 from broker_lite.client import ClusterView, Producer
 from broker_lite.errors import (
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replicated-faults")]
 SESSION_MS = "2000"
 LAG_MS = "2000"
 PAST_SESSION = 1000
-"""So many acknowledgements of a partition take longer than a session lasts."""
+"""Acknowledgements of a partition that take longer than a session lasts."""
 
 needs_disks = pytest.mark.skipif(
     bool(machine.why_no_disks()), reason=f"no disks: {machine.why_no_disks()}"
@@ -68,7 +68,7 @@ def others(cluster: Replicated, *brokers: LocalBroker) -> list[LocalBroker]:
 
 
 def change_a_setting(broker: LocalBroker, topic: str) -> None:
-    """Ask a broker until it is done; whatever refuses it meanwhile says: try again."""
+    """Change a setting through any broker; retry retriable errors."""
     row = AlterConfigsResource(2, topic, (AlterableConfig("retention.ms", 0, "900000"),))
     codes = []
     deadline = time.monotonic() + WAIT_S
@@ -111,7 +111,7 @@ def test_sigkill_of_all_brokers_loses_no_acknowledged_record(
 def test_hanging_controller_is_replaced_and_rejoins_as_broker(
     cluster: Replicated, topic: str
 ) -> None:
-    """It leads partitions too. Back again it is a broker as any other, whatever it remembers."""
+    """The controller also leads partitions. When it resumes it must act as an ordinary broker."""
     with cluster.workload(topic) as work:
         work.wait_acked()
         hung = cluster.controller()
@@ -126,8 +126,11 @@ def test_hanging_controller_is_replaced_and_rejoins_as_broker(
 def test_coordinator_hanging_past_its_session_commits_no_offset(
     cluster: Replicated, topic: str
 ) -> None:
-    """A commit waits in the socket of a coordinator that hangs; another takes the group over, its
-    member moves there and commits. Awake again the first one may not write."""
+    """A commit waits in the socket of a stopped coordinator.
+
+    Another broker takes the group over, and its member commits there. The resumed former
+    coordinator must not write the old commit.
+    """
     hung = member_of(cluster, topic)
     hung.join()
     assert hung.commit(5) == 0
@@ -145,8 +148,8 @@ def test_coordinator_hanging_past_its_session_commits_no_offset(
         old.resume()
     assert hung.committed() in (NotCoordinatorError.code, CoordinatorNotAvailableError.code)
     found = cluster.admin.committed(topic)
-    assert {where: row.offset for where, row in found.items()} == {TopicPartition(topic, 0): 9}
-    # Registered again it is the group's coordinator by the rule, and counts on.
+    assert {tp: row.offset for tp, row in found.items()} == {TopicPartition(topic, 0): 9}
+    # Registered again, it becomes the coordinator again and continues the generations.
     last = member_of(cluster, topic)
     last.join()
     assert last.generation > heir.generation
@@ -159,8 +162,11 @@ def test_coordinator_hanging_past_its_session_commits_no_offset(
 def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
     cluster: Replicated, topic: str
 ) -> None:
-    """One hangs and is left behind, the next loses power, and when both are back the last hangs,
-    which alone has what was acknowledged meanwhile: they wait for it."""
+    """Two brokers are out of sync when the third one, with all acknowledged records, hangs.
+
+    The first hangs and falls behind, the second loses power. Both come back and must wait for the
+    third.
+    """
     with cluster.workload(topic) as work:
         work.wait_acked()
         last = cluster.leader(topic)
@@ -187,7 +193,7 @@ def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
 def test_leader_death_during_zookeeper_outage_is_resolved_afterwards(
     cluster: Replicated, topic: str
 ) -> None:
-    """Without it all leaders go on, longer than their sessions last; it comes back to one less."""
+    """Leaders go on without ZooKeeper for longer than a session, and one of them dies."""
     with cluster.workload(topic) as work:
         work.wait_acked()
         cluster.zookeeper.kill()
@@ -215,7 +221,8 @@ def test_power_loss_of_all_brokers_loses_no_acknowledged_record(
 def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
     cluster: Replicated, topic: str
 ) -> None:
-    """It leaves the ISRs at once, also after a start on the full disk, until there is room."""
+    """The broker leaves the ISRs at once, also after a start on the full disk, until space is
+    free."""
     single = f"{topic}-single"
     with cluster.workload(topic) as work:
         work.wait_acked()
@@ -232,7 +239,7 @@ def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
             victim.kill()
             victim.start()
             work.wait_acked()
-            # A partition without another replica is read.
+            # A partition without another replica can still be read.
             assert read_log(cluster.bootstrap_servers, single)[number] == [(0, b"before")]
             assert cluster.led_by(topic, victim) == []
         finally:
@@ -244,7 +251,8 @@ def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
 def test_fsync_error_stops_the_replica_but_not_the_partition(
     cluster: Replicated, topic: str, tmp_path: Path
 ) -> None:
-    """What was written before a failed fsync is never acknowledged, though the next succeeds."""
+    """Records written before a failed fsync are never acknowledged, even if the next one
+    succeeds."""
     with cluster.workload(topic) as work:
         work.wait_acked()
         victim = cluster.leader(topic)
@@ -283,7 +291,7 @@ def network(
 
 
 def test_controller_cut_off_from_all_peers_is_replaced(network: tuple[Replicated, Network]) -> None:
-    """It leads a partition too."""
+    """The controller also leads a partition."""
     cluster, wires = network
     topic = cluster.make_topic()
     with cluster.workload(topic) as work:
@@ -319,10 +327,10 @@ def test_leader_cut_off_from_zookeeper_loses_no_acknowledged_record(
 def test_two_brokers_cut_off_from_each_other_lose_no_acknowledged_record(
     network: tuple[Replicated, Network], ways: str
 ) -> None:
-    """Each follows the other. Both reach ZooKeeper: who falls behind leaves, nobody else does.
+    """Two brokers follow each other's partitions and both reach ZooKeeper.
 
-    One way: to the first's partition the follower's fetches come and the answers are lost, to the
-    second's no fetch comes.
+    Only the follower that falls behind leaves the ISR. If one direction is cut, fetches to the
+    first leader arrive but its responses are lost; no fetch reaches the second leader.
     """
     cluster, wires = network
     topic = cluster.make_topic()

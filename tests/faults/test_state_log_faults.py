@@ -1,4 +1,4 @@
-"""The state log of real brokers, whose leaders are killed."""
+"""The state log on real brokers whose leaders are killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import until
+from support.patience import until
 
 from broker_lite.bus import connect
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
@@ -83,7 +83,7 @@ class States:
         return StateProcess(number, self.folder / str(number), self.zookeeper)
 
     def appended(self, leader: int, count: int) -> None:
-        """Append to 20 keys until ``count`` more values are acknowledged; more are under way."""
+        """Append to 20 keys until ``count`` more values are acknowledged; more are in flight."""
         process, last = self.at[leader], self.sent + count
         while self.sent < last + 20:
             process.say(f"append k{self.sent % 20} {self.sent}")
@@ -128,7 +128,7 @@ def test_state_survives_two_leaders_killed_in_turn(states: States) -> None:
 
 
 def check(found: dict[str, str], acked: dict[str, int]) -> None:
-    """Each key has its last acknowledged value, or a later one that was under way."""
+    """Check that each key has its last acknowledged value, or a later one that was in flight."""
     assert len(acked) == 20
     lost = {key: (value, found.get(key)) for key, value in acked.items()
             if int(found.get(key, -1)) < value}  # fmt: skip

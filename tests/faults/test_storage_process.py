@@ -1,4 +1,4 @@
-"""Storage in a process of its own on the real disk: killed with -9, and out of space."""
+"""A storage process on a real disk that is killed with -9 or runs out of space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from stored import KEY, SMALL, append, offsets
+from support.stored import KEY, SMALL, append, offsets
 
 from broker_lite.storage import Log, LogManager, OsFiles
 
@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent.parent
 
 PRELUDE = f"""
 import sys; sys.path.insert(0, {str(TESTS)!r})
-from stored import KEY, SMALL, append, batch, offsets
+from support.stored import KEY, SMALL, append, batch, offsets
 from broker_lite.errors import StorageError
 from broker_lite.storage import LogManager, OsFiles
 manager = LogManager(OsFiles(), sys.argv[1], default_config=SMALL)
@@ -75,7 +75,7 @@ def opened(directory: Path) -> tuple[LogManager, Log]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_flushed_records_survive_sigkill_while_writing(tmp_path: Path, seed: int) -> None:
-    """Everything that was said to be flushed is there; the lock is free at once."""
+    """Every record reported as flushed is there, and the lock is free at once."""
     random, promised = Random(seed), 0
     for start in range(1, 4):
         process = run(WRITER, tmp_path)
@@ -92,7 +92,7 @@ def test_flushed_records_survive_sigkill_while_writing(tmp_path: Path, seed: int
         assert not manager.was_clean
         assert log.log_end_offset >= promised
         assert offsets(log) == list(range(log.log_end_offset))
-        assert log.corruption == ()
+        assert log.reader.corruption == ()
         append(log)
         promised = log.flush()
         manager.close()

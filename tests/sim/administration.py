@@ -1,8 +1,8 @@
-"""Administration while brokers come and go, and what must have become of it once all is healed.
+"""Reassign partitions, add partitions and elect leaders while faults happen.
 
-``Administrator`` moves partitions, takes moves back, adds partitions and elects preferred leaders,
-and remembers where each partition may end up: where the last move that was accepted wants it, or
-one of unknown outcome. Whatever is refused must be refused cleanly: nothing of it may happen.
+``Administrator`` starts and cancels reassignments, adds partitions and elects preferred leaders. It
+records the replicas on which each partition may end: the target of the last accepted reassignment,
+or of a request whose outcome is unknown. A refused request must change nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ Outcomes = dict[TopicPartition, LogbusError | None]
 
 
 class Administrator(Client):
-    """``on_added`` gets each partition that was added to ``topic``; ``others`` are topics that come
-    and go, whose partitions are moved as well."""
+    """Send administration requests for ``topic`` and for ``others``.
+
+    ``on_added`` is called with each partition that was added to ``topic``. ``others`` are topics
+    that the workload creates and deletes; their partitions are reassigned too.
+    """
 
     def __init__(
         self,
@@ -51,13 +54,14 @@ class Administrator(Client):
         self.keys = list(keys)
         self.on_added = on_added
         self._ever: dict[int, set[Brokers]] = {}
-        """Every target that there was, by partition, from the first assignment on."""
+        """Every requested replica set by partition, beginning with the first assignment."""
         self._certain: dict[int, set[Brokers]] = {}
-        """Where a partition is to end up."""
+        """The replica sets on which a partition may end."""
         self._unsure: dict[int, list[Brokers]] = {}
-        """Targets of requests of unknown outcome: one may come late, over a link that is healed."""
+        """Replica sets of requests with unknown outcome, which may be applied late over a healed
+        link."""
         self._may_go_back: set[int] = set()
-        """Where a request to take a move back may come late."""
+        """Partitions for which a cancellation may arrive late."""
         self._was_sent_on = False
         """Whether the last request was sent to a second broker."""
         self._requests = asyncio.Lock()
@@ -70,7 +74,7 @@ class Administrator(Client):
         self._unsure[partition] = []
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send requests until cancelled."""
         while True:
             await self.pause(8.0)
             kind = pick(self.rng, (self._move, self._cancel, self._cancel, self._prefer, self._add))
@@ -84,9 +88,10 @@ class Administrator(Client):
     # Requests.
 
     async def _ask(self, function: Callable[[Process], Awaitable[Outcomes]]) -> Outcomes | None:
-        """The controller's answer; None where the outcome is not known.
+        """Send a request to the controller; return None if its outcome is unknown.
 
-        Who says that it is not controller may have been deposed with the request half done.
+        A broker that answers NOT_CONTROLLER may have been deposed after it carried out half of the
+        request.
         """
         broker_id = pick(self.rng, list(self.cluster.disks))
         self._was_sent_on = False
@@ -119,7 +124,7 @@ class Administrator(Client):
         await self._reassign(targets)
 
     async def _reassign(self, targets: dict[int, Brokers]) -> bool:
-        """Whether all of it was accepted."""
+        """Reassign partitions; return whether the controller accepted all of them."""
         if not targets:
             return True
         for partition, target in targets.items():
@@ -140,19 +145,19 @@ class Administrator(Client):
         return not any(outcomes.values())
 
     async def _move_nowhere(self) -> None:
-        """To a broker that there is not: it must be refused."""
+        """Reassign a partition to a broker that does not exist; the controller must refuse."""
         wanted = {TopicPartition(self.topic, 0): (1, NO_SUCH_BROKER)}
         outcomes = await self._ask(lambda process: process.registry.administration.reassign(wanted))
         if outcomes is not None and not all(outcomes.values()):
             raise Violation(f"{self.name}: a move to broker {NO_SUCH_BROKER} was accepted")
 
     async def _move_others(self) -> None:
-        """Of a topic that may be gone, or be made again, meanwhile."""
+        """Reassign a topic that may be deleted or created again before the request arrives."""
         wanted = {TopicPartition(pick(self.rng, self.others), 0): self._target()}
         await self._ask(lambda process: process.registry.administration.reassign(wanted))
 
     async def _cancel(self) -> None:
-        """Soon after it began, or there is none to take back any more."""
+        """Start a reassignment and cancel it shortly after; it may be complete by then."""
         partition = pick(self.rng, list(self._ever))
         await self._reassign({partition: self._target()})
         await self.pause(0.1)
@@ -190,7 +195,7 @@ class Administrator(Client):
         self.look()
 
     def look(self) -> None:
-        """Take note of partitions that were added, by whatever request."""
+        """Record the partitions that any request has added."""
         for partition in range(len(self.keys), len(assignment(self.cluster, self.topic).replicas)):
             key = PartitionKey(self.keys[0].topic_id, partition)
             self.keys.append(key)
@@ -201,24 +206,24 @@ class Administrator(Client):
     # The end.
 
     def check_places(self, keys: Sequence[PartitionKey]) -> None:
-        """Every partition is where it was asked to be."""
+        """Check that every partition has the replicas of its last accepted reassignment."""
         found = assignment(self.cluster, self.topic)
         for partition in [key.partition for key in keys]:
             allowed = self._certain[partition].union(self._unsure[partition])
-            # What is taken back leaves the brokers that were there before, in any order.
+            # A cancelled reassignment leaves the earlier replicas, in any order.
             is_free = partition in self._may_go_back or allowed >= self._ever[partition]
             if is_free:
                 allowed = {row for one in self._ever[partition] for row in permutations(one)}
             if found.replicas[partition] not in allowed:
                 raise Violation(
-                    f"partition {partition} is on {found.replicas[partition]}; it was to be on "
+                    f"partition {partition} is on {found.replicas[partition]}; it should be on "
                     f"{' or '.join(map(str, sorted(allowed)))}"
                 )
 
     async def finish(
         self, keys: Sequence[PartitionKey], settled: Callable[[], Awaitable[None]]
     ) -> None:
-        """Where nothing is broken every move is carried out, and the preferred replicas lead."""
+        """Reassign every partition without faults; check its replicas and its preferred leader."""
         await self.place(keys, {key.partition: self._target() for key in keys}, settled)
 
     async def place(
@@ -227,14 +232,14 @@ class Administrator(Client):
         targets: dict[int, Brokers],
         settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """Move partitions, and let the first of each target lead."""
+        """Reassign partitions, and make the first replica of each target the leader."""
         while not await self._reassign(targets):
             await self.pause()
         await settled()
         replicas = assignment(self.cluster, self.topic).replicas
         found = {partition: replicas[partition] for partition in targets}
         if found != targets:
-            raise Violation(f"partitions were to be on {targets} and are on {found}")
+            raise Violation(f"partitions should be on {targets} and are on {found}")
         wanted = [TopicPartition(self.topic, partition) for partition in targets]
         while not _is_done(
             await self._ask(lambda process: process.registry.administration.elect_leaders(wanted))
@@ -245,9 +250,7 @@ class Administrator(Client):
             state = self.cluster.checker.state(key)
             assert state is not None
             if state.leader != targets[key.partition][0]:
-                raise Violation(
-                    f"{key}: the preferred leader of {targets} was elected, not {state}"
-                )
+                raise Violation(f"{key}: the preferred leader of {targets} does not lead: {state}")
 
 
 def _is_done(outcomes: Outcomes | None) -> bool:
@@ -257,7 +260,7 @@ def _is_done(outcomes: Outcomes | None) -> bool:
 
 
 def assignment(cluster: SimCluster, topic: str) -> znodes.Assignment:
-    """As ZooKeeper has it."""
+    """Return the replicas of each partition as ZooKeeper stores them."""
     path = znodes.topic_path(topic)
     znode = cluster.zk.peek(path)
     assert znode is not None

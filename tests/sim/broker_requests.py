@@ -1,6 +1,6 @@
-"""Requests of any API as bytes: what a broker's dispatcher does, and one broker's calls to others.
+"""Requests of any API as bytes: a simulated broker's dispatcher, and its calls to other brokers.
 
-Handlers are production code. A handler's unexpected exception is a finding here, where the
+Handlers are production code. An unexpected exception of a handler fails the seed, where the
 production dispatcher would answer UNKNOWN_SERVER_ERROR.
 """
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class SimReply:
-    """The place of one answer."""
+    """The reply to one request; ``answer`` or ``refuse`` completes it."""
 
     def __init__(self, answered: Answered, channel: Channel) -> None:
         self._answered = answered
@@ -44,7 +44,7 @@ class SimReply:
         start()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Records are read when they are sent, as by sendfile."""
+        """Send the answer; its file ranges are read now, as by sendfile."""
         data = bytearray()
         for part in parts:
             if isinstance(part, FileRange):
@@ -102,11 +102,11 @@ class SimBrokerCalls:
         self._channels: dict[tuple[int, int], tuple[int, Channel]] = {}
 
     async def send(self, broker_id: int, call: Call[T], timeout_ms: float = 5000) -> T:
-        """Send a request as ``BrokerCalls.send`` says."""
+        """Send a request to another broker; see ``BrokerCalls.send``."""
         process = self._process
         broker = process.registry.snapshot.brokers.get(broker_id)
         if broker is None:
-            raise NetworkError(f"broker {broker_id} is not registered any more")
+            raise NetworkError(f"broker {broker_id} is no longer registered")
         lane = broker_id, call.API_KEY
         epoch, channel = self._channels.get(lane, (-1, None))
         if channel is None or not channel.is_open or epoch != broker.broker_epoch:

@@ -1,9 +1,9 @@
-"""What must hold after every step of every replica and every write to ZooKeeper.
+"""Invariants that are checked after every step of every replica and every write to ZooKeeper.
 
-The names are those of the TLA+ models of the protocol. *True* is what the simulator knows and no
-broker does: the true high watermark of a partition is the highest that any leader ever showed, and
-the true records below it are those that were there then. ``stepped`` sees each step of each
-machine (``observing`` wraps ``Partition.step``), ``written`` each write to ZooKeeper.
+The names are those of the TLA+ models of Kafka's protocol. *True* values are derived by the
+simulator, and no broker has them: a partition's true high watermark is the highest that any leader
+ever showed, and its true records are the records below. ``stepped`` checks each step of a replica
+(``observing`` wraps ``Partition.step``); ``written`` checks each write to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from log_batches import iter_headers
 from sim.scheduler import OWNER
+from support.log_batches import iter_headers
 
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 COMES_BACK_S = 8.0
-"""A controller may hear so late that a broker is registered again."""
+"""Longest time in seconds until a controller sees that a broker is registered again."""
 
 
 class Violation(AssertionError):
-    """Something that must never happen has happened."""
+    """An invariant does not hold."""
 
 
 class Entry(NamedTuple):
-    """A committed batch, by what makes it itself."""
+    """The identity of a committed batch: offsets, leader epoch and CRC."""
 
     base_offset: int
     next_offset: int
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 class _Truth:
-    """One partition as it really is."""
+    """The true committed batches of one partition."""
 
     __slots__ = ("entries", "starts")
 
@@ -60,7 +60,7 @@ class _Truth:
 
     @property
     def end(self) -> int:
-        """The true high watermark."""
+        """Return the true high watermark."""
         return self.entries[-1].next_offset if self.entries else 0
 
     def add(self, entry: Entry) -> None:
@@ -73,7 +73,7 @@ class _Truth:
 
 @contextmanager
 def observing() -> Iterator[None]:
-    """Have every step of a replica in a simulated process checked."""
+    """Check every step of every replica in a simulated process."""
     step, delete, set_aside = Partition.step, LogManager.delete, LogManager.set_aside
 
     def forgotten(self: LogManager, key: PartitionKey) -> None:
@@ -106,34 +106,36 @@ def observing() -> Iterator[None]:
 
 
 class Checker:
-    """Of one cluster; every method raises Violation."""
+    """The invariants of one cluster; every check raises Violation."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._truths: dict[PartitionKey, _Truth] = {}
         self._ends: dict[PartitionKey, dict[str, int]] = {}
-        """Of each replica, by its directory: how far it is on the disk."""
+        """The flushed end of each replica, by broker directory id."""
         self._cuts: dict[tuple[str, PartitionKey], int] = {}
-        """Where each replica is being cut; a process that dies may have done it or not."""
+        """The offset to which each replica is being truncated; a process that dies may have done
+        it or not."""
         self._states: dict[PartitionKey, LeaderAndIsr] = {}
-        """As ZooKeeper has them."""
+        """The leader and ISR of each partition as ZooKeeper stores them."""
         self._keys: dict[tuple[str, int], PartitionKey] = {}
         self._least_copies: dict[PartitionKey, int] = {}
         self.least_copies: dict[str, int] = {}
-        """min.insync.replicas of the topics that were given one."""
+        """``min.insync.replicas`` of the topics that set it."""
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
         self._shown: dict[tuple[int, PartitionKey, int], int] = {}
-        """What each leader of each epoch has shown, which is compared with the truth."""
+        """The offset up to which each leader's shown records were compared, by process,
+        partition and epoch."""
         self.bad_disks: set[str] = set()
-        """Directories that were lost or rolled back: nothing is expected of them."""
+        """Ids of lost or rolled-back directories, which are not checked."""
         self.lossy_topics: set[str] = set()
-        """Whose leaders may be elected uncleanly: what is committed there may be lost."""
+        """Topics with unclean elections, whose committed records may be lost."""
         self.unclean: set[PartitionKey] = set()
-        """Where that happened."""
+        """Partitions in which a leader outside the ISR was elected."""
         self.transactions: TransactionTruth | None = None
-        """What is true of transactions, in the seeds that have some."""
+        """The true outcome of transactions, in seeds that have some."""
         self._made_s: dict[str, float] = {}
-        """When each znode was made last."""
+        """The time at which each znode was last created, in virtual seconds."""
 
     # Replicas.
 
@@ -166,17 +168,17 @@ class Checker:
                 self._leads(process, role)
             elif log.high_watermark > self._truth(key).end:
                 raise Violation(
-                    f"{self._name(process, key)}: follows to high watermark {log.high_watermark}, "
-                    f"but only {self._truth(key).end} is committed"
+                    f"{self._name(process, key)}: the follower's high watermark is "
+                    f"{log.high_watermark}, but only {self._truth(key).end} is committed"
                 )
             if self.transactions is not None:
                 self.transactions.stepped(process, role)
         except Violation as violation:
-            # Production code may catch what is raised here.
+            # Production code may catch the exception, so the cluster keeps it as well.
             self._cluster.failure = self._cluster.failure or violation
 
     def _check_start(self, process: Process, key: PartitionKey) -> None:
-        """Only coordinators delete records here; every other log begins where its topic did."""
+        """Check that the log starts at offset 0; only coordinators delete records here."""
         log = process.log(key)
         if self.transactions is not None and key.topic_id == self.transactions.state_topic:
             return
@@ -201,12 +203,12 @@ class Checker:
             self._cuts.pop(name, None)
         for effect in effects:
             if isinstance(effect, Truncate | StartAt):
-                # A log that begins anew is empty for a while.
+                # A log that starts again at another offset is empty until then.
                 left = effect.offset if isinstance(effect, Truncate) else 0
                 self._cuts[name] = min(self._cuts.get(name, left), left)
 
     def _ended(self, role: Partition, end: int) -> None:
-        """A member of the ISR never has less than the true high watermark (StrongISR)."""
+        """Check that an ISR member never has less than the true high watermark (StrongISR)."""
         log = role.log
         directory_id = log.replica.directory_id
         ends = self._ends.get(log.key)
@@ -216,10 +218,10 @@ class Checker:
         if end != before:
             ends[directory_id] = end
             if end < before:
-                self._check_members(role.key, "was cut")
+                self._check_members(role.key, "was truncated")
 
     def _leads_uncleanly(self, process: Process, role: Partition) -> None:
-        """What holds for a leader that may not have everything."""
+        """Check a leader that may lack committed records after an unclean election."""
         if role.is_leader:
             self._check_flushed(process, role)
             self._check_only_leader(process, role)
@@ -228,8 +230,8 @@ class Checker:
         log = role.log
         if log.high_watermark > log.flushed_end:
             raise Violation(
-                f"{self._name(process, log.key)}: shows {log.high_watermark}, "
-                f"has on disk {role.flushed_end}"
+                f"{self._name(process, log.key)}: the high watermark "
+                f"{log.high_watermark} is above the flushed end {role.flushed_end}"
             )
 
     def _check_only_leader(self, process: Process, role: Partition) -> None:
@@ -257,12 +259,13 @@ class Checker:
             self._shown[name] = shown_to
 
     def _began(self, process: Process, role: Partition, truth: _Truth) -> None:
-        """One process leads an epoch, and it has everything (LeaderCompleteness)."""
+        """Check that only one process leads the epoch, with all committed records
+        (LeaderCompleteness)."""
         key, epoch = role.key, role.leader_epoch
         self._check_only_leader(process, role)
         state = self._states.get(key)
         if state is None or state.leader_epoch != epoch:
-            # It learns late that it was elected, and another one is by now.
+            # The process received its election late; ZooKeeper has a newer leader epoch.
             return
         if role.log_end_offset < truth.end:
             raise Violation(
@@ -276,7 +279,7 @@ class Checker:
     def _compare(
         self, process: Process, key: PartitionKey, truth: _Truth, start: int, end: int
     ) -> None:
-        """What a leader shows is what was shown before (ConsistentRead, LogMatching)."""
+        """Compare the leader's batches with those shown before (ConsistentRead, LogMatching)."""
         log = process.log(key)
         if log is None:
             return
@@ -300,20 +303,22 @@ class Checker:
 
     def _show(self, log: Log, key: PartitionKey, entry: Entry) -> None:
         assert self.transactions is not None
-        data = memoryview(log.read(entry.base_offset, READ_BYTES, entry.next_offset).read())
+        data = memoryview(log.reader.read(entry.base_offset, READ_BYTES, entry.next_offset).read())
         for position, header in iter_headers(data):
             if header.base_offset == entry.base_offset:
                 batch = data[position : position + header.size_bytes]
                 self.transactions.committed(key, batch, header)
 
     def _check_copies(self, key: PartitionKey, end: int) -> None:
-        """What is committed is on the disks of min.insync.replicas, whatever the ISR is."""
+        """Check that committed records are on at least min.insync.replicas disks, whatever the ISR
+        is.
+        """
         ends = self._ends.get(key, {})
-        # A disk that is lost, or cut where it is damaged, had it when it said so: that may count.
+        # A disk that was lost, or truncated at damage, had the records when they were committed.
         struck = self._cluster.rot.struck_disks
         copies = [disk for disk, have in ends.items() if have >= end or disk in struck]
         if key not in self._states:
-            # Its topic is deleted, and this leader does not know yet.
+            # The topic is deleted, and this leader has not seen it yet.
             return
         least = self._least_copies.get(key, 1)
         if len(copies) < least:
@@ -337,7 +342,7 @@ class Checker:
                 )
 
     def recovered(self, process: Process, logs: LogManager) -> None:
-        """A log that was opened again has everything that was on the disk."""
+        """Check that a recovered log has every record that was on the disk."""
         for key, log in logs.logs.items():
             name = (logs.directory_id, key)
             was = self._ends.get(key, {}).get(logs.directory_id, 0)
@@ -352,7 +357,7 @@ class Checker:
             self._ends.setdefault(key, {})[logs.directory_id] = log.flushed_end
 
     def forgotten(self, directory_id: str, key: PartitionKey) -> None:
-        """A replica is deleted, or set aside: it is in no ISR, then."""
+        """Check that a replica whose log is deleted or set aside is in no ISR."""
         ends = self._ends.get(key)
         if ends is None or ends.pop(directory_id, None) is None:
             return
@@ -366,7 +371,7 @@ class Checker:
             raise Violation(f"broker {process.broker_id} serves with a disk that was rolled back")
 
     def read(self, key: PartitionKey, entry: Entry) -> None:
-        """What a consumer got is committed and is what was committed (ConsistentRead)."""
+        """Check that a consumer received the committed batch (ConsistentRead)."""
         truth = self._truth(key)
         if entry.next_offset > truth.end:
             raise Violation(f"{key}: {entry} was read, {truth.end} are committed")
@@ -374,7 +379,7 @@ class Checker:
             raise Violation(f"{key}: {entry} was read, {truth.at(entry.base_offset)} is committed")
 
     def check_whole(self, process: Process, keys: Sequence[PartitionKey]) -> None:
-        """Every replica has what is committed, as it was committed (LogMatching)."""
+        """Check that every replica has all committed batches unchanged (LogMatching)."""
         for key in keys:
             log, truth = process.log(key), self._truth(key)
             if log is None or not truth.entries:
@@ -388,7 +393,7 @@ class Checker:
                 )
 
     def can_spare(self, directory_id: str, others: int) -> bool:
-        """Whether every ISR has ``others`` more members whose disks are good."""
+        """Return whether every ISR has ``others`` more members with good disks."""
         return all(
             self.is_spared(key, directory_id, others)
             for key in self._states
@@ -396,26 +401,38 @@ class Checker:
         )
 
     def is_spared(self, key: PartitionKey, directory_id: str, others: int = 1) -> bool:
-        """Whether the ISR has ``others`` more members whose disks are good."""
+        """Return whether this partition's ISR has ``others`` more members with good disks."""
         bad = self.bad_disks | {directory_id, self._cluster.rot.directory_id}
         state = self._states.get(key)
         return state is not None and sum(r.directory_id not in bad for r in state.isr) >= others
 
     def is_lost(self, key: PartitionKey) -> bool:
-        """Whether no disk that was in sync is there any more: such a partition stays silent."""
+        """Return whether committed records of the partition cannot be recovered.
+
+        That is so if no disk of an ISR member is left, or if all of them are damaged and no other
+        disk has the damaged offsets intact. Such a partition must stay without a leader.
+        """
         there = {
-            process.logs.directory_id
+            process.logs.directory_id: process
             for process in self._cluster.processes.values()
             if process.logs is not None
         }
-        return all(r.directory_id not in there for r in self._states[key].isr)
+        isr = [there.get(replica.directory_id) for replica in self._states[key].isr]
+        rot = self._cluster.rot
+        left = [rot.damaged(process, key) for process in isr if process is not None]
+        struck = [damage for damage in left if damage is not None]
+        if len(struck) < len(left):
+            return False
+        return not any(
+            rot.has_whole(process, key, damage) for damage in struck for process in there.values()
+        )
 
     def true_end(self, key: PartitionKey) -> int:
-        """The true high watermark."""
+        """Return the true high watermark of a partition."""
         return self._truth(key).end
 
     def state(self, key: PartitionKey) -> LeaderAndIsr | None:
-        """As ZooKeeper has it."""
+        """Return the leader and ISR of a partition as ZooKeeper stores them."""
         return self._states.get(key)
 
     @property
@@ -469,14 +486,14 @@ class Checker:
             *[f"{replica.broker_id}:{replica.directory_id[:4]}" for replica in state.isr],
         )
         self._check_change(session_id, key, before, state)
-        self._check_members(key, "is taken in or kept")
+        self._check_members(key, "joined or stayed")
 
     def _check_change(
         self, session_id: int, key: PartitionKey, before: LeaderAndIsr, state: LeaderAndIsr
     ) -> None:
         name = f"partition {key.partition} of {key.topic_id[:6]}"
         if not state.isr:
-            raise Violation(f"{name}: an empty ISR")
+            raise Violation(f"{name}: the ISR is empty")
         if state.leader != NO_BROKER and state.leader not in [r.broker_id for r in state.isr]:
             raise Violation(f"{name}: leader {state.leader} is not in the ISR {state.isr}")
         was = (before.leader, before.leader_broker_epoch)
@@ -484,7 +501,7 @@ class Checker:
         if state.leader_epoch < before.leader_epoch or (
             state.leader_epoch == before.leader_epoch and was != now
         ):
-            raise Violation(f"{name}: {state} after {before}")
+            raise Violation(f"{name}: the state {state} follows {before}")
         joined = set(state.isr) - set(before.isr)
         if joined and not self._is_unclean(key, before, state):
             self._check_joining(session_id, name, before, joined)
@@ -493,8 +510,11 @@ class Checker:
             self._check_fence(name, state)
 
     def _is_unclean(self, key: PartitionKey, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
-        """Whether this is an election of a leader that was not in sync: where nobody that was is
-        registered, or has just come back."""
+        """Return whether this write elects a leader outside the ISR; check that it was allowed.
+
+        An unclean election is allowed only if no ISR member is registered, or each came back less
+        than COMES_BACK_S ago.
+        """
         if key.topic_id not in self.lossy_topics or state.leader_epoch == before.leader_epoch:
             return False
         if [replica.broker_id for replica in state.isr] != [state.leader]:
@@ -506,7 +526,9 @@ class Checker:
             if znode is None or age_s < COMES_BACK_S:
                 continue
             if znodes.decode_registration(path, znode.data).directory_id == replica.directory_id:
-                raise Violation(f"{key}: {state} was elected, but {replica} of {before} was there")
+                raise Violation(
+                    f"{key}: {state} was elected, but {replica} of {before} was registered"
+                )
         self.unclean.add(key)
         self._cluster.count("unclean elections")
         return True
@@ -515,10 +537,10 @@ class Checker:
         self, session_id: int, name: str, before: LeaderAndIsr, joined: set[ReplicaId]
     ) -> None:
         if not self._is_leaders(session_id, before):
-            raise Violation(f"{name}: {joined} joined the ISR, but not by its leader's word")
+            raise Violation(f"{name}: {joined} joined the ISR, but its leader did not write that")
 
     def _is_leaders(self, session_id: int, state: LeaderAndIsr) -> bool:
-        """Whether the writer is the process that the state names as leader."""
+        """Return whether the process that wrote is the leader which ``state`` names."""
         process = self._cluster.process_of(session_id)
         return (
             process.broker_id == state.leader
@@ -526,8 +548,9 @@ class Checker:
         )
 
     def _withdraws(self, session_id: int, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
-        """Whether a broker whose log is damaged ends the epoch in which it may have been counted,
-        and takes itself out."""
+        """Return whether a broker with a damaged log removed itself from the ISR in a new leader
+        epoch.
+        """
         broker_id = self._cluster.process_of(session_id).broker_id
         left = [replica.broker_id for replica in before.isr if replica not in state.isr]
         was = (before.leader, before.leader_broker_epoch)
@@ -553,14 +576,14 @@ _OF_AN_EPOCH = (FollowerFetched, Fetched)
 
 
 def _check_epoch(role: Partition, event: Any, effects: Sequence[Any]) -> None:
-    """A fetch counts, and its answer is used, in its own leader epoch only (KIP-320)."""
+    """Check that a fetch of another leader epoch is neither counted nor appended (KIP-320)."""
     if event.leader_epoch == role.leader_epoch:
         return
     for effect in effects:
         if isinstance(effect, AppendFetched) or effect == AnswerFollower():
             raise Violation(
                 f"{role.key} in leader epoch {role.leader_epoch}: {type(event).__name__} of "
-                f"{event.leader_epoch} was taken"
+                f"{event.leader_epoch} was accepted"
             )
 
 
@@ -575,9 +598,9 @@ def _cuts(kinds: tuple[type, ...]) -> bool:
 
 
 def entries(log: Log, start: int, end: int) -> Iterator[Entry]:
-    """The batches of [start, end) as the disk has them."""
+    """Yield the batches of [start, end) as they are on the disk."""
     while start < end:
-        data = log.read(start, READ_BYTES, end).read()
+        data = log.reader.read(start, READ_BYTES, end).read()
         if not data:
             return
         for _, header in iter_headers(data):
@@ -586,6 +609,6 @@ def entries(log: Log, start: int, end: int) -> Iterator[Entry]:
 
 
 def _place(path: str) -> tuple[str, int]:
-    """Topic and partition of a state znode."""
+    """Return the topic and the partition of a state znode's path."""
     parts = path.split("/")
     return parts[-4], int(parts[-2])

@@ -1,8 +1,9 @@
 """The production producer on the simulator's clock and network.
 
-``Sender`` (batches, sequences, retries, metadata, deadlines) runs as it is over ``SimShell``. A
-produce or a fetch is its real bytes, decoded and answered by the broker's real handler; metadata
-and producer ids are answered by value, since they are no part of replication.
+``Sender`` (batches, sequences, retries, metadata, deadlines) runs unchanged over ``SimShell``.
+Produce and fetch requests are sent as their real bytes and answered by the broker's real handlers.
+Metadata and producer ids are passed as Python values, because replication does not depend on their
+bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ LEADER_NOT_AVAILABLE_CODE = 5
 
 
 class SimShell:
-    """What the client's engines need of the world."""
+    """The clock, timers and connections that the client's engines need."""
 
     def __init__(self, cluster: SimCluster, name: str) -> None:
         self._cluster = cluster
@@ -98,7 +99,7 @@ class SimShell:
 
 
 def _is_by_value(call: Any) -> bool:
-    """Whether the call is no part of what is tested, and skips its bytes."""
+    """Return whether the call is passed as a Python value instead of bytes."""
     is_plain = isinstance(call, InitProducerIdRequest) and call.transactional_id is None
     return is_plain or isinstance(call, calls.MetadataRequest)
 
@@ -164,7 +165,7 @@ def _topic(name: str, view: TopicView | None, live: set[int]) -> calls.MetadataT
 
 
 class Producer:
-    """Bursts of small batches to one partition through the production sender, acks=all."""
+    """Send bursts of small batches to one partition with the production sender and acks=all."""
 
     def __init__(
         self, cluster: SimCluster, history: History, name: str, topic: str, key: PartitionKey
@@ -191,7 +192,7 @@ class Producer:
         self._progress = asyncio.Event()
 
     async def run(self) -> None:
-        """Until told to stop and everything is decided."""
+        """Send until ``is_stopping``, then wait for the outcome of every batch."""
         options, rng = self.cluster.options, self.rng
         while not self.is_stopping:
             for _ in range(rng.randint(1, options.burst)):
@@ -231,7 +232,7 @@ class Producer:
         try:
             self._decided(sent, chunk)
         except Violation as violation:
-            # What a callback raises ends nothing.
+            # The loop drops an exception of a callback, so the cluster keeps it.
             self.cluster.failure = self.cluster.failure or violation
 
     def _decided(self, sent: Sent, chunk: Chunk) -> None:
@@ -243,7 +244,7 @@ class Producer:
             cluster.trace(self.name, "failed", type(chunk.error).__name__)
             cluster.count("failed")
             if not isinstance(chunk.error, DeliveryTimedOutError):
-                raise Violation(f"{self.name}: a user of the producer got {chunk.error!r}")
+                raise Violation(f"{self.name}: the producer reported {chunk.error!r}")
             return
         (batch,) = chunk.batches
         cluster.trace(self.name, "acked", batch.base_offset)

@@ -1,7 +1,7 @@
-"""Brokers in virtual time: what outlives processes (disks, ZooKeeper, network), and the trace.
+"""A simulated cluster: the disks, ZooKeeper and network that outlive processes, and the trace.
 
-Everything that happens goes into a hash, which tells whether two runs were the same; the last lines
-are kept for people.
+Every event enters a hash, so that two runs can be compared; the last events are kept as text for
+the failure report.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = ["SimCluster", "Violation", "pick"]
 TAIL_LINES = 300
 HASHED_AT_ONCE = 256
 MARSHAL_VERSION = 2
-"""The one that writes equal values as equal bytes."""
+"""The marshal version that writes equal values as equal bytes."""
 T = TypeVar("T")
 
 
 class SimCluster:
-    """``options.brokers`` brokers, one disk each and a spare one, and one ZooKeeper."""
+    """``options.brokers`` brokers with a disk and a spare disk each, and one ZooKeeper."""
 
     def __init__(self, options: Options) -> None:
         loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class SimCluster:
         loop.set_exception_handler(self._unhandled)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What no code expected is a finding, wherever it happens."""
+        """Fail the seed on an exception that no task has handled."""
         error = context.get("exception")
         if error is not None and not isinstance(error, LogbusError):
             self.failure = self.failure or error
@@ -92,7 +92,7 @@ class SimCluster:
         )
 
     def clock(self) -> SimClock:
-        """A process's clock: its wall is off, and its seconds may be longer than others'."""
+        """Return the clock of a process, with wrong wall time and seconds up to 10 % off."""
         if not self.options.clock_rates:
             return SimClock(self.loop)
         skew_ms = self.chance.choice((0, 0, -3_600_000, 90_000, 5_000))
@@ -101,7 +101,7 @@ class SimCluster:
     # The trace.
 
     def trace(self, *words: object) -> None:
-        """One thing that happened: text and numbers."""
+        """Record one event as text and numbers."""
         self.tail.append((self.loop.now, words))
         self.steps += 1
         self._unhashed.append((self.loop.now, words))
@@ -127,18 +127,18 @@ class SimCluster:
     # Processes.
 
     def serving(self, broker_id: int) -> Process | None:
-        """The broker's process, if it takes requests."""
+        """Return the broker's process if it accepts requests, otherwise None."""
         process = self.processes.get(broker_id)
         return process if process is not None and process.serving else None
 
     def process_of(self, session_id: int) -> Process:
-        """Whose session with ZooKeeper this is; it may be dead."""
+        """Return the process of a ZooKeeper session; the process may be dead."""
         return self._by_store[self.zk.client_of(session_id)]
 
     async def start(
         self, broker_id: int, *, files: MemFiles | None = None, is_stale: bool = False
     ) -> bool:
-        """Start a broker that does not run; False where it had to give up."""
+        """Start a broker that is not running; return False if it could not start."""
         assert broker_id not in self.processes
         process = Process(self, broker_id, files or self.disks[broker_id], is_stale=is_stale)
         self.processes[broker_id] = process
@@ -160,7 +160,7 @@ class SimCluster:
         return error is None and process.alive
 
     async def _until_over(self, process: Process, task: asyncio.Task[None]) -> None:
-        """Until the process has done this, or is dead."""
+        """Wait until the task ends or the process dies."""
         over: asyncio.Future[None] = self.loop.create_future()
 
         def end(_: object = None) -> None:
@@ -172,14 +172,14 @@ class SimCluster:
         await over
 
     def kill(self, broker_id: int) -> None:
-        """kill -9: what was written stays in the page cache; peers see the connections end."""
+        """kill -9: written data stays in the page cache, and peers see their connections close."""
         process = self.processes.pop(broker_id)
         self.trace("kill", broker_id, process.number)
         self._end(process, silently=False)
         process.files.kill()
 
     def power_cut(self, process: Process) -> None:
-        """The machine is off: what was not synced is lost, kept or torn; nobody is told."""
+        """Cut the machine's power: unsynced data is lost, kept or torn; peers receive no close."""
         if self.processes.get(process.broker_id) is process:
             del self.processes[process.broker_id]
         self.trace("power cut", process.broker_id, process.number)
@@ -197,7 +197,7 @@ class SimCluster:
                 self._hint(peer, process.broker_id, epoch)
 
     def _hint(self, peer: Process, broker_id: int, epoch: int) -> None:
-        """A peer's connection ends, and another one is refused."""
+        """Let a peer suspect the broker, because its connection closed and the next was refused."""
 
         def suspect() -> None:
             if peer.serving and broker_id not in self.processes:
@@ -209,13 +209,13 @@ class SimCluster:
         self.net.send(broker_id, peer.broker_id, self.loop.now, hear)
 
     def stopped(self, process: Process, error: LogbusError) -> None:
-        """A broker that says itself that it must stop."""
+        """Record a broker that stops itself after an error."""
         self.trace("stops", process.broker_id, type(error).__name__)
         if self.processes.get(process.broker_id) is process:
             self.kill(process.broker_id)
 
     async def stop(self, broker_id: int) -> None:
-        """SIGTERM; the process is gone afterwards."""
+        """Stop a broker with SIGTERM, and wait until its process has ended."""
         process = self.processes[broker_id]
         self.trace("stop", broker_id, process.number)
         stopping = self.loop.create_task(process.stop(), context=process.context)
@@ -224,11 +224,11 @@ class SimCluster:
             self.kill(broker_id)
 
     def fail_sync(self, broker_id: int) -> None:
-        """The next flush of this broker fails."""
+        """Make the broker's next flush fail with EIO."""
         self.processes[broker_id].files.fail_next("datasync", errno.EIO, path=".log")
 
     def snapshot_of(self, broker_id: int) -> MemFiles:
-        """A copy of a broker's disk, to go back to."""
+        """Return a copy of a broker's disk, to roll it back to later."""
         return copy.deepcopy(self.disks[broker_id])
 
     # Calls.
@@ -242,7 +242,7 @@ class SimCluster:
     ) -> T:
         """Run ``function`` in the broker's process for the client ``name``, over its connection.
 
-        Raises LogbusError; a NetworkError or RequestTimedOutError says nothing of what was done.
+        Raises LogbusError. After NetworkError or RequestTimedOutError the outcome is unknown.
         """
         channel = self._channels.get((name, broker_id))
         if channel is None or not channel.is_open:
@@ -252,7 +252,7 @@ class SimCluster:
         return result
 
     def check(self) -> None:
-        """Raises what was found since."""
+        """Raise the first violation or unexpected error of the run, if there is any."""
         if self.failure is not None:
             raise self.failure
 
@@ -262,5 +262,5 @@ class SimCluster:
 
 
 def pick(rng: random.Random, values: Sequence[T]) -> T:
-    """One of them."""
+    """Return one of the values at random."""
     return values[rng.randrange(len(values))]

@@ -1,9 +1,10 @@
 """The production consumer on the simulator's clock and network.
 
-``FetchEngine`` (leaders, epochs, failover, what is fetched when) and ``FetchCollector`` (positions,
-checks) run as they are over ``SimShell``; a fetch is its real bytes, answered by the broker's real
-handler. Every batch that comes out is compared with what is committed, and begins where the one
-before ended: nothing is read too early, skipped or read twice.
+``FetchEngine`` (leaders, epochs, failover, fetch scheduling) and ``FetchCollector`` (positions,
+checks) run unchanged over ``SimShell``. A fetch is sent as its real bytes and answered by the
+broker's real handler. Every batch that is returned is compared with the committed log and must
+start where the one before ended. So no record is read before it is committed, skipped or read
+twice.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LOOK_TIMEOUT_MS = 600_000
 
 
 class Consumer(Client):
-    """Reads all partitions of a topic that it is given, from their beginning."""
+    """Read the given partitions of a topic from their beginning."""
 
     rewinds = True
 
@@ -51,11 +52,11 @@ class Consumer(Client):
         self.topic = topic
         self.keys = {TopicPartition(topic, key.partition): key for key in keys}
         self.positions: dict[TopicPartition, int] = {}
-        """Where the next record must come from."""
+        """The next offset expected of each partition."""
         self.rows: dict[PartitionKey, dict[int, bytes]] | None = None
-        """What was read, where it is kept."""
+        """The values read, if the test keeps them."""
         self._is_told = False
-        """Whether the user heard of damage, and did not begin again yet."""
+        """Whether the user got a corruption error and has not sought since."""
         shell = self._shell = SimShell(cluster, name)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
         self._view = Cluster(endpoints, shell.now_ms, name)
@@ -73,7 +74,7 @@ class Consumer(Client):
         self._collector = FetchCollector(self._engine, skips_corrupt=False)
 
     async def start(self, offsets: Mapping[PartitionKey, int] | None = None) -> None:
-        """Find the topic, and begin to fetch, where no offset is given at 0."""
+        """Find the topic's leaders and begin to fetch; the default start offset is 0."""
         found: asyncio.Future[None] = self.cluster.loop.create_future()
 
         def done(view: ClusterView | LogbusError) -> None:
@@ -86,21 +87,21 @@ class Consumer(Client):
             await found
             found = self.cluster.loop.create_future()
         begins = offsets or {}
-        self._seek({where: begins.get(key, 0) for where, key in self.keys.items()})
+        self._seek({tp: begins.get(key, 0) for tp, key in self.keys.items()})
 
     def add(self, key: PartitionKey) -> None:
-        """A partition that was added."""
-        where = TopicPartition(self.topic, key.partition)
-        self.keys[where] = key
+        """Read a partition that was added to the topic."""
+        tp = TopicPartition(self.topic, key.partition)
+        self.keys[tp] = key
         if self.positions:
-            self._seek({where: 0})
+            self._seek({tp: 0})
 
     def _seek(self, offsets: dict[TopicPartition, int]) -> None:
         self.positions.update(offsets)
         self._collector.begin(offsets)
 
     async def run(self) -> None:
-        """Read, rewind now and then, and commit how far it came."""
+        """Read, seek back at times, and commit positions."""
         await self.start()
         while True:
             await self.pause(2.0)
@@ -112,28 +113,29 @@ class Consumer(Client):
                 await self._commit(pick(self.rng, list(self.positions)))
 
     def _rewind(self) -> None:
-        """Now and then, and into a batch that was struck; what was read is compared with what is
-        read now."""
+        """Seek back at times, also into a damaged batch, and compare the second read with the
+        first.
+        """
         if self.rng.random() < 0.03:
-            where = pick(self.rng, list(self.positions))
-            self._seek({where: self.rng.randint(0, self.positions[where])})
+            tp = pick(self.rng, list(self.positions))
+            self._seek({tp: self.rng.randint(0, self.positions[tp])})
         struck_at = self.cluster.rot.struck_at
         if struck_at is None or self.rng.random() < 0.7:
             return
         key, offsets = struck_at
-        where = TopicPartition(self.topic, key.partition)
-        if self.keys.get(where) == key and self.positions.get(where, 0) >= offsets.stop:
+        tp = TopicPartition(self.topic, key.partition)
+        if self.keys.get(tp) == key and self.positions.get(tp, 0) >= offsets.stop:
             self.cluster.rot.struck_at = None
-            self._seek({where: pick(self.rng, offsets)})
+            self._seek({tp: pick(self.rng, offsets)})
 
     async def read_to_the_end(self, keys: Sequence[PartitionKey]) -> None:
-        """Until everything that is committed in these partitions was read."""
+        """Read until every committed record of the partitions was returned."""
         checker = self.cluster.checker
         wanted = [TopicPartition(self.topic, key.partition) for key in keys]
         while True:
             self._news.clear()
             self._take()
-            if all(self.positions[where] >= checker.true_end(self.keys[where]) for where in wanted):
+            if all(self.positions[tp] >= checker.true_end(self.keys[tp]) for tp in wanted):
                 return
             if self._is_told:
                 await self.pause(2.0)
@@ -142,13 +144,13 @@ class Consumer(Client):
                 await self._news.wait()
 
     def _begin_again(self) -> None:
-        """What was told of damage stays so until somebody seeks."""
+        """Seek every partition that reported damage; the report stays until then."""
         if self._is_told:
             self._is_told = False
             self._seek(dict(self.positions))
 
     def _take(self) -> None:
-        """Whatever has arrived."""
+        """Take all batches that have arrived."""
         collector = self._collector
         collector.settle()
         before = dict(self.positions)
@@ -156,33 +158,33 @@ class Consumer(Client):
             while collector.advance(self._out_of_range):
                 parts = ConcatenatedSlices()
                 collector.take_rows(parts, None)
-                for where, rows in parts.slices:
-                    self._check(where, rows)
+                for tp, rows in parts.slices:
+                    self._check(tp, rows)
         except CorruptMessageError as error:
             if not self.cluster.rot.struck:
-                raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
-            # Nobody who could repair it was there for long: the user tries again.
+                raise Violation(f"{self.name}: the consumer reported {error!r}") from None
+            # No broker with an intact copy was available for some time, so the user retries.
             self.cluster.count("damage told to a consumer")
             self._is_told = True
         except LogbusError as error:
-            raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
-        for where, position in self.positions.items():
-            if position != before[where]:
+            raise Violation(f"{self.name}: the consumer reported {error!r}") from None
+        for tp, position in self.positions.items():
+            if position != before[tp]:
                 self.cluster.count("read")
-                self.cluster.trace(self.name, "read", where.partition, position)
+                self.cluster.trace(self.name, "read", tp.partition, position)
 
-    def _check(self, where: TopicPartition, rows: Slice) -> None:
-        header, key = rows.header, self.keys[where]
+    def _check(self, tp: TopicPartition, rows: Slice) -> None:
+        header, key = rows.header, self.keys[tp]
         start = header.base_offset + rows.first_row
-        if start != self.positions[where] or start + rows.row_count != header.next_offset:
+        if start != self.positions[tp] or start + rows.row_count != header.next_offset:
             raise Violation(
-                f"{self.name}: {where} is read up to {self.positions[where]}, but rows {start} to "
-                f"{start + rows.row_count} of {header} came"
+                f"{self.name}: {tp} has the position {self.positions[tp]}, but rows {start} to "
+                f"{start + rows.row_count} of {header} follow"
             )
         self._compare(
             key, Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
         )
-        self.positions[where] = header.next_offset
+        self.positions[tp] = header.next_offset
         if self.rows is not None:
             values: Any = rows.columns.value
             found = values.slice(rows.first_row, rows.row_count).to_pylist()
@@ -191,25 +193,25 @@ class Consumer(Client):
     def _compare(self, key: PartitionKey, entry: Entry) -> None:
         self.cluster.checker.read(key, entry)
 
-    def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
-        raise Violation(f"{self.name}: {where} at {self.positions[where]}: {error}")
+    def _out_of_range(self, tp: TopicPartition, error: LogbusError) -> None:
+        raise Violation(f"{self.name}: {tp} at {self.positions[tp]}: {error}")
 
-    async def _commit(self, where: TopicPartition) -> None:
-        offset = self.positions[where]
+    async def _commit(self, tp: TopicPartition) -> None:
+        offset = self.positions[tp]
         attempt = Commit(offset, self.cluster.loop.time())
-        self.history.committed.setdefault((self.name, where), []).append(attempt)
+        self.history.committed.setdefault((self.name, tp), []).append(attempt)
         broker_id = pick(self.rng, list(self.cluster.disks))
         try:
             result = await self.call(
                 broker_id,
                 lambda process: process.registry.groups.commit(
-                    self.name, {where: CommittedOffset(offset)}
+                    self.name, {tp: CommittedOffset(offset)}
                 ),
             )
         except LogbusError as error:
             self.cluster.trace(self.name, "failed", type(error).__name__)
             return
-        problem = result[where]
+        problem = result[tp]
         if problem is None:
             attempt.acknowledged = True
             self.cluster.count("committed")

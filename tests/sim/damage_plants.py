@@ -1,6 +1,7 @@
-"""Rules about damage and loss, each with a switch that takes it out, beside those of ``plants``.
+"""Protocol rules about damage and lost records, each with a switch that removes the rule.
 
-What they guard happens in some seeds only: ``under`` are the options with which each is looked for.
+Each rule matters in some seeds only; ``under`` gives the options of the seeds that can detect its
+removal. See also ``plants``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from broker_lite.replication.election import elect_unclean
 from broker_lite.replication.follower import Follower
 from broker_lite.server.handlers import fetch
 from broker_lite.server.partitions.replica import Replica
-from broker_lite.storage.bounds import LogBounds
+from broker_lite.storage.log import Log
 
 __all__ = ["PLANTS", "under"]
 
@@ -30,12 +31,12 @@ _WHERE: dict[str, Mapping[str, object]] = {}
 
 
 def under(function: Plant) -> Mapping[str, object]:
-    """Options of the seeds in which a plant is looked for."""
+    """Decorate a plant with the options of the seeds in which it is tried."""
     return _WHERE.get(function.__name__, PLAIN)
 
 
 def planted(options: Mapping[str, object]) -> Any:
-    """A plant that is looked for under these options."""
+    """A plant with the options under which it is tried."""
 
     def note(function: Plant) -> Plant:
         _WHERE[function.__name__] = options
@@ -44,24 +45,24 @@ def planted(options: Mapping[str, object]) -> Any:
     return note
 
 
-# Bits that flip.
+# Damaged bits on disk.
 
 
 @planted(ROTS)
 def checksums_of_what_is_read_are_not_compared(patch: Patch) -> None:
-    """A consumer takes what came, whatever its checksum says."""
+    """A consumer accepts batches without comparing their checksums."""
     patch.setattr(received, "check_crc", lambda buffer, header: None)
 
 
 @planted(ROTS)
 def damage_is_not_repaired(patch: Patch) -> None:
-    """A leader that is told of a damaged batch does nothing about it."""
+    """A leader does not repair a batch that was reported as damaged."""
     patch.setattr(Replica, "report_corruption", lambda self, offset, error: None)
 
 
 @planted(ROTS)
 def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
-    """A follower cuts its log at the damage while it counts as in sync."""
+    """A follower truncates its damaged log while it is in the ISR."""
     resume = Follower.resume
 
     def cutting(self: Follower) -> list[Effect]:
@@ -75,21 +76,21 @@ def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
 
 @planted(ROTS)
 def a_cut_in_the_first_batch_begins_the_log_there(patch: Patch) -> None:
-    """A log whose first batch is cut begins anew where it was to be cut, not where it began."""
-    begin_at = LogBounds._begin_at
+    """After a truncation in its first batch, a log starts at the truncation offset."""
+    begin_at = Log._begin_at
     wanted = 0
 
-    def cut_at(self: LogBounds, offset: int) -> tuple[int, int]:
+    def cut_at(self: Log, offset: int) -> tuple[int, int]:
         nonlocal wanted
         wanted = offset
         return _cut_at(self, offset)
 
-    def there(self: LogBounds, offset: int, log_start: int, now_ms: int) -> None:
+    def there(self: Log, offset: int, log_start: int, now_ms: int) -> None:
         begin_at(self, wanted, wanted, now_ms)
 
-    _cut_at = LogBounds._cut_at
-    patch.setattr(LogBounds, "_cut_at", cut_at)
-    patch.setattr(LogBounds, "_begin_at", there)
+    _cut_at = Log._cut_at
+    patch.setattr(Log, "_cut_at", cut_at)
+    patch.setattr(Log, "_begin_at", there)
 
 
 # Unclean elections.
@@ -97,7 +98,7 @@ def a_cut_in_the_first_batch_begins_the_log_there(patch: Patch) -> None:
 
 @planted(LOSES)
 def readers_know_the_last_epoch_only(patch: Patch) -> None:
-    """A reader goes on where its last epoch ended, and reads on where that is behind its offset."""
+    """A reader continues at the end of its last leader epoch, even below its own offset."""
 
     def cut(
         self: Lineage, told: OffsetAndEpoch, offset: int, leader_epoch: int
@@ -109,13 +110,13 @@ def readers_know_the_last_epoch_only(patch: Patch) -> None:
 
 @planted(LOSES)
 def readers_are_not_told_of_a_cut(patch: Patch) -> None:
-    """A leader serves what follows a reader's offset, whatever is before it."""
+    """A leader answers a fetch without comparing the reader's last leader epoch."""
     patch.setattr(fetch, "_diverging", lambda log, wanted: None)
 
 
 @planted(LOSES)
 def unclean_though_a_member_lives(patch: Patch) -> None:
-    """Who is in sync and registered, but suspected, does not keep another from being elected."""
+    """An unclean election ignores an ISR member that is registered but suspected."""
 
     def careless(state: Any, replicas: Any, live: Any, registered: Any, epoch: int) -> Any:
         return elect_unclean(state, replicas, live, live, epoch)

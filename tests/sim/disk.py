@@ -1,8 +1,8 @@
-"""The broker's disk threads in virtual time: the same jobs, the same code, no threads.
+"""The broker's disk threads in virtual time: the same jobs and the same code, without threads.
 
-A worker takes what waits as one group after a moment, carries it out at one instant, flushes later,
-as slowly as the disk is, and posts the outcomes. A power cut in the middle (``MemFiles.stop_at``)
-ends the process there and then: nothing of that group is told to anyone.
+A worker takes all waiting jobs as one group after a short delay, executes them at one instant,
+flushes after the disk's simulated latency, and posts the results. A power cut in the middle
+(``MemFiles.stop_at``) ends the process at once, and no result of that group is posted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Observer = Callable[[Job], None]
 
 
 class SimClock(Clock):
-    """The loop's time as one machine sees it; the wall begins in 2025.
+    """The loop's time as one machine measures it; wall time starts in 2025.
 
-    ``skew_ms`` is how far the machine's wall is off, ``rate`` how fast its seconds go.
+    ``skew_ms`` is the error of the machine's wall clock, ``rate`` the speed of its seconds.
     """
 
     __slots__ = ("_loop", "_since", "rate", "skew_ms")
@@ -77,7 +77,7 @@ class _SimWorker:
             self._disk.later(0.0002, self._take)
 
     def _take(self) -> None:
-        """Everything that waits but the flushes, which come last in a group."""
+        """Execute all waiting jobs; flushes come last in a group."""
         group = list(self._waiting)
         self._waiting.clear()
         syncs: list[Job] = []
@@ -90,7 +90,7 @@ class _SimWorker:
             return
         has_followers = any(type(job) is AppendJob and job.target.has_followers for job in others)
         if syncs and has_followers:
-            # Told at once, so that followers fetch what is not flushed here.
+            # Post the appends before the flush, so that followers fetch unflushed records.
             self._disk.later(0.0003, lambda: self._tell_then_sync(results, syncs))
         elif syncs:
             self._sync_later(results, syncs)
@@ -100,7 +100,7 @@ class _SimWorker:
             self._disk.later(most_s, lambda: self._post(results))
 
     def _carry_out(self, group: list[Job]) -> list[Result] | None:
-        """By the production code of the disk thread; None if the power went."""
+        """Run the disk thread's production code; return None after a power cut."""
         results = Worker._carry_out(self, group)  # type: ignore[arg-type]
         if self._disk.files.is_cut:
             self._disk.on_power_cut()
@@ -112,7 +112,7 @@ class _SimWorker:
         self._sync_later([], syncs)
 
     def _sync_later(self, results: list[Result], syncs: list[Job]) -> None:
-        """What a flush makes durable is in doubt until it ends."""
+        """Flush after a delay; until then a power cut may lose the group's writes."""
 
         def sync() -> None:
             synced = self._carry_out(syncs)
@@ -130,7 +130,7 @@ class _SimWorker:
 
 
 class SimDisk(Disk):
-    """``on_power_cut`` is called once the files were cut; ``observe`` sees every job first."""
+    """A simulated disk: ``observe`` is called with each job, ``on_power_cut`` after a power cut."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class SimDisk(Disk):
         self._keeper = _SimWorker("keeper", self)  # type: ignore[assignment]
 
     def later(self, most_s: float, function: Callable[[], None]) -> None:
-        """Within ``most_s``, unless the process is dead by then."""
+        """Call ``function`` within ``most_s`` seconds, unless the process has died."""
 
         def run() -> None:
             if not self._stopped:
@@ -164,7 +164,7 @@ class SimDisk(Disk):
         self._loop.call_later(self.rng.random() * most_s, run)
 
     def sync_s(self) -> float:
-        """The longest that a flush takes now."""
+        """Return the longest duration of a flush now, in seconds."""
         return 0.2 if self._loop.time() < self.slow_until else 0.002
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:

@@ -1,12 +1,20 @@
-"""One group that both kinds of members may join, in virtual time, while its offsets expire.
+"""Simulate one group that Kafka members and native members may join, while its offsets expire.
 
-Production coordinators of three brokers and production native members on one simulated ZooKeeper.
-Members of either kind, or of both at once, come to a group that is not there, or that commits
-without a member made; they are killed, stopped and cut off, commit nothing for long, and all go
-again for longer or shorter than offsets are kept. Every write is checked as it happens: never are
-members of two kinds in the group, each writes offsets while it is theirs and no others, none of
-theirs goes back, and what is deleted was empty, and not committed, for the retention time. At the
-end members of one kind go on, the other is turned away. ``python -m sim.either_kind`` runs many.
+Three brokers run production coordinators, and native members are production code; all use one
+simulated ZooKeeper. Members of one kind or of both join a group that does not exist, or that a
+commit without a member created. They are killed, stopped and cut off; at times they commit nothing
+for long. Then all leave, for more or less than the offset retention time.
+
+Every write is checked as it happens:
+
+* The group never has members of two kinds.
+
+* Members write offsets only while the group has their kind, and no offset of a member goes back.
+
+* A deleted group had no member and no commit for the retention time.
+
+At the end members of one kind continue, and the group refuses a member of the other kind. ``python
+-m sim.either_kind`` runs many seeds.
 """
 
 from __future__ import annotations
@@ -42,18 +50,22 @@ from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 EPISODES = 10
 RETENTION_S = 60.0
 CHECK_S = 20.0
-"""For so long a group without offsets is kept. Brokers look more often here."""
+"""Seconds until brokers delete an empty group without offsets; production brokers check more
+rarely.
+"""
 SLACK_S = 15.0
-"""What a member may be told that its group does not know of any more: answers are late, and a
-broker that is cut off goes on."""
+"""Seconds for which a member may still appear to be in a deleted group.
+
+Responses are delayed, and a broker that is cut off from ZooKeeper still answers.
+"""
 NOBODY = "nobody"
-"""The metadata of what is committed without a member."""
+"""The metadata of commits that name no member."""
 
 T = TypeVar("T")
 
 
 class KafkaMember(base.Member):
-    """Goes when it is told that the group is native."""
+    """A Kafka member that leaves when the coordinator answers that the group is native."""
 
     is_turned_away = False
 
@@ -79,11 +91,11 @@ class KafkaMember(base.Member):
 
 
 async def nothing() -> None:
-    """In the place of a commit."""
+    """Commit nothing."""
 
 
 class NativeMember:
-    """A production member, with one reader that commits what it has read."""
+    """A production member with one reader that commits its positions."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -108,7 +120,7 @@ class NativeMember:
 
     @property
     def is_in(self) -> bool:
-        """Whether it takes itself for a member, and ZooKeeper does."""
+        """Return whether the member's state machine and ZooKeeper both have it as a member."""
         path = znodes.consumer_path(GROUP, self.name)
         is_member = self.member.machine.phase == MEMBER
         return self.alive and is_member and self.world.service.peek(path) is not None
@@ -126,39 +138,39 @@ class NativeMember:
                 continue
             if self.is_in:
                 self.world.signed()
-            for where in self.at:
-                self.at[where] += self.world.chance.randrange(1, 20)
+            for tp in self.at:
+                self.at[tp] += self.world.chance.randrange(1, 20)
             if self.at and not self.world.is_idle and self.world.chance.random() < 0.6:
-                rows = {where: self.row(where) for where in self.at}
+                rows = {tp: self.row(tp) for tp in self.at}
                 with suppress(LogbusError):
                     errors = await self.member.commit(rows, dict(self.grants))
                     self.world.counts["native commits"] += not errors
         self.alive = False
         await self.member.close()
 
-    def row(self, where: TopicPartition) -> CommittedOffset:
+    def row(self, tp: TopicPartition) -> CommittedOffset:
         now_ms = self.world.wall_ms()
-        return CommittedOffset(self.at[where], metadata=f"native {self.name}", commit_ms=now_ms)
+        return CommittedOffset(self.at[tp], metadata=f"native {self.name}", commit_ms=now_ms)
 
-    # What the member says.
+    # Callbacks of the member.
 
-    def give(self, stream: int, where: TopicPartition, start: PartitionStart) -> None:
-        self.at[where] = 0 if start.committed is None else start.committed.offset
-        self.grants[where] = start.grant
+    def give(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
+        self.at[tp] = 0 if start.committed is None else start.committed.offset
+        self.grants[tp] = start.grant
 
-    def take(self, stream: int, where: TopicPartition) -> None:
-        if where in self.at:
-            row = None if self.world.is_idle else self.row(where)
-            grant = self.grants[where]
-            self.lose(stream, where)
-            self.world.loop.call_soon(self.member.settled, where, row, grant)
+    def take(self, stream: int, tp: TopicPartition) -> None:
+        if tp in self.at:
+            row = None if self.world.is_idle else self.row(tp)
+            grant = self.grants[tp]
+            self.lose(stream, tp)
+            self.world.loop.call_soon(self.member.settled, tp, row, grant)
 
-    def lose(self, stream: int, where: TopicPartition) -> None:
-        self.at.pop(where, None)
-        self.grants.pop(where, None)
+    def lose(self, stream: int, tp: TopicPartition) -> None:
+        self.at.pop(tp, None)
+        self.grants.pop(tp, None)
 
     def renewed(self) -> None:
-        """It asks by itself."""
+        """Do nothing, because the reader polls the lease."""
 
     def refuse(self, error: LogbusError) -> None:
         self.refused = error
@@ -171,7 +183,7 @@ class NativeMember:
 
 
 class World(base.World):
-    """One seed. ``kind`` is what the group's znode says; None: there is no group."""
+    """One seed. ``kind`` is the kind in the group's znode, None if there is no group."""
 
     SETTINGS: Mapping[str, int] = {
         "offsets_retention_minutes": int(RETENTION_S) // 60,
@@ -183,17 +195,17 @@ class World(base.World):
         self.natives: list[NativeMember] = []
         self.kind: str | None = None
         self.is_idle = False
-        """Members are there, and commit nothing."""
+        """Whether members stay in the group but commit nothing."""
         self.alone = asyncio.Lock()
         self.number = 0
-        """Of the last commit without a member."""
+        """The offset of the last commit without a member."""
         self._signed_at = -RETENTION_S
 
     def wall_ms(self) -> int:
         return WALL_BEGAN_MS + int(self.loop.time() * 1000)
 
     def signed(self) -> None:
-        """A member was told, or has known, just now that it is in the group."""
+        """Record that a member was confirmed as a member of the group now."""
         self._signed_at = self.loop.time()
 
     # Checks.
@@ -218,12 +230,13 @@ class World(base.World):
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         is_native = self.kind == znodes.KIND_NATIVE
         if offset.metadata == NOBODY:
-            # Those of a generation that is told to them read on from what they have committed.
+            # Members of an assigned generation read on from their own commits.
             is_told = (self._incarnation, generation) in self._assigned
             if is_told and self._coordinator.members:
                 self.fail(f"{offset} is written beside the members of generation {generation}")
-            # Its number was the highest when it was sent. It may be written after what members
-            # committed meanwhile, once they have gone, and as native ones come: that stands.
+            # The number was the highest when the commit was sent. The commit may be applied after
+            # later commits of members, once they have left or while native members join. That is
+            # allowed.
             self.counts["set back"] += before is not None and before.offset > offset.offset
             self._offsets[path] = offset
             return
@@ -237,7 +250,7 @@ class World(base.World):
         self._offsets[path] = offset
 
     def _deleted(self, path: str) -> None:
-        """Nobody deletes the group but brokers, where it is over."""
+        """Check that the group and its offsets were unused for the retention time."""
         is_offset = path in self._offsets
         if is_offset or path == znodes.coordinator_path(GROUP):
             empty_s = self.loop.time() - self._signed_at
@@ -249,7 +262,7 @@ class World(base.World):
                 self.fail(f"{path} is deleted {age_s:.1f} s after its last commit")
         super()._deleted(path)
 
-    # What happens.
+    # Faults and clients.
 
     def join(self) -> None:
         self.members.append(KafkaMember(self, f"m{self.next_number()}", None))
@@ -271,7 +284,7 @@ class World(base.World):
         self.loop.create_task(self.expire())
 
     async def expire(self) -> None:
-        """Each broker, now and then."""
+        """Let every broker look for expired offsets now and then."""
         while True:
             await asyncio.sleep(self.chance.random() * 4.0)
             for broker in self.brokers.values():
@@ -283,7 +296,7 @@ class World(base.World):
             await broker.groups.expire()
 
     async def commit_alone(self) -> None:
-        """Somebody who is no member commits what comes next, for some seconds."""
+        """Commit some higher offsets without a member for a few seconds."""
         async with self.alone:
             for _ in range(self.chance.randrange(1, 6)):
                 await asyncio.sleep(self.chance.random())
@@ -366,7 +379,7 @@ class World(base.World):
         else:
             member.alive = False
 
-    # The end.
+    # Checks after the faults.
 
     async def settle(self) -> None:
         self.service.lost_reply_rate = self.service.lost_request_rate = 0.0
@@ -393,30 +406,30 @@ class World(base.World):
         self.check_settled()
         for path, offset in self._offsets.items():
             if offset.offset <= before.get(path, -1):
-                raise Violation(f"{path} does not go on")
+                raise Violation(f"the committed offset of {path} no longer advances")
         if len(self._offsets) != PARTITIONS:
-            raise Violation(f"offsets of {sorted(self._offsets)} alone")
+            raise Violation(f"only {sorted(self._offsets)} have committed offsets")
         self.counts["ended " + ("native" if is_native else "as Kafka's")] += 1
 
     def check_settled(self) -> None:
-        """Of who came last, nobody is in the group; all of it is read by the others."""
+        """Check that the member that came last was refused, and the others own every partition."""
         if self.kind != znodes.KIND_NATIVE:
             super().check_settled()
             refused = self.natives[-1].refused
             if not isinstance(refused, InconsistentGroupProtocolError):
-                raise Violation(f"{self.natives[-1].name} was not turned away: {refused}")
+                raise Violation(f"{self.natives[-1].name} was not refused: {refused}")
             return
-        owned = sorted(where.partition for row in self.living_natives for where in row.at)
+        owned = sorted(tp.partition for row in self.living_natives for tp in row.at)
         if owned != list(range(PARTITIONS)):
-            raise Violation(f"partitions {owned} are owned natively")
+            raise Violation(f"native members own the partitions {owned}")
         last = self.members[-1]
         assert isinstance(last, KafkaMember)
         if not last.is_turned_away:
-            raise Violation(f"{last.name} was not turned away")
+            raise Violation(f"{last.name} was not refused")
 
 
 def run(seed: int) -> Counter[str]:
-    """One seed; raises Violation with the seed in it."""
+    """Run one seed; raises Violation with the seed in its message."""
     return play(World, seed)
 
 

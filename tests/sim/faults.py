@@ -1,4 +1,4 @@
-"""What goes wrong, by chance, until it is cancelled. Each kind is a method; a seed has some."""
+"""Inject random faults until cancelled. Each kind is a method; a seed uses some kinds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from sim.cluster import SimCluster, pick
+from sim.deposed import late_batch
 from sim.net import CLIENTS
 from sim.process import Process
 
@@ -16,30 +17,40 @@ from broker_lite.metadata import znodes
 from broker_lite.storage import MemFiles
 
 ROT = ("flip_a_bit", "flip_a_bit_of_a_stopped_broker")
+DEPOSED = ("depose_a_coordinator",)
+"""Kinds that only seeds with transactions use."""
 
 
 class Faults:
-    """Of one run."""
+    """The faults of one run."""
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
         self.cluster = cluster
         self.rng = rng
-        names = (*cluster.options.faults, *(ROT if cluster.options.rots else ()))
-        self.kinds = [getattr(self, name) for name in names]
+        options = cluster.options
+        names = (
+            *options.faults,
+            *(ROT if options.rots else ()),
+            *(DEPOSED if options.transacts else ()),
+        )
+        # A test may also name a kind itself.
+        self.kinds = [getattr(self, name) for name in dict.fromkeys(names)]
 
     @staticmethod
     def names() -> tuple[str, ...]:
-        """All kinds but flipped bits, in the order of their definition."""
+        """Return the kinds that any seed may use, in the order of their definition."""
         return tuple(
             name
             for name, value in vars(Faults).items()
-            if callable(value) and not name.startswith("_") and name not in ("run", "names", *ROT)
+            if callable(value)
+            and not name.startswith("_")
+            and name not in ("run", "names", *ROT, *DEPOSED)
         )
 
     async def run(self) -> None:
         options = self.cluster.options
         while True:
-            # A quarter of the time nothing happens, so that the cluster recovers.
+            # A quarter of the pauses are four times as long, so that the cluster can recover.
             quiet = self.rng.random() < 0.25
             pause_s = options.fault_pause_s * (4 if quiet else 1)
             await asyncio.sleep(self.rng.random() * pause_s)
@@ -51,10 +62,10 @@ class Faults:
             if result is not None:
                 await result
 
-    # Who, and later.
+    # Choose a process; schedule actions.
 
     def _some(self) -> Process | None:
-        """A broker that serves, or None."""
+        """Return a random broker that serves, or None."""
         running = [p for p in self.cluster.processes.values() if p.serving and not p.owner.paused]
         return pick(self.rng, sorted(running, key=lambda p: p.broker_id)) if running else None
 
@@ -114,14 +125,14 @@ class Faults:
         self._spawn(stop_and_start())
 
     def pause(self) -> None:
-        """SIGSTOP for a while, often longer than the session lasts."""
+        """SIGSTOP a broker for a while, often longer than its session lasts."""
         process = self._some()
         if process is not None:
             process.pause()
             self._after(self.rng.choice((0.5, 4.0, 15.0)), lambda: _resume(process))
 
     async def pause_and_kill(self) -> None:
-        """Pause some, let the others go on, cut the power of one, go on with the paused."""
+        """Pause a broker, cut the power of another one, then resume the first."""
         process = self._some()
         if process is None:
             return
@@ -195,7 +206,7 @@ class Faults:
             self._start_later(process.broker_id)
 
     async def other_disk(self) -> None:
-        """The broker starts with a directory that is not its own, then with its own again."""
+        """Start the broker with another broker directory, then with its own again."""
         process = self._some()
         if process is None:
             return
@@ -208,7 +219,7 @@ class Faults:
         self._start_later(broker_id)
 
     def empty_disk(self) -> None:
-        """The disk is lost for good, while one or two others of every ISR have everything."""
+        """Lose a disk for good, while one or two other members of every ISR have intact disks."""
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return
@@ -226,7 +237,11 @@ class Faults:
             self.cluster.rot.strike(process)
 
     def flip_a_bit_of_a_stopped_broker(self) -> None:
-        """What lies beside the logs is read at the start, and after a clean stop believed."""
+        """Flip a bit while the broker is stopped.
+
+        At its start the broker reads indexes and checkpoints, and after a clean shutdown it trusts
+        them.
+        """
         process = self._some()
         if process is None or process.files is not self._own(process):
             return
@@ -239,7 +254,9 @@ class Faults:
         self._spawn(stop_and_start())
 
     async def disk_rolled_back(self) -> None:
-        """A copy of the disk from before is tried, which must be refused; then the right one."""
+        """Start the broker with an old copy of its disk, which must be refused, then with the right
+        one.
+        """
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return
@@ -253,14 +270,14 @@ class Faults:
         elif self.cluster.disks[broker_id].locked:
             return
         if self._last_start(logs.directory_id) > logs.start_counter:
-            # Else nobody knows that it was started since.
+            # Otherwise ZooKeeper has no record that the directory was started since the copy.
             await self.cluster.start(broker_id, files=old, is_stale=True)
         if broker_id in self.cluster.processes:
             self.cluster.kill(broker_id)
         self._start_later(broker_id)
 
     def _last_start(self, directory_id: str) -> int:
-        """The newest start with this directory that ZooKeeper has heard of."""
+        """Return the newest start counter that ZooKeeper has recorded for this directory."""
         path = znodes.disk_path(directory_id)
         znode = self.cluster.zk.peek(path)
         return -1 if znode is None else znodes.decode_disk(path, znode.data).start_counter
@@ -298,7 +315,7 @@ class Faults:
         self.cluster.zk.lost_request_rate = self.rng.choice((0.0, 0.02, 0.2))
 
     def slow_watches(self) -> None:
-        """One broker hears late what ZooKeeper says, while what it writes arrives."""
+        """Delay ZooKeeper's watch events to one broker, but not its writes."""
         process = self._some()
         if process is not None:
             zk = process.zk
@@ -326,7 +343,7 @@ class Faults:
         net = self.cluster.net
         for link in links:
             net.cut(*link)
-            # Healed one by one, in any order.
+            # Each link heals at its own time, in any order.
             self._after(most_s, partial(self._heal, *link))
 
     def _heal(self, source: int, target: int) -> None:
@@ -342,7 +359,7 @@ class Faults:
         self._cut([(a, b), (b, a)], 12)
 
     def isolate(self) -> None:
-        """One broker from the others, and perhaps from clients and ZooKeeper too."""
+        """Cut one broker off from the others, and perhaps from clients and ZooKeeper."""
         process = self._some()
         if process is None:
             return
@@ -355,10 +372,10 @@ class Faults:
             process.zk.cut()
             self._after(15, process.zk.heal)
 
-    # Wrong guesses and administration.
+    # Wrong suspicions and administration.
 
     def _suspect(self, one: Process, other: Process) -> None:
-        """``one`` takes ``other`` for dead, until it hears of it again."""
+        """Make ``one`` suspect ``other``, which lives, for up to four seconds."""
         epoch, loop = other.registry.broker_epoch, self.cluster.loop
         loop.call_soon(one.registry.suspect, other.broker_id, epoch, context=one.context)
 
@@ -369,13 +386,13 @@ class Faults:
         self._after(4, trust)
 
     def suspect_wrongly(self) -> None:
-        """A broker takes another one for dead, which lives."""
+        """Make a broker suspect a living one."""
         one, other = self._some(), self._some()
         if one is not None and other is not None and one is not other:
             self._suspect(one, other)
 
     def suspect_the_controller(self) -> None:
-        """All others take the controller for dead, and another broker dies then."""
+        """Make all brokers suspect the controller while another broker dies."""
         found = [p for p in self.cluster.processes.values() if p.registry.is_controller]
         if not found or not found[0].serving:
             return
@@ -388,8 +405,12 @@ class Faults:
             self.cluster.kill(other.broker_id)
             self._start_later(other.broker_id)
 
+    def depose_a_coordinator(self) -> None:
+        """Delay a batch until the next coordinator has aborted its transaction; see ``deposed``."""
+        self._spawn(late_batch(self.cluster, self.rng, self._suspect))
+
     def set_clock(self) -> None:
-        """The wall clock of a machine jumps."""
+        """Change the wall clock of a machine."""
         process = self._some()
         if process is not None:
             process.clock.skew_ms += self.rng.choice((-86_400_000, -1000, 1000, 3_600_000))

@@ -1,11 +1,11 @@
-"""Native groups in virtual time: production members on a simulated ZooKeeper, whatever breaks.
+"""Simulate native groups: production members on a simulated ZooKeeper under random faults.
 
 Consumers (``native_readers``) join, leave, are killed, stopped and cut off, lose their sessions,
-are slow and hear late; topics grow, vanish and come back; somebody resets offsets. Every write is
-checked as it happens: an offset is written by its partition's owner alone and never goes back but
-by a reset; and every hand-out: by the owner alone. At the end everything is healed: each partition
-has the owner and the stream that the range algorithm names, and goes on.
-``python -m sim.groups --seeds 1000`` runs many.
+are slow and receive watch events late. Topics grow, are deleted and created again, and an
+administrator resets offsets. Every write is checked as it happens: only a partition's owner writes
+its offset, and only a reset moves it back. Only the owner may hand out records. After all faults
+are healed each partition has the owner and the stream that the range algorithm assigns, and
+consumption continues. ``python -m sim.groups --seeds 1000`` runs many seeds.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ CHAOS_S = 40.0
 SETTLE_S = 12.0
 QUIET_S = 4.0
 REQUESTS_PER_S_MAX = 3
-"""Of one member while nothing happens, beside its commits: two heartbeats, and now and then a look
-at everything."""
+"""Most requests a second of an idle member, without commits: two heartbeats and an occasional full
+read.
+"""
 TOPICS = ("alpha", "beta", "beta-two")
 
 
 class FairZk(ZkService):
-    """A session ends after its whole timeout without a sign of life, and not a moment before:
-    what members may hand out rests on that."""
+    """A ZooKeeper that expires a session only after its whole timeout without a heartbeat.
+
+    The leases of members depend on that.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng, session_timeout_s=SESSION_S)
@@ -75,7 +78,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.requests = 0
         self.is_calm = False
-        """Nobody is slow any more."""
+        """Whether the test is settling, so that no reader is slow."""
         self.problems: list[BaseException] = []
         self.topics: dict[str, Assignment] = {}
         self._offsets: dict[str, CommittedOffset] = {}
@@ -85,7 +88,7 @@ class World:
     # Checks.
 
     def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
-        """As ZooKeeper does it."""
+        """Check the operations of one write when ZooKeeper applies them."""
         self.count_claims(operations)
         deleted = {each.path for each in operations if isinstance(each, Delete)}
         for operation in operations:
@@ -95,23 +98,24 @@ class World:
             if kind != "offsets" or len(rest) < 3 or not rest[1] or isinstance(operation, Delete):
                 continue
             assert isinstance(operation, Create | Set)
-            where = TopicPartition(rest[0], int(rest[1]))
+            tp = TopicPartition(rest[0], int(rest[1]))
             offset = znodes.decode_offset(operation.path, operation.data)
             before = self._offsets.get(operation.path)
             self._offsets[operation.path] = offset
             if session_id == self.admin.session_id:
                 continue
-            owner_path = znodes.owner_path(GROUP, *where)
+            owner_path = znodes.owner_path(GROUP, *tp)
             owner = self.service.peek(owner_path)
             if owner_path not in deleted and (owner is None or owner.session_id != session_id):
-                raise Violation(f"{where} was written by {session_id}, its owner is {owner}")
+                raise Violation(f"{tp} was written by {session_id}, its owner is {owner}")
             if before and before.topic_id == offset.topic_id and offset.offset < before.offset:
-                raise Violation(f"{where} went back from {before.offset} to {offset.offset}")
+                raise Violation(f"{tp} went back from {before.offset} to {offset.offset}")
             self.counts["commits"] += before is None or before.offset < offset.offset
 
     def met(self, topic: str, operation: Operation) -> None:
-        """A topic that is younger than some member that reads it came later for the group: all of
-        it is read, whatever ``start`` is."""
+        """Check that a topic created after a member joined is read from its beginning, whatever
+        ``start`` is.
+        """
         assigned = self.service.peek(znodes.topic_path(topic))
         if not isinstance(operation, Create | Set) or not operation.data or assigned is None:
             return
@@ -133,25 +137,25 @@ class World:
             is_claim = isinstance(each, Create) and each.ephemeral and each.path.startswith(owners)
             self.counts["claims"] += is_claim
 
-    def handed_out(self, reader: Reader, where: TopicPartition) -> None:
+    def handed_out(self, reader: Reader, tp: TopicPartition) -> None:
         self.counts["handed out"] += 1
-        owner = self.service.peek(znodes.owner_path(GROUP, *where))
+        owner = self.service.peek(znodes.owner_path(GROUP, *tp))
         if owner is not None and owner.session_id == reader.zk.session_id:
             return
-        # A session that ZooKeeper ends against its own rules is not heard of in time.
+        # The reader learns of a session that the test expires early only later.
         if self.loop.time() - reader.expired_at > SESSION_S:
-            self.fail(f"{where} was handed out by {reader.name}; its owner is {owner}")
+            self.fail(f"{tp} was handed out by {reader.name}; its owner is {owner}")
 
     def fail(self, message: str) -> NoReturn:
-        """At once: what a task raises is heard of when it is collected."""
+        """Raise a Violation; record it first, because a task's exception is collected late."""
         violation = Violation(f"at {self.loop.now:.3f} s: {message}")
         self.problems.append(violation)
         raise violation
 
-    # What happens.
+    # Faults and clients.
 
     def administrate(self, operations: Sequence[Operation]) -> None:
-        """By somebody who is always there."""
+        """Write to ZooKeeper in a session that never fails."""
         refused = self.service.write(self.admin, operations)
         assert refused is None, refused
 
@@ -192,7 +196,7 @@ class World:
             self.administrate([Delete(znodes.topic_path(topic))])
 
     def reset(self) -> None:
-        """Somebody sets an offset, though the group lives."""
+        """Reset an offset while the group has members."""
         path = self.chance.choice(sorted(self._offsets))
         znode = self.service.peek(path)
         if znode is not None:
@@ -262,7 +266,7 @@ class World:
             self.counts["deleted"] += 1
             self.delete_topic(topic)
         elif dice < 0.75:
-            # Deleted and made again before anybody may have heard of the first.
+            # The topic is deleted and created again before any member can have seen the deletion.
             self.delete_topic(topic)
             self.set_topic(topic, self.chance.randrange(1, 8))
         elif self._offsets:
@@ -277,7 +281,7 @@ class World:
             reader.zk.resume()
             reader.owner.resume(self.loop)
 
-    # The end.
+    # Checks after the faults.
 
     async def settle(self) -> None:
         await asyncio.sleep(2 * SESSION_S)
@@ -297,11 +301,13 @@ class World:
         self.check_settled()
         each = (self.requests - requests) / QUIET_S / len(self.living)
         if each > REQUESTS_PER_S_MAX:
-            raise Violation(f"{each:.1f} requests a second by each member at rest")
-        for where in self.expected():
-            path = znodes.offset_path(GROUP, *where)
+            raise Violation(f"{each:.1f} requests a second from each idle member")
+        for tp in self.expected():
+            path = znodes.offset_path(GROUP, *tp)
             if self._offsets[path].offset <= before[path]:
-                raise Violation(f"{where} does not go on: {self._offsets[path]}")
+                raise Violation(
+                    f"the committed offset of {tp} no longer advances: {self._offsets[path]}"
+                )
 
     def expected(self) -> dict[TopicPartition, znodes.OwnerZnode]:
         subscriptions = {reader.name: reader.subscription for reader in self.living}
@@ -315,11 +321,11 @@ class World:
             if machine.phase != MEMBER or not machine.holdings.is_settled:
                 raise Violation(f"{reader.name} is not settled: {machine.phase}")
         expected = self.expected()
-        for where, owner in expected.items():
-            path = znodes.owner_path(GROUP, *where)
+        for tp, owner in expected.items():
+            path = znodes.owner_path(GROUP, *tp)
             znode = self.service.peek(path)
             if znode is None or znodes.decode_owner(path, znode.data) != owner:
-                raise Violation(f"{where} should be of {owner}, is of {znode}")
+                raise Violation(f"{tp} should be owned by {owner}; its znode is {znode}")
         for topic in TOPICS:
             for name in self.service.peek_children(znodes.topic_owners_path(GROUP, topic)):
                 if TopicPartition(topic, int(name)) not in expected:
@@ -328,11 +334,11 @@ class World:
             mine = {w: row.stream for w, row in expected.items() if row.consumer == reader.name}
             if reader.positions() != mine:
                 raise Violation(f"{reader.name} reads {reader.positions()}, owns {mine}")
-            assert all(covers(reader.subscription, where.topic) for where in mine)
+            assert all(covers(reader.subscription, tp.topic) for tp in mine)
 
 
 def count_requests(world: World) -> None:
-    """Count what the service is asked, commits left out."""
+    """Count the requests to ZooKeeper, except commits."""
     service = world.service
     for name in ("get", "children", "sync", "write"):
         original = getattr(service, name)
@@ -345,12 +351,12 @@ def count_requests(world: World) -> None:
 
 
 def is_commit(asked: object) -> bool:
-    """Whether it is a write that sets offsets, and nothing else."""
+    """Return whether the operations only set offsets."""
     return isinstance(asked, tuple) and not any(isinstance(each, Create | Delete) for each in asked)
 
 
 def run(seed: int) -> Counter[str]:
-    """One seed; raises Violation with the seed in it."""
+    """Run one seed; raises Violation with the seed in its message."""
     return play(World, seed)
 
 

@@ -1,8 +1,7 @@
-"""Everything that clients saw, and what must follow of it.
+"""The batches, commits and positions of all clients, and the checks at the end of a run.
 
-Values are unique. Of each batch it is known whether it was acknowledged and where, or certainly
-refused; anything else may be in the log or not. What readers see is compared with the truth at once
-(``Checker``); the rest when the run is over.
+Values are unique. A batch is acknowledged at a known offset, certainly refused, or of unknown
+outcome; in the last case it may be in the log or not. Reads are checked at once by ``Checker``.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ ACKS_ALL = -1
 
 @dataclass
 class Sent:
-    """One batch of one producer: its values, and what became of it."""
+    """One batch of one producer: its values and its outcome."""
 
     producer: str
     key: PartitionKey
     values: list[bytes]
     acks: int
     floor: int
-    """Where acknowledged records of this partition ended when it was sent."""
+    """The end of the partition's acknowledged records when the batch was sent."""
     acked_at: int = -1
-    """Base offset, once acknowledged."""
+    """The base offset, once the batch is acknowledged."""
     refused: bool = False
-    """Certainly not in the log."""
+    """Whether the batch is certainly not in the log."""
     done: bool = False
 
 
@@ -46,23 +45,23 @@ class Commit:
 
 @dataclass
 class History:
-    """Filled by clients as they run."""
+    """What the clients sent and committed; clients add to it as they run."""
 
     sent: list[Sent] = field(default_factory=list)
     committed: dict[tuple[str, TopicPartition], list[Commit]] = field(default_factory=dict)
-    """Of each group and partition, in the order of the attempts."""
+    """Commits by group and partition, in the order of the attempts."""
     is_lossy: bool = False
-    """Unclean elections are switched on."""
+    """Whether the topic allows unclean elections."""
     _ends: dict[PartitionKey, int] = field(default_factory=dict)
 
     def send(self, producer: str, key: PartitionKey, values: list[bytes], acks: int) -> Sent:
-        """A batch is about to be sent."""
+        """Record a batch that is about to be sent."""
         sent = Sent(producer, key, values, acks, self._ends.get(key, 0))
         self.sent.append(sent)
         return sent
 
     def acked(self, sent: Sent, base_offset: int) -> None:
-        """The broker says that it is at ``base_offset``."""
+        """Record that the broker acknowledged the batch at ``base_offset``."""
         sent.acked_at = base_offset
         sent.done = True
         if base_offset < 0:
@@ -81,29 +80,32 @@ class History:
         logs: dict[PartitionKey, dict[int, bytes]],
         lossy: Collection[PartitionKey] = (),
     ) -> None:
-        """``logs``: what is there at the end, of every topic that was not deleted. ``lossy``: where
-        what was acknowledged may have been lost."""
+        """Compare the logs at the end with everything that was sent.
+
+        ``logs`` holds the log of each topic that was not deleted. ``lossy`` names the partitions
+        that may have lost acknowledged records.
+        """
         for key, rows in logs.items():
             if list(rows) != list(range(len(rows))):
                 raise Violation(f"{key}: its offsets are not contiguous")
             if len(set(rows.values())) != len(rows):
-                raise Violation(f"{key}: a value is there twice")
+                raise Violation(f"{key}: a value is in the log twice")
         places = {
             value: (key, offset) for key, rows in logs.items() for offset, value in rows.items()
         }
         known = {value for sent in self.sent for value in sent.values}
         for value, place in places.items():
             if value not in known:
-                raise Violation(f"{place}: {value!r} was sent by nobody")
+                raise Violation(f"{place}: {value!r} is in the log, but no producer sent it")
         latest: dict[tuple[PartitionKey, str], int] = {}
         for sent in self.sent:
             if sent.key in logs:
                 _check_sent(sent, places, latest, may_be_lost=sent.key in lossy)
 
     def check_commits(self, found: Callable[[str, TopicPartition], int]) -> None:
-        """What is there is the last acknowledged commit, or one of unknown outcome since.
+        """Check that each committed offset is the last acknowledged commit or a later unknown one.
 
-        One of unknown outcome may have been under way in a broker for a while before it was done.
+        A commit of unknown outcome may have stayed in a broker for some time before it was applied.
         """
         for (group, place), attempts in self.committed.items():
             since, allowed = 0.0, {-1}
@@ -140,10 +142,12 @@ def _check_sent(
         raise Violation(f"{sent.key}: {sent.values} were refused and are at {found}")
     there = [place for place in found if place is not None]
     if there and len(there) != len(found):
-        raise Violation(f"{sent.key}: {sent.values} are there in part: {found}")
+        raise Violation(f"{sent.key}: {sent.values} are in the log only in part: {found}")
     if is_safe:
-        # A producer's batches keep their order; one that it gave up may come late.
+        # A producer's batches keep their order; a batch that it gave up may be appended late.
         name = (sent.key, sent.producer)
         if there[0][1] < latest.get(name, -1):
-            raise Violation(f"{sent.key}: {sent.values} are before older ones")
+            raise Violation(
+                f"{sent.key}: {sent.values} are in the log before older values of the producer"
+            )
         latest[name] = there[-1][1]

@@ -1,11 +1,11 @@
-"""Kafka groups in virtual time: production coordinators on a simulated ZooKeeper, whatever breaks.
+"""Simulate Kafka groups: production coordinators on a simulated ZooKeeper under random faults.
 
-Members join, leave, die, are stopped and come back as static ones; requests and answers are late or
-lost; brokers are killed, stopped, cut off from ZooKeeper, lose their sessions and hear late. Every
-write is checked as it happens: generations only grow and each has one assignment, an offset is
-written by the member that its generation gave the partition to, in that generation, and never goes
-back. At the end everything is healed: each partition has one member, and goes on.
-``python -m sim.kafka_groups --seeds 1000`` runs many.
+Members join, leave, die, are stopped and rejoin under static names; requests and responses are late
+or lost. Brokers are killed, stopped, cut off from ZooKeeper, lose their sessions and receive watch
+events late. Every write is checked as it happens: generations only grow, and each has one
+assignment. Only the member to which a generation assigned a partition writes its offset, in that
+generation, and no offset goes back. After all faults are healed each partition has one member, and
+consumption continues. ``python -m sim.kafka_groups --seeds 1000`` runs many seeds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SETTLE_S = 25.0
 QUIET_S = 4.0
 MEMBERS_MAX = 6
 DELETIONS = 0.1
-"""How often, beside another trouble, somebody deletes the group."""
+"""Probability that a fault comes together with attempts to delete the group."""
 
 MOVED_ON = (
     "REBALANCE_IN_PROGRESS",
@@ -69,18 +69,21 @@ MOVED_ON = (
     "UNKNOWN_MEMBER_ID",
     "FENCED_INSTANCE_ID",
 )
-"""After these a member commits nothing more in its generation. After others it may, and which of
-two commits of one member in one generation is the later, nobody can tell."""
+"""Errors after which a member commits nothing more in its generation.
+
+After other errors it may rejoin in the same generation; then the order of its two commits is
+undefined.
+"""
 
 Generation = tuple[int, int]
-"""Of which of the groups of this name, and which one."""
+"""The incarnation of the group (deletions so far) and the generation."""
 NOBODY = znodes.CoordinatorZnode(-1, -1, 0, 0, None)
 
 T = TypeVar("T")
 
 
 class BrokerProcess:
-    """One start of a broker: its registry and its groups, and nothing else of it."""
+    """One start of a broker, reduced to its registry and its group coordinator."""
 
     def __init__(self, world: World, broker_id: int, start_counter: int) -> None:
         self.world, self.broker_id, self.start_counter = world, broker_id, start_counter
@@ -118,7 +121,7 @@ class BrokerProcess:
             self.world.later(1.0, lambda: self.world.restart(self))
 
     async def ask_others(self) -> None:
-        """What a broker does beside the requests of members."""
+        """Ask the other brokers regularly whether they coordinate this broker's groups."""
         opinion = CoordinatorFencing(self.broker_id, self.registry, self.groups, self.ask)
         while True:
             await asyncio.sleep(LOOK_MS / 1000)
@@ -148,7 +151,7 @@ class BrokerProcess:
 
 
 class Member:
-    """A client as others write them: eager, assigns by range, commits what it has read."""
+    """A minimal client: eager, assigns by range, commits its positions."""
 
     def __init__(self, world: World, name: str, instance_id: str | None) -> None:
         self.world, self.name, self.instance_id = world, name, instance_id
@@ -173,7 +176,7 @@ class Member:
                 if isinstance(error, UnknownMemberIdError) or error.name == "FENCED_INSTANCE_ID":
                     self.member_id = ""
                 await asyncio.sleep(chance.random() * 0.3)
-        # One that never found a coordinator has nothing to leave.
+        # A member that never found a coordinator has nothing to leave.
         if chance.random() < 0.8 and self.broker is not None:
             with suppress(LogbusError):
                 if self.positions:
@@ -182,7 +185,7 @@ class Member:
                 await self.ask(lambda groups: groups.leave(GROUP, (leaver,)))
 
     async def take_part(self) -> None:
-        """One generation."""
+        """Join, then heartbeat and commit until an error ends this generation."""
         await self.find_coordinator()
         await self.join()
         while self.alive:
@@ -192,7 +195,8 @@ class Member:
             if self.world.chance.random() < 0.6:
                 await self.commit()
             if self.world.chance.random() < 0.1:
-                # Some ask again, and then hear of the next coordinator before the others do.
+                # Some members look up the coordinator again, and find the next one before the
+                # others.
                 await self.find_coordinator()
             error = (await self.ask(lambda groups: groups.heartbeat(GROUP, self.heartbeat))).error
             if error is not None:
@@ -207,7 +211,7 @@ class Member:
         asked = self.world.any_broker()
         view = asked.groups.coordinator_of(GROUP)
         if view is None:
-            raise NetworkError("nobody coordinates")
+            raise NetworkError("no broker coordinates the group")
         self.broker = self.world.brokers[view.broker_id]
 
     async def join(self) -> None:
@@ -252,7 +256,7 @@ class Member:
         return None
 
     def last_words(self) -> None:
-        """A commit that is on its way when the member gives up, and arrives much later."""
+        """Send a commit that is in flight when the member gives up and arrives much later."""
         chance = self.world.chance
         if self.broker is None or not self.positions or chance.random() < 0.5:
             return
@@ -269,7 +273,7 @@ class Member:
         await self.commit_of_now()()
 
     def commit_of_now(self) -> Callable[[], Awaitable[None]]:
-        """A commit of what is read now, in the present generation, whenever it is called."""
+        """Return a function that commits the present positions in the present generation."""
         broker, member, generation = self.broker, self.member_id, self.generation
         assert broker is not None
         when = f"{self.incarnation}/{generation}"
@@ -304,7 +308,7 @@ class Member:
 
 
 class World:
-    """One seed. ``SETTINGS`` are its brokers' own."""
+    """One seed. ``SETTINGS`` override its brokers' settings."""
 
     SETTINGS: Mapping[str, int] = {}
 
@@ -322,7 +326,7 @@ class World:
         self._assigned: dict[Generation, dict[str, bytes]] = {}
         self._incarnation = 0
         self._incarnations: dict[str, int] = {}
-        """By claim."""
+        """The incarnation of the group by claim."""
         self._coordinator = NOBODY
         self._offsets: dict[str, CommittedOffset] = {}
 
@@ -333,19 +337,19 @@ class World:
     # Checks.
 
     def incarnation_of(self, claim: str | None) -> int:
-        """Which of the groups of this name a coordinator spoke of."""
+        """Return the incarnation of the group that a coordinator's claim belongs to."""
         if claim is None:
-            raise NetworkError("the coordinator gave the group up while it answered")
+            raise NetworkError("the coordinator lost the group while it answered")
         return self._incarnations[claim]
 
     def assigned(self, generation: Generation, parts: dict[str, bytes]) -> None:
-        """What the leader of a generation hands in; it may do so twice."""
+        """Record the leader's assignment of a generation; a second one must be equal."""
         known = self._assigned.setdefault(generation, parts)
         if known != parts:
             self.fail(f"generation {generation} is assigned twice: {known}, {parts}")
 
     def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
-        """As ZooKeeper does it."""
+        """Check the operations of one write when ZooKeeper applies them."""
         before = self._coordinator
         for operation in operations:
             path = operation.path
@@ -376,7 +380,7 @@ class World:
         self.counts["generations" if same else "claims"] += 1
 
     def _committed(self, path: str, data: bytes, generation: int) -> None:
-        """``generation``: before the write, which may begin the next one."""
+        """Check one commit; ``generation`` is the generation before this write."""
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         self._offsets[path] = offset
         partition = int(path.rpartition("/")[2])
@@ -397,18 +401,18 @@ class World:
         self.problems.append(violation)
         raise violation
 
-    # What happens.
+    # Faults and clients.
 
     def any_broker(self) -> BrokerProcess:
         living = [broker for broker in self.brokers.values() if broker.serves]
         if not living:
-            raise NetworkError("no broker is there")
+            raise NetworkError("no broker runs")
         return self.chance.choice(living)
 
     async def call(
         self, broker: BrokerProcess, what: Callable[[], Awaitable[T]], timeout_s: float
     ) -> T:
-        """A request over a wire that is late, and loses what it carries with the connection."""
+        """Send a request that may be delayed, or lost with its connection."""
         await self._travel()
         if not broker.serves or self.chance.random() < self.lossy:
             raise NetworkError("refused")
@@ -502,8 +506,11 @@ class World:
             self.later(self.chance.random() * 6.0, lambda: member.owner.resume(self.loop))
 
     async def delete(self) -> None:
-        """Somebody deletes the group, again and again: it is done where the broker that is asked
-        knows of no member, as one does that took it over just now."""
+        """Try to delete the group several times.
+
+        A deletion succeeds if the coordinator has no member, for instance just after it took the
+        group over.
+        """
         for _ in range(self.chance.randrange(1, 15)):
             await asyncio.sleep(self.chance.random() * 0.4)
             with suppress(LogbusError):
@@ -545,7 +552,7 @@ class World:
             broker.zk.resume()
             broker.owner.resume(self.loop)
 
-    # The end.
+    # Checks after the faults.
 
     async def settle(self) -> None:
         await asyncio.sleep(10.0)
@@ -553,7 +560,7 @@ class World:
         self.slow = self.lossy = 0.0
         for broker in self.brokers.values():
             broker.zk.lag_s = 0.0
-        # One process a static name, from now on.
+        # From here on each static name has one process.
         names: set[str] = set()
         for member in reversed(self.living):  # the newest has fenced the others
             if member.instance_id in names:
@@ -569,34 +576,34 @@ class World:
         self.check_settled()
         for path, offset in self._offsets.items():
             if offset.offset <= before.get(path, -1):
-                raise Violation(f"{path} does not go on")
+                raise Violation(f"the committed offset of {path} no longer advances")
         if len(self._offsets) != PARTITIONS:
-            raise Violation(f"offsets of {sorted(self._offsets)} alone")
+            raise Violation(f"only {sorted(self._offsets)} have committed offsets")
 
     def check_settled(self) -> None:
         owned = sorted(partition for member in self.living for partition in member.positions)
         if owned != list(range(PARTITIONS)):
             rows = {row.name: (row.generation, sorted(row.positions)) for row in self.living}
-            raise Violation(f"partitions {owned} are owned: {rows}, {self._coordinator}")
+            raise Violation(f"members own the partitions {owned}: {rows}, {self._coordinator}")
 
 
 async def join(
     groups: GroupCoordinator, make: Callable[[int], ev.Join]
 ) -> tuple[JoinResult, str | None]:
-    """The answer, and by which claim it was given, if that is known still."""
+    """Join; return the result and the coordinator's claim, None if it has lost the group."""
     result = await groups.join(GROUP, make)
     held = groups._held.get(GROUP)
     return result, None if held is None else held.claim.value.claim
 
 
 def _is_again(member: str, owners: list[str]) -> bool:
-    """A static member that came back has another id than the one that was assigned to."""
+    """Return whether a static member has a new id after it rejoined."""
     name, is_static, _ = member.partition("/")
     return bool(is_static) and any(owner.startswith(f"{name}/") for owner in owners)
 
 
 def run(seed: int) -> Counter[str]:
-    """One seed; raises Violation with the seed in it."""
+    """Run one seed; raises Violation with the seed in its message."""
     return play(World, seed)
 
 

@@ -1,11 +1,11 @@
-"""Logbus's own members of Kafka groups in virtual time, with production coordinators on the other
-side: everything that ``kafka_groups`` breaks is broken here too.
+"""Simulate logbus's members of Kafka groups with production coordinators.
 
-A member is production code from its machine to its commits; only records are left out: a reader
-that asks for some is a number that grows, while the member's lease holds. It asks late at times, so
-late that the member has left. Checks are those of ``kafka_groups``; cooperative members may commit
-what they are about to give up, which is nobody's then.
-``python -m sim.kafka_members --seeds 1000`` runs many.
+All faults of ``kafka_groups`` occur here too. A member is production code from its state machine to
+its commits; only records are left out. A poll increments a number while the member's lease holds.
+Some polls come so late that the member has left the group. The checks are those of
+``kafka_groups``; a cooperative member may also commit a partition that it is about to give up and
+that no member owns in the new generation. ``python -m sim.kafka_members --seeds 1000`` runs many
+seeds.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ STUCK_MS = 4000
 
 
 class Wire(LoopShell):
-    """A member's requests reach a broker's coordinator as values. Coordinators are asked for what
-    their handlers ask them for."""
+    """Pass a member's requests to a broker's coordinator as Python values.
+
+    Each request calls the coordinator as its handler does.
+    """
 
     def __init__(self, owner: MachineMember) -> None:
         super().__init__(owner.world.loop)
         self.owner, self.world = owner, owner.world
         self.tasks: set[asyncio.Task[None]] = set()
         self.joined: dict[tuple[str, int], int] = {}
-        """Of which of the groups of this name a member's generation is."""
+        """The incarnation of the group in which a member joined a generation."""
         self.claim: str | None = None
-        """Of which coordinator it is in a generation."""
+        """The claim of the coordinator in whose generation the member is."""
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         exchange: Any = send.exchange
@@ -122,9 +124,9 @@ class Wire(LoopShell):
         wanted = range(PARTITIONS) if topics is None else topics[0].partition_indexes
         code, rows = 0, []
         try:
-            for where, row in (await broker.registry.groups.fetch(GROUP)).items():
-                if where.partition in wanted:
-                    rows.append(groups.FetchedOffset(where.partition, row.offset, -1, "", 0))
+            for tp, row in (await broker.registry.groups.fetch(GROUP)).items():
+                if tp.partition in wanted:
+                    rows.append(groups.FetchedOffset(tp.partition, row.offset, -1, "", 0))
         except LogbusError as error:
             code = wire_code(error)
         found = (groups.FetchedOffsetsTopic(TOPIC, tuple(rows)),)
@@ -146,7 +148,7 @@ class Wire(LoopShell):
                 GROUP, lambda token: ev.Commit(token, member, call.group_instance_id, generation)
             )
             found = await broker.registry.groups.commit(GROUP, rows, claim)
-            codes = {where: 0 if bad is None else wire_code(bad) for where, bad in found.items()}
+            codes = {tp: 0 if bad is None else wire_code(bad) for tp, bad in found.items()}
             self.world.counts["commits"] += 1
         except LogbusError as error:
             codes = dict.fromkeys(rows, wire_code(error))
@@ -197,7 +199,7 @@ class Wire(LoopShell):
             shares = {name: decode_assignment(data) for name, data in parts}
             self.world.assigned(
                 (self.joined[call.member_id, call.generation_id], call.generation_id),
-                {name: bytes(where.partition for where in share) for name, share in shares.items()},
+                {name: bytes(tp.partition for tp in share) for name, share in shares.items()},
             )
         try:
             found = await broker.groups.sync(
@@ -225,15 +227,17 @@ class Wire(LoopShell):
 
 
 class MachineMember(base.Member):
-    """One process with a consumer in it."""
+    """One process with one consumer."""
 
     def __init__(self, world: World, name: str, instance_id: str | None) -> None:
         self.world, self.name, self.instance_id = world, name, instance_id
         self.owner = Owner(self)
         self.alive = True
         self.took_at = -1.0
-        """When its last join without an id came to a coordinator: by that it has its static name,
-        whichever process of that name is the newer."""
+        """The time at which its last join without a member id reached a coordinator.
+
+        From then on it owns its static name, whichever process of that name is the newer.
+        """
         self.wire = Wire(self)
         bootstrap = tuple(Endpoint("sim", number) for number in world.brokers)
         config = MemberConfig(
@@ -265,7 +269,7 @@ class MachineMember(base.Member):
 
     @property
     def positions(self) -> dict[int, int]:  # type: ignore[override]
-        return {where.partition: at for where, at in self.reader.positions().items()}
+        return {tp.partition: at for tp, at in self.reader.positions().items()}
 
     @property
     def generation(self) -> int:  # type: ignore[override]
@@ -284,14 +288,14 @@ class MachineMember(base.Member):
             await asyncio.sleep(6.0 if is_stuck else 0.02 + chance.random() * 0.2)
             core.ask()
             self.world.counts["idle"] += self.member.is_idle
-            # An automatic commit: what it has read, though its owner may have changed since, and
-            # nobody waits for it.
+            # An automatic commit of the positions, though another member may own the partitions by
+            # now. Nothing waits for its result.
             core.commit_due |= chance.random() < 0.2
-            # A call that raises hands out nothing.
+            # A poll that raises returns no records.
             if await self.attempt(core.fill(0)) and not self.membership.is_held_back():
-                for where in self.reader.assignment():
-                    self.world.handed_out(self, where)
-                    self.reader.move(where, chance.randrange(1, 20))
+                for tp in self.reader.assignment():
+                    self.world.handed_out(self, tp)
+                    self.reader.move(tp, chance.randrange(1, 20))
             if chance.random() < 0.2:
                 await self.attempt(core.commit())
         if self.member.refused is None and chance.random() < 0.8:
@@ -310,19 +314,22 @@ class MachineMember(base.Member):
             return False
         return True
 
-    def would_hand_out(self, where: TopicPartition) -> bool:
-        """If it were asked now: of what its machine does not own it would hear before."""
+    def would_hand_out(self, tp: TopicPartition) -> bool:
+        """Return whether a poll now would return records of the partition.
+
+        A poll first drops the partitions that its state machine does not own.
+        """
         return (
             self.alive
             and not self.owner.paused
-            and where in self.reader.assignment()
-            and where in self.member.machine.owned
+            and tp in self.reader.assignment()
+            and tp in self.member.machine.owned
             and self.wire.now_ms() < self.member.lease_until_ms
         )
 
 
 class World(base.World):
-    """One seed; all members of it know the same assignors."""
+    """One seed; all members use the same assignors."""
 
     def __init__(self, loop: Any, seed: int) -> None:
         super().__init__(loop, seed)
@@ -330,24 +337,29 @@ class World(base.World):
         self.assignors = self.chance.choice(choices)
         self.is_calm = False
 
-    def handed_out(self, reader: MachineMember, where: TopicPartition) -> None:
-        """By one member alone, of those that one coordinator gave their parts to: one that is cut
-        off, and is followed by another, goes on telling its own members that all is well."""
+    def handed_out(self, reader: MachineMember, tp: TopicPartition) -> None:
+        """Check that no other member of the same coordinator would return records of the partition.
+
+        A coordinator that is cut off and already replaced still confirms its own members.
+        """
         self.counts["handed out"] += 1
         for other in self.members:
             assert isinstance(other, MachineMember)
-            if other is reader or not other.would_hand_out(where):
+            if other is reader or not other.would_hand_out(tp):
                 continue
             if other.wire.claim != reader.wire.claim:
                 self.counts["read by two after a move"] += 1
             elif self.is_former(reader) or self.is_former(other):
                 self.counts["read by a former process"] += 1
             else:
-                self.fail(f"{where} is handed out by {reader.name}, and would be by {other.name}")
+                self.fail(f"{tp} is handed out by {reader.name}, and would be by {other.name}")
 
     def is_former(self, member: MachineMember) -> bool:
-        """Of a static name that another process took since: it hears of that by its next
-        heartbeat. An older one may do so whose first joins were not answered."""
+        """Return whether another process has taken the member's static name since.
+
+        The former process learns it by its next heartbeat. An older process may take the name back
+        if its first joins were not answered.
+        """
         return member.instance_id is not None and any(
             isinstance(other, MachineMember)
             and other.instance_id == member.instance_id
@@ -370,7 +382,7 @@ class World(base.World):
             self.fail(f"generation {generation} gives a partition twice: {parts}")
 
     def _committed(self, path: str, data: bytes, generation: int) -> None:
-        """What nobody has in a generation its former owner may be giving up."""
+        """Allow the former owner to commit a partition that no member owns in this generation."""
         partition = int(path.rpartition("/")[2])
         parts = self._assigned.get((self._incarnation, generation), {})
         if self.assignors == "cooperative-sticky" and not any(
@@ -389,7 +401,7 @@ class World(base.World):
 
 
 def run(seed: int) -> Counter[str]:
-    """One seed; raises Violation with the seed in it."""
+    """Run one seed; raises Violation with the seed in its message."""
     return play(World, seed)
 
 

@@ -1,9 +1,9 @@
-"""A topic of which a leader may be elected that is not in sync, and what must hold nevertheless.
+"""A topic with unclean leader elections, which may lose committed records.
 
-What is committed there may be lost, so nothing is compared with it while a seed runs. At the end
-all replicas are the same, and a consumer that followed from the beginning, and gave up what it was
-told was lost, has exactly what is in the log: nothing that was cut stays with it in silence, and
-nothing that took its place is missed. Where no leader was elected uncleanly nothing is lost.
+While a seed runs its batches are not compared with the committed log. At the end all replicas must
+be equal. A consumer that followed from the beginning, and dropped the records that were reported as
+lost, must have exactly the records of the log: none that was truncated silently, and all that
+replaced them. If no election was unclean, no record may be lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LossyTopic:
         self.rng = stream(cluster.seed, "lossy")
 
     async def begin(self, admin: Client) -> list[Coroutine[Any, Any, None]]:
-        """Make the topic; what is to run beside everything else."""
+        """Create the topic; return the coroutines of its clients."""
         cluster, copies = self.cluster, pick(self.rng, (2, 2, 3))
         cluster.checker.least_copies[LOSSY_TOPIC] = 1
         keys = await create_topic(admin, LOSSY_TOPIC, 1, copies, CONFIG)
@@ -51,7 +51,7 @@ class LossyTopic:
         return [self.reader.run(), *(producer.run() for producer in self.producers)]
 
     async def check(self, settled: Callable[[list[PartitionKey]], Awaitable[None]]) -> None:
-        """Once everything is healed."""
+        """Compare the replicas and the reader after all faults are healed."""
         last = RowProducer(self.cluster, self.history, "last", self.key, ACKS_ALL, is_once=True)
         mark = await last.send_one()
         await settled([self.key])
@@ -62,7 +62,7 @@ class LossyTopic:
                 async with asyncio.timeout(CATCH_UP_S):
                     await reader.read_to(self.key, mark)
             except TimeoutError:
-                raise Violation(f"{reader.name} did not come to {mark!r}") from None
+                raise Violation(f"{reader.name} did not read {mark!r}") from None
         found = whole.of(self.key)
         self.history.check({self.key: found}, self.cluster.checker.unclean)
         _compare(self.reader.of(self.key), found)
@@ -84,13 +84,13 @@ def _compare(kept: dict[int, bytes], found: dict[int, bytes]) -> None:
     for offset in range(max(len(kept), len(found))):
         if kept.get(offset) != found.get(offset):
             raise Violation(
-                f"a reader that heard of every loss has {kept.get(offset)!r} at {offset}, where "
-                f"{found.get(offset)!r} is"
+                f"a reader that dropped all lost records has {kept.get(offset)!r} at {offset}; "
+                f"the log has {found.get(offset)!r}"
             )
 
 
 class LossyReader(Consumer):
-    """Keeps what it read, but for what it is told was lost; as ``start="earliest"`` does it."""
+    """A reader with ``start="earliest"`` that drops the records which are reported as lost."""
 
     rewinds = False
 
@@ -99,14 +99,14 @@ class LossyReader(Consumer):
         self.rows = {}
 
     def of(self, key: PartitionKey) -> dict[int, bytes]:
-        """What it has of a partition, by offset."""
+        """Return the records read from a partition, by offset."""
         assert self.rows is not None
         return self.rows.setdefault(key, {})
 
     def _compare(self, key: PartitionKey, entry: Entry) -> None:
-        """What is lost later may be read before."""
+        """Compare nothing, because a record may be lost after it was read."""
 
-    def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
+    def _out_of_range(self, tp: TopicPartition, error: LogbusError) -> None:
         is_cut = isinstance(error, LogTruncatedError)
         goes_on_at = OffsetAndEpoch(0)
         if isinstance(error, LogTruncatedError):
@@ -116,14 +116,14 @@ class LossyReader(Consumer):
             "cuts told to a consumer" if is_cut else "begins anew told to a consumer"
         )
         self.cluster.trace(self.name, "is told", offset)
-        rows = self.of(self.keys[where])
+        rows = self.of(self.keys[tp])
         for lost in [at for at in rows if at >= offset]:
             del rows[lost]
-        self.positions[where] = offset
-        self._collector.go_on(where, goes_on_at)
+        self.positions[tp] = offset
+        self._collector.go_on(tp, goes_on_at)
 
     async def read_to(self, key: PartitionKey, mark: bytes) -> None:
-        """Until this value was read."""
+        """Read until this value has been returned."""
         while mark not in self.of(key).values():
             self._news.clear()
             self._take()

@@ -1,11 +1,10 @@
-"""Consumers of a simulated native group: a production member, and readers that each are a thread.
+"""Consumers of a simulated native group: a production member, and a reader for each stream.
 
-A reader hears of what it is given and what is taken only when it asks for more: production's
-``ReaderCore`` and ``NativeMembership`` are between it and the member. Records alone are left out:
-handing out is going on from a later offset, while the lease holds. A reader is at its work between
-two calls, at times for
-so long that what it reads has gone to another stream or consumer, and has come back. It commits by
-itself, or before the work, or after it.
+A reader learns of assigned and revoked partitions only when it polls, as a thread does with
+production's ``ReaderCore`` and ``NativeMembership``. Records are left out: a poll moves the
+position forward while the lease holds. Between two polls a reader works, at times so long that its
+partitions have moved to another stream or consumer and back. It commits automatically, before its
+work, or after it.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ BROKER = Endpoint("sim", 1)
 EXPECTED = NotOwnerError | CoordinationUnavailableError | UnknownTopicIdError | ClosedError
 ITSELF, BEFORE_WORK, AFTER_WORK = "itself", "before", "after"
 SLOW_PART = 0.08
-"""Of all pieces of work: those that may take longer than a reader is waited for."""
+"""Fraction of polls followed by work that may outlast the member's wait for a reader."""
 SLOW_S = 2.5
 
 
 class Wire(LoopShell):
-    """Metadata and offsets are as the one broker has them."""
+    """Answer metadata and offset requests as the one broker would."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.loop)
@@ -116,11 +115,11 @@ class StreamReader:
         )
         self.core = self.reader.core
 
-    def begun(self, _: SimConsumer, wheres: list[TopicPartition]) -> None:
-        self.world.counts["begun"] += len(wheres)
+    def begun(self, _: SimConsumer, tps: list[TopicPartition]) -> None:
+        self.world.counts["begun"] += len(tps)
 
-    def lost(self, _: SimConsumer, wheres: list[TopicPartition]) -> None:
-        self.world.counts["losses"] += len(wheres)
+    def lost(self, _: SimConsumer, tps: list[TopicPartition]) -> None:
+        self.world.counts["losses"] += len(tps)
 
     # The reader's thread.
 
@@ -148,19 +147,19 @@ class StreamReader:
         await asyncio.sleep(chance.random() * SLOW_S if is_slow else 0.01 + chance.random() * 0.1)
 
     def hand_out(self) -> None:
-        for where in self.reader.assignment():
+        for tp in self.reader.assignment():
             if self.consumer.alive and not self.core.membership.is_held_back():
-                self.world.handed_out(self.consumer, where)
-                self.reader.move(where, self.world.chance.randrange(1, 20))
+                self.world.handed_out(self.consumer, tp)
+                self.reader.move(tp, self.world.chance.randrange(1, 20))
 
-    # What goes to the member's thread.
+    # Calls into the member's thread.
 
     def commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
         self.consumer.spawn(self.consumer.commit(rows, self.core.assignment.grants(rows)))
 
 
 class Reader:
-    """One consumer: a production member, and streams that hand out what it owns."""
+    """One consumer: a production member, and streams that return the records of its partitions."""
 
     def __init__(self, world: World, name: str, subscription: NativeSubscription) -> None:
         self.world = world
@@ -189,7 +188,7 @@ class Reader:
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.world.loop.create_task(coroutine, context=self.owner.context)
 
-    # As a ``GroupSession``.
+    # The interface of ``GroupSession``.
 
     group = GROUP
 
@@ -200,8 +199,8 @@ class Reader:
     def is_held_back(self) -> bool:
         return self.world.loop.time() * 1000 >= self.member.lease_until_ms
 
-    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        self.world.loop.call_soon(self.member.settled, where, offset, grant)
+    def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
+        self.world.loop.call_soon(self.member.settled, tp, offset, grant)
 
     def commit_soon(
         self,
@@ -237,12 +236,10 @@ class Reader:
                     self.world.fail(f"{self.name}: a commit failed: {error}")
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The partitions that are read, and by which stream."""
-        return {
-            where: stream.number for stream in self.streams for where in stream.reader.assignment()
-        }
+        """Return the number of the stream that reads each partition."""
+        return {tp: stream.number for stream in self.streams for tp in stream.reader.assignment()}
 
-    # Its end.
+    # Leave or die.
 
     def kill(self) -> None:
         self.alive = False
@@ -250,7 +247,7 @@ class Reader:
         self.zk.kill()
 
     async def leave(self) -> None:
-        """What a stream is at that does not stop is abandoned."""
+        """Leave the group without waiting for streams that are at work."""
         self.alive = False
         for stream in self.streams:
             if self.commits == ITSELF and not stream.is_at_work:
@@ -260,7 +257,7 @@ class Reader:
 
 
 class Telling(SessionDispatcher):
-    """Production's, counted."""
+    """Production's dispatcher, which counts renewals and keeps the refusal."""
 
     def __init__(self, consumer: Reader, world: World) -> None:
         super().__init__(consumer.readers)

@@ -1,10 +1,10 @@
-"""The network in virtual time: ordered connections over links that delay, lose, and are cut.
+"""The network in virtual time: ordered connections over links that delay, lose messages or are cut.
 
-A ``Channel`` is one TCP connection from a client or a broker to a broker: requests arrive in their
-order, and so do answers. What is sent over a cut link is stuck until the link is healed, and
-arrives then, even if nobody waits for it any more; so an old request of a connection that was given
-up may come after newer ones of the next connection. A lost message breaks its connection: whether
-the request was carried out is unknown. Links are cut one way; every client is the node CLIENTS.
+A ``Channel`` is one TCP connection from a client or a broker to a broker; its requests and its
+responses keep their order. A message on a cut link waits and arrives when the link is healed, even
+if its connection was closed. An old request may therefore arrive after requests of the next
+connection. A lost message breaks its connection, and the outcome of the request is unknown. Each
+direction of a link is cut separately; all clients are the node CLIENTS.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sim.scheduler import OUTSIDE, SimLoop
 from broker_lite.errors import LogbusError, NetworkError, RequestTimedOutError
 
 CLIENTS = 0
-"""The node of all test clients; brokers are nodes by their ids."""
+"""The node of all test clients; each broker's node is its id."""
 _STEP_S = 1e-6
 
 Answered = Callable[[Any], None]
-"""Called with the answer or with the LogbusError that came instead."""
+"""Called with the response, or with the LogbusError of a failed request."""
 
 
 class Server(Protocol):
-    """A process that answers."""
+    """A process that answers requests."""
 
     broker_id: int
     serving: bool
@@ -41,11 +41,14 @@ class Server(Protocol):
 
 
 Serve = Callable[[Any, Answered], None]
-"""Runs in the server's process with it; calls back there with the answer."""
+"""Called in the server's process with that process; calls back with the response."""
 
 
 class SimNet:
-    """``delay_s``: the longest way of most messages; a ``spike_rate`` of them takes up to 1 s."""
+    """The links between all nodes.
+
+    ``delay_s`` is the longest delay of most messages; a fraction ``spike_rate`` takes up to 1 s.
+    """
 
     def __init__(
         self, loop: SimLoop, rng: random.Random, find: Callable[[int], Server | None]
@@ -57,11 +60,11 @@ class SimNet:
         self.spike_rate = 0.0
         self.loss_rate = 0.0
         self.late_rate = 0.5
-        """Of what was sent on a connection that was given up before it arrived: so much arrives."""
+        """Fraction of messages that still arrive although their connection was closed before."""
         self._cuts: dict[tuple[int, int], int] = {}
         self._stuck: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._free_at: dict[tuple[int, int], float] = {}
-        """When all that was stuck on a healed link has arrived: nothing overtakes it."""
+        """The time at which the last stuck message of a healed link arrives; later ones wait."""
         self._channels: dict[int, dict[Channel, None]] = {}
         self.numbers = count(1)
 
@@ -74,7 +77,7 @@ class SimNet:
         return (source, target) in self._cuts
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing passes this way until ``heal`` was called as often."""
+        """Stop messages in this direction until ``heal`` was called as often as ``cut``."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
 
     def heal(self, source: int, target: int) -> None:
@@ -97,7 +100,9 @@ class SimNet:
             self.heal(*link)
 
     def send(self, source: int, target: int, after: float, arrive: Callable[[], None]) -> float:
-        """Let ``arrive`` run at the other end, not before ``after``; when it is due."""
+        """Call ``arrive`` at the other end, not before the time ``after``; return the time of
+        arrival.
+        """
         rng = self.rng
         delay = 0.0001 + rng.random() * self.delay_s
         if self.spike_rate and rng.random() < self.spike_rate:
@@ -130,8 +135,11 @@ class SimNet:
         self._channels.get(channel.target, {}).pop(channel, None)
 
     def died(self, server: Server, *, silently: bool) -> None:
-        """A process is gone. Its peers see their connections end, unless its machine is gone too;
-        what it asked for itself has nobody to come back to."""
+        """Remove a dead process.
+
+        Its peers see their connections close unless its machine is off (``silently``). Responses to
+        its own requests are dropped.
+        """
         for channels in list(self._channels.values()):
             for channel in list(channels):
                 if channel.context is server.context:
@@ -156,8 +164,10 @@ class _Call:
 
 
 class Channel:
-    """One connection; ``is_open`` until it breaks, then a new one is needed. Later connections have
-    higher numbers."""
+    """One connection; a new one is needed once ``is_open`` is False.
+
+    Later connections have higher numbers.
+    """
 
     def __init__(self, net: SimNet, source: int, target: int, context: Context) -> None:
         self.net = net
@@ -174,7 +184,7 @@ class Channel:
         net.opened(self)
 
     def request(self, serve: Serve, answered: Answered, timeout_s: float) -> None:
-        """``answered`` is called once, later, in this connection's context."""
+        """Send a request; ``answered`` is called once, later, in this connection's context."""
         net = self.net
         call = _Call(answered, net.loop.now + timeout_s)
         self._calls.append(call)
@@ -240,7 +250,7 @@ class Channel:
             self.fail(RequestTimedOutError("no answer in time"))
 
     def fail(self, error: LogbusError) -> None:
-        """The connection ends: what is under way is answered with ``error``."""
+        """Break the connection: every request in flight is answered with ``error`` later."""
         if not self.is_open:
             return
         calls = self._calls
@@ -249,14 +259,16 @@ class Channel:
             self.net.loop.call_soon(call.answered, error, context=self.context)
 
     def close(self, error: LogbusError) -> None:
-        """Its own end gives it up: what is under way is answered with ``error``, at once."""
+        """Close the connection at its own end: every request in flight fails with ``error`` at
+        once.
+        """
         calls = self._calls
         self.abandon()
         for call in calls:
             call.answered(error)
 
     def abandon(self) -> None:
-        """The connection ends and nobody cares."""
+        """Break the connection without answering the requests in flight."""
         self.is_open = False
         self._calls = deque()
         self.net.closed(self)
@@ -266,7 +278,7 @@ class Channel:
 
 
 async def ask(channel: Channel, function: Callable[[Any], Awaitable[Any]], timeout_s: float) -> Any:
-    """Run a coroutine in the server's process and wait for its result. Raises LogbusError."""
+    """Run a coroutine in the server's process and return its result. Raises LogbusError."""
     loop = channel.net.loop
     result: asyncio.Future[Any] = loop.create_future()
 

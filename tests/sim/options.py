@@ -1,7 +1,7 @@
-"""What a seed is: sizes, speeds, and which kinds of faults there are (swarm testing).
+"""The options of a seed: sizes, speeds and kinds of faults (swarm testing).
 
-Each seed turns whole kinds of faults off, so that the others get further, and draws how busy its
-clients are, how slow its network is and how its clocks go.
+Each seed leaves out whole kinds of faults, so that the remaining ones reach deeper states. It also
+draws the load of its clients, the delay of its network and the rates of its clocks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sim import scheduler
 
 @dataclass(frozen=True)
 class Options:
-    """Of one run; ``draw`` makes them of a seed."""
+    """The options of one run; ``draw`` derives them from a seed."""
 
     seed: int
     safety_s: float
@@ -26,45 +26,45 @@ class Options:
     row_producers: int = 1
     readers: int = 1
     think_s: float = 0.5
-    """A producer pauses about so long between two bursts."""
+    """Average pause of a producer between two bursts, in seconds."""
     burst: int = 3
     flush_messages: int = 1
     min_insync: int = 0
-    """0: the default."""
+    """The topic's ``min.insync.replicas``; 0 selects the default, a majority of its replicas."""
     replica_lag_ms: int = 10_000
     fetch_wait_ms: int = 1000
     session_timeout_s: float = 6.0
     net_delay_s: float = 0.002
     clock_rates: bool = False
     hints: bool = True
-    """Whether peers see that a killed process is gone."""
+    """Whether brokers notice at once that a killed process has closed its connections."""
     fault_pause_s: float = 3.0
     faults: Sequence[str] = ()
     administrates: bool = False
-    """Whether somebody moves partitions, adds some and elects leaders meanwhile."""
+    """Whether an administrator reassigns partitions, adds some and elects leaders."""
     rots: bool = False
-    """Whether bits flip on disks."""
+    """Whether bits on disks are flipped."""
     loses: bool = False
-    """Whether there is a topic with unclean elections as well."""
+    """Whether one more topic allows unclean elections."""
     transacts: bool = False
-    """Whether there are transactions as well."""
+    """Whether producers use transactions."""
     sinks: bool = True
-    """Whether an exactly-once sink writes as well, where there are transactions."""
+    """Whether an exactly-once sink writes too, in seeds with transactions."""
     copy_batches: int = 30
     """Batches after which a coordinator copies its state."""
     segment_ms: int = 0
-    """segment.ms, so that logs have several segments; 0: the default, they have one."""
+    """``segment.ms``, which gives logs several segments; 0 is the default, one segment a log."""
 
     @property
     def least_copies(self) -> int:
-        """min.insync.replicas of a topic that does not say."""
+        """Return the default ``min.insync.replicas``: a majority of the replicas."""
         return self.replication_factor // 2 + 1
 
 
 def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
-    """The options of a seed. ``kinds``: every kind of fault that there is."""
+    """Draw the options of a seed. ``kinds`` are the names of all kinds of faults."""
     rng = scheduler.stream(seed, "options")
-    # Of its own, so that the other seeds stay what they were.
+    # A separate generator, so that new options leave earlier draws unchanged.
     extra = scheduler.stream(seed, "administration")
     administrates = extra.random() < 0.3
     return Options(

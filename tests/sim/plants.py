@@ -1,7 +1,8 @@
-"""Rules of the protocol, each with a switch that takes it out of production code: for tests only.
+"""Protocol rules, each with a switch that removes the rule from production code; for tests only.
 
-A simulator that finds nothing may just be blind; ``test_planted`` shows that it is not. Each plant
-replaces one function or attribute by one without the rule; its docstring says what is broken then.
+A simulator without findings may simply check too little; ``test_planted`` shows that it detects the
+removal of each rule. Each plant replaces one function or attribute by a version without the rule.
+Its docstring says what goes wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from broker_lite.storage.producer_state import ProducerState
 
 
 class Patch(Protocol):
-    """pytest's monkeypatch, as far as it is needed."""
+    """The part of pytest's monkeypatch that plants use."""
 
     def setattr(self, target: Any, name: str, value: Any) -> None: ...
 
@@ -71,13 +72,13 @@ def plant(function: Plant) -> Plant:
 
 @plant
 def who_joins_does_not_count(patch: Patch) -> None:
-    """The high watermark passes a replica whose joining the ISR is being written."""
+    """The high watermark advances past a replica whose ISR expansion is not yet written."""
     patch.setattr(PendingExpandIsr, "maximal", property(lambda self: self.replicas))
 
 
 @plant
 def who_leaves_counts_no_more(patch: Patch) -> None:
-    """The high watermark passes a replica whose leaving the ISR is not written yet."""
+    """The high watermark advances past a replica whose ISR shrink is not yet written."""
 
     def staying(self: PendingShrinkIsr) -> tuple[ReplicaId, ...]:
         return tuple(replica for replica in self.replicas if replica not in self.leaving)
@@ -87,13 +88,13 @@ def who_leaves_counts_no_more(patch: Patch) -> None:
 
 @plant
 def high_watermark_without_min_insync(patch: Patch) -> None:
-    """Records count as committed with fewer in sync than min.insync.replicas."""
+    """Records are committed with fewer in-sync replicas than min.insync.replicas."""
     patch.setattr(isr, "is_enough", lambda state, least: True)
 
 
 @plant
 def high_watermark_without_own_flush(patch: Patch) -> None:
-    """The leader counts its own log's end instead of its flushed end."""
+    """The leader counts its own log end offset instead of its flushed end."""
     advance = Leader.advance
 
     def eager(self: Leader) -> list[Effect]:
@@ -108,7 +109,7 @@ def high_watermark_without_own_flush(patch: Patch) -> None:
 
 @plant
 def high_watermark_of_half_the_isr(patch: Patch) -> None:
-    """A majority of the ISR suffices, as in Raft, while elections ask for any one member."""
+    """A majority of the ISR commits a record (as in Raft), but any ISR member may be elected."""
 
     def high_watermark(
         state: Any, ends: Mapping[ReplicaId, int], *, min_insync_replicas: int, current: int
@@ -121,7 +122,7 @@ def high_watermark_of_half_the_isr(patch: Patch) -> None:
 
 @plant
 def any_epoch_is_counted(patch: Patch) -> None:
-    """A fetch of another leader epoch counts as one of this."""
+    """The leader counts a fetch of another leader epoch."""
 
     def follower_fetched(self: Partition, now_ms: int, event: FollowerFetched) -> list[Effect]:
         try:
@@ -136,13 +137,13 @@ def any_epoch_is_counted(patch: Patch) -> None:
 
 @plant
 def readers_see_the_log_end(patch: Patch) -> None:
-    """Consumers are served what is not committed."""
+    """Consumers receive uncommitted records."""
     patch.setattr(Replica, "high_watermark", property(lambda self: self.role.log_end_offset))
 
 
 @plant
 def acknowledged_after_the_append(patch: Patch) -> None:
-    """acks=all is answered when the leader has it."""
+    """acks=all is acknowledged when the leader alone has appended."""
     patch.setattr(Leader, "appended", lambda self, event: _reply(self, event))
 
 
@@ -151,18 +152,18 @@ def _reply(leader: Leader, event: Appended) -> list[Effect]:
     return [Reply(event.token, event)]
 
 
-# The ISR and who leads.
+# The ISR and elections.
 
 
 @plant
 def joins_without_the_epochs_start(patch: Patch) -> None:
-    """Who has the (old) high watermark joins the ISR of a new leader that has more."""
+    """A replica joins a new leader's ISR at the old high watermark, behind committed records."""
     patch.setattr(Leader, "_expand", _expanding(lambda self: self.log.high_watermark))
 
 
 @plant
 def joins_without_the_high_watermark(patch: Patch) -> None:
-    """Who has the beginning of the epoch joins the ISR, whatever was committed since."""
+    """A replica joins the ISR at the epoch's start offset, below the high watermark."""
     patch.setattr(Leader, "_expand", _expanding(lambda self: self.epoch_start_offset or 0))
 
 
@@ -185,7 +186,7 @@ def _expanding(least: Callable[[Leader], int]) -> Callable[..., list[Effect]]:
 
 @plant
 def elected_outside_the_isr(patch: Patch) -> None:
-    """Where the leader is gone, any replica that lives leads."""
+    """If the leader fails, any live replica is elected."""
     elect = election.elect
 
     def careless(
@@ -207,7 +208,7 @@ def elected_outside_the_isr(patch: Patch) -> None:
 
 @plant
 def isr_emptied_with_the_last(patch: Patch) -> None:
-    """When its last member dies the ISR is empty, so nobody knows who has everything."""
+    """The ISR becomes empty when its last member fails, so no replica is known to be complete."""
     elect = election.elect
 
     def emptying(state: LeaderAndIsr, *values: Any, **others: Any) -> LeaderAndIsr | None:
@@ -221,7 +222,7 @@ def isr_emptied_with_the_last(patch: Patch) -> None:
 
 @plant
 def same_epoch_elected_again(patch: Patch) -> None:
-    """A leader that comes back goes on in its leader epoch."""
+    """A leader that comes back keeps its leader epoch."""
     elect = election.elect
 
     def lazy(state: LeaderAndIsr, *values: Any, **others: Any) -> LeaderAndIsr | None:
@@ -240,7 +241,7 @@ def _elections(patch: Patch, elect: Any) -> None:
 
 @plant
 def epoch_of_an_earlier_process(patch: Patch) -> None:
-    """A process that starts again leads in the epoch that was given to the one before."""
+    """A restarted process leads in the leader epoch of the process before."""
 
     def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
         return state.leader == local.broker_id and local in state.isr
@@ -250,7 +251,7 @@ def epoch_of_an_earlier_process(patch: Patch) -> None:
 
 @plant
 def any_disk_leads(patch: Patch) -> None:
-    """A broker is in sync and leads with whatever directory it has."""
+    """A broker counts as in sync and leads, whatever broker directory it has."""
 
     def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
         return state.leader == local.broker_id and state.leader_broker_epoch in broker_epochs
@@ -266,7 +267,7 @@ def any_disk_leads(patch: Patch) -> None:
 
 @plant
 def disk_of_the_past_registers(patch: Patch) -> None:
-    """A directory whose start counter is behind is taken for what it was."""
+    """A broker directory with an old start counter is accepted as up to date."""
 
     async def check_disk(self: registration.Registrar) -> Any:
         ours = self._registration
@@ -283,7 +284,7 @@ def disk_of_the_past_registers(patch: Patch) -> None:
 
 @plant
 def cut_to_the_high_watermark(patch: Patch) -> None:
-    """A follower of a new leader cuts its log to its own high watermark (KIP-101)."""
+    """A follower of a new leader truncates its log to its own high watermark (KIP-101)."""
     begin = Follower.begin
 
     def cutting(self: Follower) -> list[Effect]:
@@ -301,13 +302,13 @@ def cut_to_the_high_watermark(patch: Patch) -> None:
 
 @plant
 def divergence_is_not_looked_for(patch: Patch) -> None:
-    """The leader sends what follows the fetch offset, whatever is before it."""
+    """The leader answers a fetch without checking that the follower's log has diverged."""
     patch.setattr(Leader, "_diverging", lambda self, event: None)
 
 
 @plant
 def diverging_log_begins_anew(patch: Patch) -> None:
-    """A follower whose log parts from the leader's drops all of it, though it is in the ISR."""
+    """A follower in the ISR deletes its whole log when it diverges from the leader's."""
 
     def diverged(self: Follower, event: FetchDiverged) -> list[Effect]:
         return [] if self._is_stale(event) else [self._truncate(0)]
@@ -317,7 +318,7 @@ def diverging_log_begins_anew(patch: Patch) -> None:
 
 @plant
 def fetched_before_flushed(patch: Patch) -> None:
-    """A follower fetches on, and so acknowledges, and flushes once in a while."""
+    """A follower fetches, and so acknowledges, before it has flushed."""
     fetched, tick = Follower.fetched, Follower.tick
 
     def unflushed(self: Follower, event: Fetched) -> list[Effect]:
@@ -330,7 +331,7 @@ def fetched_before_flushed(patch: Patch) -> None:
 
 @plant
 def stale_answers_are_taken(patch: Patch) -> None:
-    """An answer to a fetch of an earlier epoch is appended."""
+    """A follower appends the response to a fetch of an earlier leader epoch."""
 
     def take(self: Follower, event: Any) -> bool:
         self.in_flight = None
@@ -342,7 +343,7 @@ def stale_answers_are_taken(patch: Patch) -> None:
 
 @plant
 def old_registrations_fetch(patch: Patch) -> None:
-    """A fetch counts for the broker's present disk, whatever registration it is of (KIP-903)."""
+    """A fetch counts for the broker's present disk, even from an earlier registration (KIP-903)."""
 
     careful = FollowerFetches.follower
 
@@ -358,7 +359,7 @@ def old_registrations_fetch(patch: Patch) -> None:
 
 @plant
 def flush_does_nothing(patch: Patch) -> None:
-    """What is flushed is in the page cache only."""
+    """A flush leaves records in the page cache."""
 
     def flush(self: Log) -> int:
         self.flushed_end = self.log_end_offset
@@ -369,13 +370,13 @@ def flush_does_nothing(patch: Patch) -> None:
 
 @plant
 def epochs_are_not_cut(patch: Patch) -> None:
-    """A cut log keeps the epochs of what was cut."""
+    """A truncated log keeps the leader epochs of the truncated records."""
     patch.setattr(LeaderEpochs, "truncate_from_end", lambda self, offset: False)
 
 
 @plant
 def epoch_ends_at_the_log_end(patch: Patch) -> None:
-    """Asked where an epoch ended, a leader says: here."""
+    """A leader answers its log end offset as the end of any earlier leader epoch."""
     end_offset_for = LeaderEpochs.end_offset_for
 
     def end(self: LeaderEpochs, epoch: int, log_end_offset: int) -> Any:
@@ -387,13 +388,13 @@ def epoch_ends_at_the_log_end(patch: Patch) -> None:
 
 @plant
 def duplicates_are_appended(patch: Patch) -> None:
-    """Sequences are not looked at."""
+    """Sequence numbers are not checked."""
     patch.setattr(ProducerState, "check", lambda self, header, **options: None)
 
 
 @plant
 def followers_forget_producers(patch: Patch) -> None:
-    """A new leader does not know what producers sent to the one before."""
+    """A new leader lacks the producer state of the leader before."""
     append = Log.append_as_follower
 
     def forgetting(self: Log, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
@@ -411,7 +412,7 @@ def followers_forget_producers(patch: Patch) -> None:
 
 @plant
 def producers_are_not_cut(patch: Patch) -> None:
-    """A cut log remembers the producers' batches that were cut."""
+    """A truncated log keeps the producer state of the truncated batches."""
     patch.setattr(Log, "rebuild_producers", lambda self, now_ms: None)
 
 
@@ -420,7 +421,7 @@ def producers_are_not_cut(patch: Patch) -> None:
 
 @plant
 def controller_is_not_fenced(patch: Patch) -> None:
-    """A deposed controller's writes are done."""
+    """The writes of a deposed controller are applied."""
     begin = ControllerShell._begin
 
     def unfenced(self: ControllerShell, *values: Any) -> None:
@@ -433,7 +434,7 @@ def controller_is_not_fenced(patch: Patch) -> None:
 
 @plant
 def versions_are_not_compared(patch: Patch) -> None:
-    """States are written over whatever is there."""
+    """Leader and ISR are written without comparing the znode's version."""
     set_state = controller_writes.set_state
 
     def blind(change: Any) -> Set:
@@ -445,7 +446,7 @@ def versions_are_not_compared(patch: Patch) -> None:
 
 @plant
 def lost_answers_mean_done(patch: Patch) -> None:
-    """A write of a leader whose answer was lost counts as done."""
+    """A leader's write to ZooKeeper counts as done although its response was lost."""
 
     async def hopeful(store: Any, operations: Any, wait_connected: Any) -> Any:
         try:
@@ -459,20 +460,20 @@ def lost_answers_mean_done(patch: Patch) -> None:
 
 @plant
 def commits_are_not_written(patch: Patch) -> None:
-    """Groups' offsets are acknowledged and forgotten."""
+    """Committed offsets of groups are acknowledged but not stored."""
 
     async def write(self: GroupWriter, parts: Any) -> None:
-        """Nothing."""
+        """Write nothing."""
 
     patch.setattr(GroupWriter, "_write", write)
 
 
-# Moves, and what consumers fetch.
+# Reassignments, and fetches of consumers.
 
 
 @plant
 def joins_though_moved_away(patch: Patch) -> None:
-    """A leader's write takes a replica into the ISR that was moved away before it was done."""
+    """A leader adds a replica to the ISR that was reassigned before the write was applied."""
     patch.setattr(
         state_writes,
         "_is_assigned",
@@ -482,7 +483,7 @@ def joins_though_moved_away(patch: Patch) -> None:
 
 @plant
 def moves_are_not_followed_up(patch: Patch) -> None:
-    """When a replica got in sync nobody looks whether a move waits for it."""
+    """A reassignment is not continued when its new replica gets in sync."""
     adopt = Holding.adopt
 
     def silent(self: Holding, *values: Any) -> list[Any]:
@@ -494,13 +495,13 @@ def moves_are_not_followed_up(patch: Patch) -> None:
 
 @plant
 def strays_stay(patch: Patch) -> None:
-    """Logs of what was moved away or deleted while a broker was down stay where they are."""
+    """Logs that were reassigned or deleted while their broker was down stay on its disk."""
     patch.setattr(ReplicaManager, "_set_aside_strays", lambda self, snapshot: None)
 
 
 @plant
 def consumers_get_what_is_flushed(patch: Patch) -> None:
-    """A fetch of a consumer goes up to the leader's flushed end."""
+    """A consumer's fetch returns records up to the leader's flushed end."""
     wanted = fetch._ConsumerFetch._wanted
 
     def more(self: Any, replica: Replica, *values: Any) -> Any:
@@ -511,13 +512,13 @@ def consumers_get_what_is_flushed(patch: Patch) -> None:
 
 @plant
 def consumers_keep_their_leader(patch: Patch) -> None:
-    """A consumer that is refused does not ask who leads now."""
+    """A consumer does not refresh metadata after NOT_LEADER_OR_FOLLOWER."""
     patch.setattr(FetchEngine, "_renew", lambda self: None)
 
 
 @plant
 def answers_of_old_seeks_count(patch: Patch) -> None:
-    """What was fetched before a consumer sought is handed out after it."""
+    """A consumer returns records that were fetched before a seek."""
 
     def fetched(self: FetchCollector) -> Any:
         fetched = self._engine.fetched

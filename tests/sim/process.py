@@ -1,8 +1,8 @@
 """One broker process in virtual time, from its start to its end.
 
-Production Registry, controller, ReplicaManager, fetchers and Log on a simulated ZooKeeper, network,
-disk and clock; only sockets and threads are left out. Everything that it runs is in its own context
-(``scheduler.Owner``), so that it can be stopped and killed between any two instructions.
+Production Registry, controller, ReplicaManager, fetchers and Log run on a simulated ZooKeeper,
+network, disk and clock; only sockets and threads are left out. All its code runs in its own context
+(``scheduler.Owner``), so that it can be stopped or killed between any two callbacks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PEER_TIMEOUT_S = 5.0
 
 
 class Process:
-    """``files`` is the disk that it finds. ``on_end`` is called when it is no more."""
+    """One broker process. ``files`` is its disk; ``on_end`` is called when it has ended."""
 
     def __init__(
         self, cluster: SimCluster, broker_id: int, files: MemFiles, *, is_stale: bool = False
@@ -51,7 +51,7 @@ class Process:
         self.broker_id = broker_id
         self.files = files
         self.is_stale = is_stale
-        """Whether the disk was rolled back: it must never serve."""
+        """Whether the disk was rolled back, so that the process must never serve."""
         self.number: int = next(cluster.process_numbers)
         self.alive = True
         self.serving = False
@@ -86,7 +86,10 @@ class Process:
         return self.owner.context
 
     async def start(self) -> None:
-        """As ``server/broker.py`` does it. LogbusError: this broker cannot start now."""
+        """Start as ``server/broker.py`` does.
+
+        Raises LogbusError if this broker cannot start now.
+        """
         cluster = self.cluster
         logs = self.logs = LogManager(
             self.files, DIRECTORY, random_id=lambda: f"D{cluster.ids.getrandbits(40):x}"
@@ -96,7 +99,7 @@ class Process:
         if self.files is cluster.disks[self.broker_id]:
             cluster.rot.own_disks.add(logs.directory_id)
         cluster.checker.recovered(self, logs)
-        # Recovery takes its time.
+        # Recovery takes some time.
         await asyncio.sleep(cluster.chance.random() * 0.3)
         self.registry.on_fatal(lambda error: cluster.stopped(self, error))
         cluster_id = await self.registry.start(
@@ -166,7 +169,7 @@ class Process:
                 self.disk.keep(lambda: logs.tick(self.clock.now_ms()), _ignore)
 
     async def stop(self) -> None:
-        """SIGTERM, as ``server/broker.py`` does it; the process is dead afterwards."""
+        """Shut down as after SIGTERM; the process has ended afterwards."""
         cluster, logs = self.cluster, self.logs
         assert logs is not None and self.replicas is not None
         try:
@@ -183,24 +186,24 @@ class Process:
         await self.disk.run_keeper(lambda: None if logs.failed else logs.close_clean())
 
     def end(self) -> None:
-        """Nothing of this process runs any more."""
+        """End the process; none of its code runs any more."""
         self.alive = self.serving = False
         self.owner.die()
         self.disk.stop()
         self.zk.kill()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the process as SIGSTOP does."""
         self.owner.pause()
         self.zk.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resume the process as SIGCONT does."""
         self.owner.resume(self.cluster.loop)
         self.zk.resume()
 
     def unexpected(self, error: BaseException) -> None:
-        """An error that no code expected: always a finding."""
+        """Fail the seed on an unexpected error."""
         self.cluster.failure = self.cluster.failure or error
 
     def _observe(self, job: Any) -> None:
@@ -223,7 +226,8 @@ class SimPeerNet:
         request: wire.FetchRequest,
         answered: Callable[[wire.FetchResponse | LogbusError], None],
     ) -> None:
-        """Ask a leader; its answer, or the error, later."""
+        """Send a fetch request to a leader; ``answered`` receives the response or the error
+        later."""
         process = self._process
         lane = leader.broker_id, request.flags & wire.FLAG_IDLE
         epoch, channel = self._channels.get(lane, (-1, None))
@@ -244,7 +248,10 @@ class SimPeerNet:
 
 
 def _response(topics: list[wire.TopicAnswer]) -> wire.FetchResponse:
-    """What arrives of an answer: its records are read when it is sent, as by sendfile."""
+    """Convert an answer to the response that arrives.
+
+    Its file ranges are read now, when it is sent, as by sendfile.
+    """
     fetched = [
         wire.FetchedTopic("", topic.topic_id, [_partition(row) for row in topic.partitions])
         for topic in topics
@@ -275,4 +282,4 @@ def _partition(row: wire.PartitionAnswer) -> wire.FetchedPartition:
 
 
 def _ignore(_: object, __: BaseException | None) -> None:
-    """What the keeper did is seen in the log manager."""
+    """Ignore the result; the log manager has it."""

@@ -1,10 +1,10 @@
-"""Bits that flip on a disk: in segments, indexes, snapshots and checkpoints, one disk at a time.
+"""Flip bits on disks: in segments, indexes, producer snapshots and checkpoints, one disk at a time.
 
-Of a segment only what is committed, flushed and below the recovery point is struck, and only while
-another disk of the ISR has it whole: behind the recovery point nobody can tell a flipped bit from a
-write that a power cut tore. Where topics have one replica nothing guards, so nothing is struck. The
-leader epoch of a batch, which no checksum covers, is left alone. A log's first batch is struck more
-often than chance would: what is cut there leaves nothing behind it.
+In a segment only committed and flushed batches below the recovery point are damaged, and only while
+another ISR member's disk has them intact. Above the recovery point a flipped bit cannot be told
+from a write torn by a power cut. Topics with one replica have no other copy, so they are not
+damaged; nor is a batch's leader epoch, which no checksum covers. A log's first batch is damaged
+more often than by chance, because a truncation there leaves an empty log.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ if TYPE_CHECKING:
 CHECKPOINTS = (paths.RECOVERY_POINTS, paths.LOG_STARTS)
 
 FIRST_OF_ALL = 0.25
-"""How often the first batch of a log is the one that is struck."""
+"""Probability that the damaged batch is the first of its log."""
 LEADER_EPOCH_BYTES = range(LENGTH_PREFIX_BYTES, POSITION_MAGIC)
 BESIDE = (paths.INDEX, paths.TIME_INDEX, paths.SNAPSHOT)
 
 
 class Rot:
-    """What is struck now, of one cluster."""
+    """The present and past damage in one cluster."""
 
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
         self._cluster = cluster
         self._rng = rng
         self.directory_id = ""
-        """The struck disk, until it is whole again."""
+        """The damaged directory, until it is repaired."""
         self.keys: list[PartitionKey] = []
-        """Whose segments may be struck."""
+        """Partitions whose segments may be damaged."""
         self.struck: dict[int, dict[PartitionKey, range]] = {}
-        """Every log that was ever struck, by broker, and the offsets of its batch that was last."""
+        """For each broker, every log that was ever damaged, and the offsets of its last damaged
+        batch."""
         self.struck_disks: set[str] = set()
-        """Every disk that was ever struck."""
+        """Every directory that was ever damaged."""
         self.own_disks: set[str] = set()
-        """Directories that brokers come back with."""
+        """Directories with which brokers restart."""
         self.struck_at: tuple[PartitionKey, range] | None = None
-        """The batch that was struck last, until somebody has begun to read inside of it."""
+        """The last damaged batch, until a consumer has started inside it."""
         self._process_number = -1
 
     def strike(self, process: Process) -> None:
-        """Flip a bit on this broker's disk, if no other is struck still."""
+        """Flip a bit on this broker's disk, unless another disk still has damage."""
         logs, files = process.logs, process.files
         if self._cluster.options.replication_factor == 1:
             return
@@ -79,7 +80,7 @@ class Rot:
             and point
             and checker.true_end(key)
             and self._is_elsewhere(key, directory_id)
-            # The recovery points name a deleted log until their next write.
+            # The recovery points name a deleted log until they are written again.
             and files.exists(paths.partition_dir(DIRECTORY, key))
         ]
         if not keys:
@@ -92,7 +93,7 @@ class Rot:
             return
         path, position, header = found
         size = header.size_bytes
-        # Half of the bits in the header, which is much smaller than the body.
+        # Half of the flipped bits are in the header, which is much smaller than the body.
         within = self._rng.randrange(HEADER_BYTES if self._rng.random() < 0.5 else size)
         if within in LEADER_EPOCH_BYTES:
             return
@@ -103,7 +104,8 @@ class Rot:
         self.struck_at = key, offsets
 
     def _is_elsewhere(self, key: PartitionKey, directory_id: str) -> bool:
-        """Whether another of the ISR has it whole, on a disk that its broker keeps."""
+        """Return whether another ISR member has the partition on a disk that its broker still
+        uses."""
         checker = self._cluster.checker
         state = checker.state(key)
         gone = checker.bad_disks | {directory_id}
@@ -113,7 +115,7 @@ class Rot:
         )
 
     def _strike_beside(self, directory_id: str, files: MemFiles) -> None:
-        """Indexes, snapshots of producers and checkpoints."""
+        """Flip a bit in an index, a producer snapshot or a checkpoint."""
         found = [f"{DIRECTORY}/{name}" for name in CHECKPOINTS]
         for name in files.list_dir(DIRECTORY):
             if paths.parse_partition_dir(name) is not None:
@@ -137,14 +139,14 @@ class Rot:
         self._cluster.count("bits flipped")
 
     def _is_whole(self) -> bool:
-        """Whether what was struck last is known to be whole again, or gone for good."""
+        """Return whether the last damaged disk is known to be repaired, or is lost for good."""
         if not self.directory_id or self.directory_id in self._cluster.checker.bad_disks:
             return True
         for process in self._cluster.processes.values():
             logs = process.logs
             if logs is None or logs.directory_id != self.directory_id or not process.serving:
                 continue
-            # What lies beside the logs is read when a process begins, and written anew.
+            # A process reads indexes and checkpoints when it starts, and then rewrites them.
             if process.number == self._process_number or self.damage(process):
                 return False
             self.directory_id = ""
@@ -152,14 +154,31 @@ class Rot:
             return True
         return False
 
+    def damaged(self, process: Process, key: PartitionKey) -> range | None:
+        """Return the first committed offsets of a log that fail a check."""
+        log = process.log(key)
+        if log is None or key not in self.keys:
+            return None
+        found = log.reader.verify(0, self._cluster.checker.true_end(key))
+        return range(found[0].first_offset, found[0].next_offset) if found else None
+
+    def has_whole(self, process: Process, key: PartitionKey, offsets: range) -> bool:
+        """Return whether a broker's log has these offsets and they pass their checks."""
+        log = process.log(key)
+        if log is None or log.log_end_offset < offsets.stop:
+            return False
+        return log.log_start_offset <= offsets.start and not log.reader.verify(
+            offsets.start, offsets.stop
+        )
+
     def damage(self, process: Process) -> str:
-        """What is not whole of this broker's logs."""
+        """Describe the first damage in this broker's logs; empty if there is none."""
         for key in self.keys:
             log = process.log(key)
             if log is None:
                 continue
             try:
-                found = log.verify(0, self._cluster.checker.true_end(key))
+                found = log.reader.verify(0, self._cluster.checker.true_end(key))
             except LogbusError as error:
                 return f"{key}: {error!r}"
             if found:
@@ -170,7 +189,7 @@ class Rot:
 def _a_batch(
     files: MemFiles, directory: str, end: int, rng: random.Random, is_first: bool
 ) -> tuple[str, int, BatchHeader] | None:
-    """A batch below ``end``, the first or any one: its file, where it is, and its header."""
+    """Choose a batch below ``end``; return its file, position and header."""
     parsed = map(paths.parse_segment_file, files.list_dir(directory))
     bases = [found[0] for found in parsed if found and found[1] == paths.LOG and found[0] < end]
     if not bases:
@@ -184,7 +203,7 @@ def _a_batch(
             break
         spans.append((path, found.position, header))
         if header.next_offset == end:
-            break  # What a power cut tore may lie behind.
+            break  # A write torn by a power cut may follow.
     if not spans:
         return None
     return spans[0] if is_first else rng.choice(spans)

@@ -1,7 +1,7 @@
-"""One seed from beginning to end: faults for a while, then everything heals and is checked.
+"""Run one seed: faults for some time, then all faults are healed and the result is checked.
 
-The safety phase checks that nothing forbidden happens, the liveness phase that what was sent is
-decided, every partition is led and every replica in sync once nothing is broken any more.
+The safety phase checks the invariants. The liveness phase checks that, without faults, every send
+gets an outcome, every partition a leader, and every replica gets in sync.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ Worker = Producer | RowProducer
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run was. ``virtual_s``: the time in it; ``callbacks``: what happened."""
+    """The result of a run.
+
+    ``virtual_s`` is its virtual time in seconds, ``callbacks`` the loop's steps.
+    """
 
     seed: int
     digest: str
@@ -52,11 +55,11 @@ class Outcome:
 
 
 class Failed(AssertionError):
-    """A seed that found something; the text says how to see it again."""
+    """A seed failed; the message says how to run it again."""
 
 
 def run(seed: int, safety_s: float = SAFETY_S, **overrides: object) -> Outcome:
-    """Raises Failed. The same seed does the same, step by step."""
+    """Run a seed; the same seed takes the same steps. Raises Failed."""
     options = swarm.draw(seed, Faults.names(), safety_s)
     options = dataclasses.replace(options, **overrides)  # type: ignore[arg-type]
     level = logging.root.manager.disable
@@ -95,7 +98,7 @@ class _Scenario:
             tail = cluster.last_lines(TAIL_LINES)
             raise Failed(
                 f"seed {seed} at {cluster.loop.time():.3f} s: {type(error).__name__}: {error}\n"
-                f"(sim.scenario.run({self._again}) does it again)\n{tail}"
+                f"(sim.scenario.run({self._again}) repeats it)\n{tail}"
             ) from error
         loop = cluster.loop
         return Outcome(seed, cluster.digest, cluster.steps, loop.steps, loop.now, cluster.counts)
@@ -142,7 +145,8 @@ class _Scenario:
         if transactions is not None:
             await transactions.check(self._settle)
         keys = await self._finish_work(administrator, watch)
-        # A move that begins after the check of settled partitions would be found half done.
+        # A reassignment that begins after the check of settled partitions would be found
+        # unfinished.
         await administrator.stop()
         for task in (*self.tasks, watch):
             task.cancel()
@@ -161,7 +165,7 @@ class _Scenario:
         self.tasks.append(task)
 
     def _added(self, key: PartitionKey) -> None:
-        """A partition was added: it is read, and somebody writes to it."""
+        """Let consumers read an added partition, and a producer write to it."""
         self.cluster.rot.keys.append(key)
         for consumer in self.consumers:
             consumer.add(key)
@@ -172,12 +176,15 @@ class _Scenario:
     async def _finish_work(
         self, administrator: Administrator, watch: asyncio.Task[None]
     ) -> list[PartitionKey]:
-        """Until everything is decided that was sent to partitions that are not lost: these."""
+        """Wait for the outcome of all sends to partitions that are not lost; return these
+        partitions.
+        """
         cluster = self.cluster
         for worker, _ in self.workers:
             worker.is_stopping = True
         administrator.look()
         lost = [key for key in administrator.keys if cluster.checker.is_lost(key)]
+        cluster.rot.keys = [key for key in cluster.rot.keys if key not in lost]
         left = []
         for worker, task in self.workers:
             if worker.key in lost:
@@ -192,7 +199,7 @@ class _Scenario:
     async def _read_whole(
         self, name: str, keys: list[PartitionKey]
     ) -> dict[PartitionKey, dict[int, bytes]]:
-        """What a consumer finds that reads everything; the others come to the end as well."""
+        """Read everything with a new consumer, and let the other consumers reach the end too."""
         consumer = whole = Consumer(self.cluster, self.history, name, TOPIC, keys)
         whole.rows = {key: {} for key in keys}
         try:
@@ -201,7 +208,7 @@ class _Scenario:
                 for consumer in (*self.consumers, whole):
                     await consumer.read_to_the_end(keys)
         except TimeoutError:
-            raise Violation(f"{consumer.name} did not come to the end") from None
+            raise Violation(f"{consumer.name} did not reach the end of the log") from None
         return whole.rows
 
     async def _finish_moves(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
@@ -209,7 +216,8 @@ class _Scenario:
         await administrator.finish(keys, lambda: self._settle(keys))
 
     async def _finish_repairs(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
-        """Who was struck leads, and is read: what is damaged there still is found and repaired."""
+        """Make each broker that had damage the leader, so that reads find and repair what is
+        left."""
         cluster = self.cluster
         for broker_id, struck in cluster.rot.struck.items():
             replicas = assignment(cluster, TOPIC).replicas
@@ -231,8 +239,10 @@ class _Scenario:
     async def _read_until_repaired(
         self, broker_id: int, led: list[PartitionKey], struck: Mapping[PartitionKey, range]
     ) -> None:
-        """Until nothing is damaged on this broker; who reads may ask the leader before it first,
-        and begins inside of what was struck."""
+        """Read until this broker has no damage.
+
+        The reader starts inside the damaged batches. It may ask the former leader first.
+        """
         cluster, rot = self.cluster, self.cluster.rot
         damage = ""
         try:
@@ -264,18 +274,18 @@ class _Scenario:
     async def _decided(
         self, everything: asyncio.Future[list[None]], watch: asyncio.Task[None]
     ) -> None:
-        """Wait until all that was sent is decided, or something is found before."""
+        """Wait for the outcome of all sends, or for the first violation."""
         try:
             async with asyncio.timeout(LIVENESS_S):
                 await asyncio.wait((everything, watch), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            raise Violation("sends were not decided although everything was healed") from None
+            raise Violation("sends have no outcome although all faults were healed") from None
         if watch.done():
             watch.result()
         everything.result()
 
     async def _watch(self, tasks: list[asyncio.Task[None]]) -> None:
-        """What was found is told soon."""
+        """Check for violations and failed tasks every CHECK_EVERY_S seconds."""
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             self.cluster.check()
@@ -284,7 +294,7 @@ class _Scenario:
                     raise task.exception()  # type: ignore[misc]
 
     async def _make_and_delete(self, admin: Client) -> None:
-        """A topic that comes and goes under one name, with a producer each time."""
+        """Create and delete a topic of one name repeatedly, with a new producer each time."""
         options = self.options
         for number in range(1000):
             await asyncio.sleep(self.rng.random() * 30)
@@ -342,7 +352,7 @@ class _Scenario:
                     await asyncio.sleep(0.25)
                     cluster.check()
         except TimeoutError:
-            raise Violation(f"after everything was healed {wrong}") from None
+            raise Violation(f"after all faults were healed {wrong}") from None
 
 
 def _committed(cluster: SimCluster, group: str, place: TopicPartition) -> int:
@@ -354,7 +364,7 @@ def _committed(cluster: SimCluster, group: str, place: TopicPartition) -> int:
 async def _first(
     cluster: SimCluster, watch: asyncio.Task[None], faults: asyncio.Task[None], most_s: float
 ) -> None:
-    """Until the time is over or one of the two fails."""
+    """Wait for ``most_s`` seconds, or until one of the two tasks fails."""
     done, _ = await asyncio.wait(
         (watch, faults), timeout=most_s, return_when=asyncio.FIRST_COMPLETED
     )

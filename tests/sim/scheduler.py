@@ -1,12 +1,11 @@
-"""Virtual time: an asyncio loop whose clock jumps to the next timer, and nothing else.
+"""Virtual time: an asyncio loop whose clock jumps to the next timer.
 
-No sockets, no threads, no wall clock: the same coroutines with the same seed run in the same order
-every time. A loop with nothing left to do and something still awaited is a deadlock and raises.
+There are no sockets, threads or wall clocks: the same coroutines with the same seed run in the same
+order every time. A loop without timers on which a coroutine still waits raises Deadlock.
 
-What runs belongs to somebody: a context variable names the *owner* (a simulated process), and is
-inherited by every task and timer that the owner makes. So a process can be stopped between two
-instructions (SIGSTOP) and goes on later where it was, or is gone (SIGKILL) without any code of its
-own taking part.
+A context variable names the *owner* (a simulated process) of each callback; tasks and timers
+inherit it. So a process can be stopped between two callbacks and resumed later (SIGSTOP), or ended
+without running any more of its code (SIGKILL).
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from heapq import heappop, heappush
 from typing import Any
 
 WALL_BEGAN_MS = 1_735_689_600_000
-"""What clocks on walls show when a loop begins: 2025."""
+"""Wall-clock time in milliseconds when a loop starts (2025)."""
 ENDING_STEPS_MAX = 100_000
-"""What cancelled tasks may still do at the end of a run."""
+"""Callbacks that cancelled tasks may still run at the end of a run."""
 
 
 class Deadlock(Exception):
-    """Everything waits and no timer is left."""
+    """Coroutines wait and no timer is left."""
 
 
 class Owner:
-    """Something that can be stopped as a whole: a simulated process."""
+    """A simulated process, which can be stopped as a whole."""
 
     __slots__ = ("context", "dead", "held", "of", "paused")
 
@@ -45,7 +44,7 @@ class Owner:
         self.context.run(OWNER.set, self)
 
     def pause(self) -> None:
-        """What is due from now on waits for ``resume``."""
+        """Hold back all callbacks of the owner until ``resume``."""
         self.paused = True
 
     def resume(self, loop: SimLoop) -> None:
@@ -54,18 +53,18 @@ class Owner:
         loop.ready.extend(held)
 
     def die(self) -> None:
-        """Nothing of it runs any more."""
+        """Run none of the owner's callbacks any more."""
         self.dead = True
         self.paused = False
 
 
 OWNER: ContextVar[Owner | None] = ContextVar("owner", default=None)
 OUTSIDE = Context()
-"""Where nobody's code runs: wires, disks, ZooKeeper."""
+"""The context of callbacks that belong to no process: network, disks, ZooKeeper."""
 
 
 class Handle:
-    """A callback that is due, or will be at ``_when``."""
+    """A callback that is due now or at ``_when``."""
 
     __slots__ = ("_when", "args", "callback", "context")
 
@@ -89,7 +88,7 @@ class Handle:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """``now`` is seconds of virtual time; ``steps`` counts callbacks."""
+    """The event loop. ``now`` is the virtual time in seconds; ``steps`` counts callbacks."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -97,12 +96,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        """Kept, so that a dead owner's coroutines are not closed in the middle of a run."""
+        """References to the tasks, so that a dead owner's coroutines are not closed during a
+        run."""
         self._number = 0
         self._closed = self._running = self._ending = False
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Any] | None = None
 
-    # What asyncio and the code under test ask for.
+    # The interface that asyncio and the code under test need.
 
     def time(self) -> float:
         return self.now
@@ -200,7 +200,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if when > self.now:
                     self.now = when
             else:
-                raise Deadlock(f"nothing is left to happen at {self.now:.6f}")
+                raise Deadlock(f"coroutines wait, but no timer is left at {self.now:.6f}")
             if handle.callback is not None:
                 self._step(handle)
 
@@ -223,7 +223,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.call_exception_handler({"message": "in a callback", "exception": error})
 
     def finish(self) -> None:
-        """Cancel what is left, of the dead too; let it end without any time passing."""
+        """Cancel all remaining tasks, those of dead owners too, and run them to their end now."""
         self._ending = True
         with self._as_running():
             for task in list(self._tasks):
@@ -233,7 +233,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     break
                 self._step(self.ready.popleft())
         for task in self._tasks:
-            # Its owner died, or was stopped, before its first step.
+            # Its owner died or was stopped before its first step.
             coroutine = task.get_coro()
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # type: ignore[arg-type]
                 coroutine.close()
@@ -247,7 +247,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run to the end in virtual time; what is left of tasks is cancelled."""
+    """Run a coroutine to its end in virtual time, then cancel the tasks that are left."""
     loop = SimLoop()  # type: ignore[abstract]
     try:
         return loop.run_until_complete(coroutine)
@@ -256,5 +256,5 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def stream(seed: int, purpose: str) -> random.Random:
-    """A source of chance for one purpose: using one more often does not change the others."""
+    """Return a random generator for one purpose; using one does not change the others."""
     return random.Random(f"{seed}/{purpose}")

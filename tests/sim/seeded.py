@@ -1,6 +1,6 @@
-"""One world of groups for each seed, and many seeds from a command line.
+"""Run one simulated group for each seed, or many seeds from a command line.
 
-A failure names its seed; the same seed does the same again.
+A failure names its seed; the same seed repeats the same run.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sim.scheduler import SimLoop
 
 
 def first_seed() -> int:
-    """LOGBUS_SIM_SEED, or else what the commit says.
+    """Return LOGBUS_SIM_SEED if it is set, otherwise a seed derived from the commit.
 
-    Every commit tries seeds that none before it tried, and the same ones wherever it is tested;
-    what is no checkout begins at 0.
+    Each commit tries other seeds than the commits before, and the same seeds on every machine.
+    Outside a git clone the first seed is 0.
     """
     if chosen := os.environ.get("LOGBUS_SIM_SEED"):
         return int(chosen)
@@ -36,11 +36,11 @@ def first_seed() -> int:
 
 
 class Violation(AssertionError):
-    """A promise was broken; the message begins with the seed."""
+    """An invariant does not hold; the message begins with the seed."""
 
 
 class World(Protocol):
-    """What a seed is played on. ``problems`` are what broke while callbacks ran."""
+    """The simulation of one seed. ``problems`` holds the errors of callbacks."""
 
     problems: list[BaseException]
     counts: Counter[str]
@@ -53,7 +53,7 @@ class World(Protocol):
 
 
 def play(make: Callable[[SimLoop, int], World], seed: int) -> Counter[str]:
-    """One seed; raises Violation with the seed in it."""
+    """Run one seed; raises Violation with the seed in its message."""
     loop = SimLoop()  # type: ignore[abstract]
     world = make(loop, seed)
     problems = world.problems
@@ -82,12 +82,12 @@ def play(make: Callable[[SimLoop, int], World], seed: int) -> Counter[str]:
 
 
 def main(what: str, run: Callable[[int], Counter[str]]) -> None:
-    """``--seeds N --first SEED``: the first violation ends it with exit code 1."""
+    """Run the seeds of ``--seeds N --first SEED``; the first violation exits with code 1."""
     parser = argparse.ArgumentParser(description=f"Seeds of {what} in virtual time")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
-    # What brokers say of the faults that are done to them is thousands of lines.
+    # Under faults brokers log thousands of errors.
     logging.disable(logging.ERROR)
     began, counts = time.monotonic(), Counter[str]()
     for seed in range(options.first, options.first + options.seeds):

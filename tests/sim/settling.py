@@ -1,4 +1,4 @@
-"""What must have become of a cluster in which nothing is broken any more."""
+"""Check that a cluster without faults has reached its target state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from broker_lite.model import PartitionKey
 
 
 def unsettled(cluster: SimCluster, topic: str, keys: Sequence[PartitionKey]) -> str | None:
-    """What is not yet as it must become: of the brokers, of these partitions of a topic, and of
-    what lies on disks."""
+    """Return what is not yet settled: brokers, partitions of the topic or logs on disks; else
+    None."""
     running = list(cluster.processes.values())
     if len(running) < len(cluster.disks):
         return f"only the brokers {sorted(cluster.processes)} run"
@@ -60,7 +60,10 @@ def _unsettled_partition(
 
 
 def _end(cluster: SimCluster, key: PartitionKey, leader: int) -> int:
-    """How far every replica must be; a leader that was elected uncleanly says it itself."""
+    """Return the log end offset that every replica must reach.
+
+    After an unclean election it is the leader's log end offset.
+    """
     if key.topic_id not in cluster.checker.lossy_topics:
         return cluster.checker.true_end(key)
     log = cluster.processes[leader].log(key)
@@ -68,7 +71,7 @@ def _end(cluster: SimCluster, key: PartitionKey, leader: int) -> int:
 
 
 def _misplaced(cluster: SimCluster) -> str | None:
-    """Logs where the metadata want none: replicas that were moved away, and deleted topics."""
+    """Find a log of a deleted topic, or of a partition that was reassigned to other brokers."""
     names = cluster.zk.peek_children(znodes.TOPICS)
     wanted: dict[PartitionKey, Sequence[int]] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""What the client's operations need of the world, in an event loop of virtual time."""
+"""A shell that runs the client's operations in an event loop of virtual time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_lite.model import Endpoint
 
 
 class LoopShell(ABC):
-    """The loop's time; how a request is answered is its subclasses'."""
+    """The loop's clock and timers; subclasses answer requests."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -28,14 +28,14 @@ class LoopShell(ABC):
         self.loop.call_soon(callback)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        raise AssertionError("nothing here hangs up")
+        raise AssertionError("this shell has no connections to close")
 
     @abstractmethod
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Answer the exchange's ``call`` by value, or with an error."""
+        """Answer the exchange's ``call`` with a Python value or an error."""
 
     async def run(self, operation: Operation[Any]) -> Any:
-        """The operation's result; its error is raised."""
+        """Run an operation; return its result or raise its error."""
         future: asyncio.Future[Any] = self.loop.create_future()
         spawn(self, operation, future.set_result)
         found = await future

@@ -1,6 +1,6 @@
 """``SimConsumer``: the production reader and membership on a simulated shell, without records.
 
-A test moves the positions where a user's program would be handed records.
+A test moves the positions forward where a poll would return records.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from broker_lite.model import TopicPartition
 
 
 def fetch_nothing(_: Callable[[], None]) -> None:
-    """The engine's ``post``: the engine never begins to fetch."""
+    """Replace the engine's ``post``, so that the engine never fetches."""
 
 
 class SimConsumer(AsyncConsumer):
-    """The asyncio consumer over another shell than that of real sockets."""
+    """The asyncio consumer on a shell without sockets."""
 
     def __init__(
         self,
@@ -48,6 +48,6 @@ class SimConsumer(AsyncConsumer):
         )
         self.core.engine.post = fetch_nothing  # type: ignore[method-assign]
 
-    def move(self, where: TopicPartition, count: int) -> None:
-        """Move a position forward, as handing out records does."""
-        self.core.collector.begin({where: self.position(where) + count})
+    def move(self, tp: TopicPartition, count: int) -> None:
+        """Move a position forward, as a poll does."""
+        self.core.collector.begin({tp: self.position(tp) + count})

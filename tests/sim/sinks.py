@@ -1,9 +1,10 @@
 """A query with Spark's exactly-once sink: drivers and task attempts that fail, race and die.
 
-A driver runs batches in order. Each task has attempts, until one has written its rows and all are
-acknowledged; some fail, some race another attempt and go on as zombies. The driver commits the
-batch with the first attempt of each task. A driver dies before or after the decision, or goes on
-beside the next one, which repeats the batch that is not in the query's commit log.
+A driver runs batches in order. It starts attempts of each task until one attempt has written its
+rows and all are acknowledged. Some attempts fail, and some race another attempt and continue as
+zombies. The driver commits the batch with the first successful attempt of each task. A driver dies
+before or after the commit, or continues beside the next driver, which repeats the batch that is
+missing in the query's commit log.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ FAILS, RACES, DRIVER_DIES, DRIVER_STAYS = 0.08, 0.2, 0.15, 0.08
 
 
 class TaskFailedError(Exception):
-    """An attempt ended without its rows."""
+    """An attempt failed before it wrote its rows."""
 
 
 class Worker:
@@ -69,7 +70,8 @@ class Worker:
         )
 
     async def ask(self, request: SinkCall, timeout_ms: float = TIMEOUT_MS) -> SinkResponse:
-        """Send a request to the sink's coordinator until it is answered; raises its error."""
+        """Send a request to the sink's coordinator, with retries; raises the error of its
+        response."""
         found: asyncio.Future[Any] = self.cluster.loop.create_future()
 
         def done(result: Any) -> None:
@@ -118,7 +120,7 @@ class Worker:
 
 
 class Query:
-    """One sink; ``committed`` is the last batch in the query's own commit log."""
+    """One query; ``committed`` is the last batch in its commit log."""
 
     def __init__(
         self, cluster: SimCluster, truth: TransactionTruth, name: str, partitions: int
@@ -135,7 +137,7 @@ class Query:
         self._loose: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Until told to stop: one driver after the other."""
+        """Run one driver after the other until ``is_stopping``."""
         while not self.is_stopping:
             self._runs += 1
             run = f"run{self._runs}"
@@ -159,7 +161,7 @@ class Query:
                 self.name, run, batch, True, winners, sum(_rows(batch, n) for n in range(TASKS))
             )
             if rng.random() < DRIVER_STAYS:
-                # Another driver begins, and this one commits late.
+                # The next driver starts, and this one commits late.
                 self._spawn(self._commit_late(driver, request))
                 return
             if rng.random() < DRIVER_DIES / 2:
@@ -167,7 +169,9 @@ class Query:
             await driver.ask(request, 4 * TIMEOUT_MS)
             wrong = [pair for pair in winners if self.truth.decided.get(Pair(*pair)) is not True]
             if wrong:
-                raise Violation(f"{self.name}: batch {batch} was answered, not committed: {wrong}")
+                raise Violation(
+                    f"{self.name}: batch {batch} was acknowledged, but is not committed: {wrong}"
+                )
             if rng.random() < DRIVER_DIES / 2:
                 return
             self.committed = batch
@@ -179,7 +183,7 @@ class Query:
         await driver.ask(request)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run what nobody waits for."""
+        """Run a coroutine in the background; its error is its result."""
 
         async def quietly() -> Any:
             try:
@@ -194,7 +198,7 @@ class Query:
         return task
 
     async def _task(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
-        """The first successful attempt of a task."""
+        """Run attempts of a task; return the producer of the first successful one."""
         for _ in range(4):
             attempts = [self._spawn(self._attempt(run, batch, task))]
             if self.rng.random() < RACES:
@@ -210,7 +214,7 @@ class Query:
         raise TaskFailedError()
 
     async def _attempt(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
-        """Write a task's rows; None if the batch is committed already."""
+        """Write a task's rows; return None if the batch is already committed."""
         self._attempts += 1
         attempt, rng = self._attempts, self.rng
         worker = Worker(self.cluster, self.name, f"{self.name} attempt {attempt}")
@@ -230,7 +234,7 @@ class Query:
             await asyncio.sleep(rng.choice((0.0, 0.0, 2.0)) * rng.random())
             await worker.write(identity, rng.randrange(self.partitions), values)
         except (TaskFailedError, LogbusError):
-            # A failure decides an attempt: the driver has no message of it to commit.
+            # A failed attempt counts as aborted: the driver has no commit message of it.
             self.truth.decided.setdefault(Pair(*identity), False)
             failed = EndBatchRequest(self.name, run, batch, False, (identity,))
             self._spawn(worker.ask(failed, TIMEOUT_MS / 3))
@@ -248,7 +252,7 @@ class Query:
                 continue
 
     def check(self, values: Iterable[bytes]) -> None:
-        """Each task of each committed batch has the rows of one attempt, once."""
+        """Check that each task of each committed batch has the rows of exactly one attempt."""
         found: dict[tuple[int, int], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         for value in values:
             batch, task, row, attempt = map(int, value.split(b":")[1:])
@@ -259,7 +263,7 @@ class Query:
         batches = {batch for batch, _ in found}
         for batch in batches | set(range(self.committed + 1)):
             if any((batch, task) not in found for task in range(TASKS)):
-                raise Violation(f"{self.name}: batch {batch} of {self.committed} is not whole")
+                raise Violation(f"{self.name}: batch {batch} of {self.committed} is incomplete")
 
 
 def _rows(batch: int, task: int) -> int:

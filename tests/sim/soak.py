@@ -1,12 +1,13 @@
-"""Seeds for as long as asked, on all cores, and what they were: ``make soak [SECONDS=600]``.
+"""Run seeds on all cores for some time and report the results: ``make soak [SECONDS=600]``.
 
     python -m sim.soak [--seconds N] [--processes N] [--first SEED] [--out FILE]
-    python -m sim.soak --transactions  every seed has transactions and a sink; another result file
-    python -m sim.soak --plants N      the table of planted faults, each from N beginnings
+    python -m sim.soak --transactions  seeds with transactions and a sink; its own result file
+    python -m sim.soak --plants N      print the table of removed rules, each from N first seeds
+    python -m sim.soak --plants N --transactions  only rules of transactions
 
-One seed in a hundred is run twice, and its traces are compared. The exit code is 1 if a seed found
-something; the file tells which. Speeds are of the processor's time, so that other work beside it
-does not count.
+One seed in a hundred is run twice, and the two traces are compared. The exit code is 1 if a seed
+failed; the result file has its number. Speeds are per second of processor time, so that other load
+on the machine does not count.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,7 +33,7 @@ from typing import Any
 from sim import scenario
 from sim.damage_plants import under
 from sim.plants import Patch, Plant
-from sim.transaction_plants import PLANTS
+from sim.transaction_plants import PLANTS, TRANSACTION_PLANTS
 
 OUT = Path("benchmarks/results/soak.json")
 TRANSACTIONS_OUT = Path("benchmarks/results/soak-transactions.json")
@@ -44,9 +46,9 @@ TRANSACTIONS: Mapping[str, Any] = {
     "readers": 0,
     "loses": False,
 }
-"""Few plain clients: seeds without these options have those, and cost as much again."""
+"""Few plain clients: other seeds test those, and they double the running time."""
 AT_ONCE = 10
-"""Seeds of one task of a process."""
+"""Seeds that a process runs in one task."""
 TWICE_EVERY = 100
 PLANT_SEEDS_MAX = 1000
 PLANT_SAFETY_S = 40.0
@@ -54,7 +56,7 @@ PLANT_SAFETY_S = 40.0
 
 @dataclass
 class Seeds:
-    """What some seeds were, added up."""
+    """The sum of the results of some seeds."""
 
     seeds: int = 0
     virtual_s: float = 0.0
@@ -79,7 +81,7 @@ class Seeds:
 
 
 def run_some(first: int, overrides: Mapping[str, Any]) -> Seeds:
-    """AT_ONCE seeds from ``first`` on, with these options."""
+    """Run AT_ONCE seeds from ``first`` on, with these options."""
     found = Seeds()
     for seed in range(first, first + AT_ONCE):
         began = time.process_time()
@@ -112,7 +114,7 @@ def soak(
     overrides: Mapping[str, Any],
     keep: Callable[[Seeds], None],
 ) -> None:
-    """Run whole tasks until the time is over. ``keep`` gets the sum after each."""
+    """Run seeds until the time is over; ``keep`` receives the sum after each task."""
     everything = Seeds()
     end = time.monotonic() + seconds
     context = multiprocessing.get_context("spawn")
@@ -138,11 +140,12 @@ def _firsts(first: int, end: float) -> Iterator[int]:
 
 
 def report(found: Seeds, wall_s: float, processes: int, first: int) -> dict[str, Any]:
-    """What is kept."""
+    """Return the report as JSON values."""
     return {
         "what": "simulated clusters: production code, virtual time, seeded faults",
         "seeds": found.seeds,
         "first_seed": first,
+        "commit": _commit(),
         "virtual_hours": round(found.virtual_s / 3600, 2),
         "wall_s": round(wall_s, 1),
         "processes": processes,
@@ -158,6 +161,13 @@ def report(found: Seeds, wall_s: float, processes: int, first: int) -> dict[str,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
     }
+
+
+def _commit() -> str:
+    """Return the commit of the code, with -dirty if it was changed; empty outside a git clone."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 _INHERITED = object()
@@ -183,7 +193,7 @@ class _Patches:
 
 
 def seeds_until_found(plant: Plant, first: int, most: int) -> tuple[int, str] | None:
-    """How many seeds from ``first`` on it takes, and what the last one said."""
+    """Return how many seeds from ``first`` on were needed, and the last failure's message."""
     patches = _Patches()
     patch: Patch = patches
     plant(patch)
@@ -198,29 +208,29 @@ def seeds_until_found(plant: Plant, first: int, most: int) -> tuple[int, str] | 
     return None
 
 
-def _plant_row(job: tuple[int, int]) -> tuple[str, int, str]:
-    number, first = job
-    plant = PLANTS[number]
+def _plant_row(job: tuple[str, int]) -> tuple[str, int, str]:
+    name, first = job
+    plant = next(plant for plant in PLANTS if plant.__name__ == name)
     found = seeds_until_found(plant, first, PLANT_SEEDS_MAX)
     return (plant.__name__, PLANT_SEEDS_MAX, "") if found is None else (plant.__name__, *found)
 
 
-def planted(beginnings: int, processes: int) -> bool:
-    """Print the table; whether everything was found."""
-    jobs = [(n, 10_000 * b) for n in range(len(PLANTS)) for b in range(beginnings)]
+def planted(plants: Sequence[Plant], beginnings: int, processes: int) -> bool:
+    """Print the table of removed rules; return whether all were detected."""
+    jobs = [(plant.__name__, 10_000 * b) for plant in plants for b in range(beginnings)]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         rows = list(pool.map(_plant_row, jobs))
     medians = []
-    print("| rule taken out | seeds, median | most | what is said then |\n|---|---|---|---|")
-    for number, plant in enumerate(PLANTS):
+    print("| removed rule | seeds, median | most | first failure |\n|---|---|---|---|")
+    for number, plant in enumerate(plants):
         some = rows[number * beginnings : (number + 1) * beginnings]
         seeds = sorted(row[1] for row in some)
         medians.append(statistics.median(seeds))
         text = (plant.__doc__ or "").strip().rstrip(".")
         said = next((row[2] for row in some if row[2]), "nothing")[:90].replace("|", "/")
         print(f"| {text} | {medians[-1]:g} | {seeds[-1]} | {said} |")
-    print(f"\n{len(PLANTS)} rules; the median of the medians is {statistics.median(medians):g}")
+    print(f"\n{len(plants)} rules; the median of the medians is {statistics.median(medians):g}")
     return all(row[2] for row in rows)
 
 
@@ -234,7 +244,8 @@ def main() -> int:
     parser.add_argument("--plants", type=int, default=0)
     options = parser.parse_args()
     if options.plants:
-        return 0 if planted(options.plants, options.processes) else 1
+        plants = TRANSACTION_PLANTS if options.transactions else PLANTS
+        return 0 if planted(plants, options.plants, options.processes) else 1
     first = options.first
     if first is None:
         first = random.SystemRandom().randrange(1 << 31) // TWICE_EVERY * TWICE_EVERY
@@ -245,7 +256,7 @@ def main() -> int:
     result: dict[str, Any] = {}
 
     def keep(found: Seeds) -> None:
-        """Write what there is: a run that is stopped leaves its seeds."""
+        """Write the results so far, so that an interrupted run leaves them."""
         result.update(report(found, time.monotonic() - began, options.processes, first))
         result["options"] = dict(overrides)
         out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")

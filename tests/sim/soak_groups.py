@@ -1,8 +1,9 @@
-"""Seeds of each simulation of groups, on all cores, and what they were: ``make soak-groups``.
+"""Run seeds of each group simulation on all cores and report the results: ``make soak-groups``.
 
     python -m sim.soak_groups [--seeds N] [--processes N] [--first SEED] [--out FILE]
 
-The same seeds of each. The exit code is 1 if a seed found something; the file tells which.
+Each simulation runs the same seeds. The exit code is 1 if a seed failed; the result file has its
+number.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Played(NamedTuple):
 
 
 def play(job: tuple[str, int]) -> Played:
-    # What brokers say of the faults that are done to them is thousands of lines.
+    # Under faults brokers log thousands of errors.
     logging.disable(logging.ERROR)
     world, seed = job
     began, counts, found = time.process_time(), Counter[str](), ""
@@ -56,7 +57,7 @@ def play(job: tuple[str, int]) -> Played:
 
 
 def report(played: list[Played], first: int, processes: int, wall_s: float) -> dict[str, Any]:
-    """What is kept."""
+    """Return the report as JSON values."""
     rows = {}
     for world in WORLDS:
         mine = [row for row in played if row.world == world]

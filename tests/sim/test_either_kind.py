@@ -1,4 +1,4 @@
-"""Seeds of a group that both kinds of members may join, and rules that the simulation misses."""
+"""Seeds of a group that Kafka and native members may join, and removed rules that are detected."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from broker_lite.model import CommittedOffset
 from broker_lite.native import machine
 
 SEEDS = 3
-"""That are always the same, and as many that no commit before tried."""
+"""Fixed seeds of every run, and as many that depend on the commit."""
 PLANT_SEEDS = 25
 
 KEPT = {
-    200: "a group that was taken over for two reasons at once began a generation twice",
-    30608: "a native member that went before any broker looked did not count for the retention",
+    200: "a group taken over by two requests at once started a generation twice",
+    30608: "the retention ignored a native member that left before any broker looked",
 }
-"""Seeds that once found something, and what."""
+"""Seeds that failed before, and why."""
 
 Patch = pytest.MonkeyPatch
 
@@ -40,8 +40,10 @@ def test_recorded_seeds_of_mixed_groups_pass(seed: int) -> None:
 
 @pytest.mark.parametrize("members", [0, 1])
 def test_late_commit_without_member_beside_members_is_detected(members: int) -> None:
-    """Sent before the last one of the members, it may be written once they have gone. Seed 30713
-    had this taken for an offset that goes back; nothing is late there any more."""
+    """A commit without a member may be applied late, but only once all members have left.
+
+    Seed 30713 had reported such a commit as an offset that goes back.
+    """
     world = either_kind.World(SimLoop(), 0)  # type: ignore[abstract]
     world.kind = znodes.KIND_KAFKA
     claimed = znodes.CoordinatorZnode(1, 1, 1, 5, None, "1-1", 1)
@@ -74,7 +76,7 @@ def test_group_has_one_kind_and_expires_when_empty() -> None:
 
 
 def whatever_was_claimed_since_is_taken_over(patch: Patch) -> None:
-    """A native member does not compare the coordinator's znode with what it looked at."""
+    """A native member takes the group over without comparing the coordinator znode's version."""
 
     def blind(
         group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
@@ -88,7 +90,7 @@ def whatever_was_claimed_since_is_taken_over(patch: Patch) -> None:
 
 
 def the_claim_outlives_the_taking(patch: Patch) -> None:
-    """A native member sets the group's kind, and leaves its coordinator as it was."""
+    """A native member sets the group's kind without deleting the coordinator's claim."""
 
     def half(
         group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
@@ -100,12 +102,12 @@ def the_claim_outlives_the_taking(patch: Patch) -> None:
 
 
 def every_group_of_kafkas_is_open(patch: Patch) -> None:
-    """Also one that has had members."""
+    """A native member joins a Kafka group that has had members."""
     patch.setattr(machine, "is_open", lambda group, kind, _: kind == znodes.KIND_KAFKA)
 
 
 def groups_age_by_their_commits_alone(patch: Patch) -> None:
-    """Whoever reads and commits nothing is no reason to keep them."""
+    """A group with members expires if it commits nothing."""
     age: Any = GroupOffsets.age
 
     async def blind(self: GroupOffsets, group: str) -> GroupAge:
@@ -116,7 +118,7 @@ def groups_age_by_their_commits_alone(patch: Patch) -> None:
 
 
 def who_is_no_member_commits_beside_members(patch: Patch) -> None:
-    """The group's coordinator takes whatever comes without a member's name."""
+    """The coordinator accepts a commit without a member id although the group has members."""
     committing: Any = Group._check_commit
 
     def blind(self: Group, event: ev.Commit) -> LogbusError | None:
@@ -141,7 +143,8 @@ def who_is_no_member_commits_beside_members(patch: Patch) -> None:
 def test_removed_mixed_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """The first is found by one seed in fourteen, the others by every other one."""
+    """One seed in fourteen detects the first rule's removal, every second seed that of the
+    others."""
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):

@@ -1,4 +1,4 @@
-"""Seeds through simulated native groups: one owner at a time, nobody left out, none goes back."""
+"""Seeds of native groups: one owner of each partition at a time, and no offset goes back."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SEEDS = 8
 PLANT_SEEDS_MAX = 20
 
 KEPT = {
-    0: "a reader committed what it had read before its partition went away and came back",
-    40: "how far it had come then was written as it went away for the second time",
-    112: "a newcomer looked at a new topic first, and took it for one that the group began with",
-    48: "a partition that went while brokers were asked for others was handed out",
+    0: "a reader committed a position from before its partition moved away and back",
+    40: "the position of the first claim was written when the second one ended",
+    112: "a new member read a new topic first, and took it for one of the group's start",
+    48: "a partition revoked during an offset lookup was delivered",
 }
-"""Seeds that once found something, and what."""
+"""Seeds that failed before, and why."""
 
 
 @pytest.mark.parametrize("seed", KEPT)
@@ -49,12 +49,12 @@ def test_same_seed_gives_the_same_run() -> None:
 
 
 def no_lease(patch: Patch) -> None:
-    """What is owned is handed out, however long ago ZooKeeper confirmed the session."""
+    """A member reads its partitions however long ago ZooKeeper confirmed its session."""
     patch.setattr(NativeShell, "lease_until_ms", float("inf"))
 
 
 def the_consumer_registry_is_not_watched(patch: Patch) -> None:
-    """Who comes and goes is not heard of."""
+    """A member does not watch for members that join or leave."""
     mark = View.mark
 
     def deaf(view: View, path: str) -> None:
@@ -65,12 +65,12 @@ def the_consumer_registry_is_not_watched(patch: Patch) -> None:
 
 
 def commits_are_not_compared(patch: Patch) -> None:
-    """An offset is written whatever its version: also one that somebody reset."""
+    """A commit is written without comparing the znode's version, even after a reset."""
     _unversioned(patch, of_claims=False)
 
 
 def claims_are_not_compared(patch: Patch) -> None:
-    """A claim writes back the offset that it read, whatever was committed since."""
+    """A claim writes back the offset that it read, without comparing its version."""
     _unversioned(patch, of_claims=True)
 
 
@@ -88,23 +88,23 @@ def _unversioned(patch: Patch, *, of_claims: bool) -> None:
 
 
 def claims_are_alike(patch: Patch) -> None:
-    """What was read under a former claim is committed under the present one."""
+    """A position read under a former claim is committed under the present claim."""
     commit = Holdings.commit
 
     def blind(holdings: Holdings, event: StreamCommit) -> None:
         held = holdings.held.items()
-        commit(holdings, event._replace(grants={where: row.grant for where, row in held}))
+        commit(holdings, event._replace(grants={tp: row.grant for tp, row in held}))
 
     patch.setattr(Holdings, "commit", blind)
 
 
 def last_words_are_alike(patch: Patch) -> None:
-    """A reader's last word of a former claim is taken for that of the present one."""
+    """A reader's final position of a former claim is taken for that of the present claim."""
     settled = Holdings.settled
 
-    def blind(holdings: Holdings, where: Any, final: Any, grant: int) -> None:
-        held = holdings.held.get(where)
-        settled(holdings, where, final, grant if held is None else held.grant)
+    def blind(holdings: Holdings, tp: Any, final: Any, grant: int) -> None:
+        held = holdings.held.get(tp)
+        settled(holdings, tp, final, grant if held is None else held.grant)
 
     patch.setattr(Holdings, "settled", blind)
 
@@ -123,8 +123,11 @@ def last_words_are_alike(patch: Patch) -> None:
 def test_removed_native_group_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """The compare-and-set of claims is missed by one seed in seventy, the number of a last word's
-    claim too, the others by every other one: the test begins shortly before."""
+    """Start shortly before a seed that detects the removed rule.
+
+    One seed in seventy detects the removal of the claim's compare-and-set or of the claim number in
+    a final position. Every second seed detects the others.
+    """
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS_MAX):

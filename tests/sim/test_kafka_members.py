@@ -1,4 +1,4 @@
-"""Seeds of logbus's members of Kafka groups, and rules of theirs that the simulation misses."""
+"""Seeds of logbus's members of Kafka groups, and removed rules that are detected."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from broker_lite.model import TopicPartition
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 
 SEEDS = 3
-"""That are always the same, and as many that no commit before tried."""
+"""Fixed seeds of every run, and as many that depend on the commit."""
 KEPT = {
-    1533: "a cooperative member that lost what it was to give up did not join again",
-    18: "a member whose join was lost read on, since it beat, when the group had gathered without",
-    3: "a leader that was evicted before it sent the assignment read on, since it beat",
+    1533: "a cooperative member that lost its revoked partitions did not rejoin",
+    18: "a member with a lost join read on, renewed by heartbeats, after the rebalance",
+    3: "a leader evicted before it sent the assignment read on, renewed by heartbeats",
 }
-"""Seeds that once found something, and what."""
+"""Seeds that failed before, and why."""
 PLANT_SEEDS = 12
 
 Patch = pytest.MonkeyPatch
@@ -48,8 +48,9 @@ def test_fresh_kafka_member_seeds_pass() -> None:
 
 
 class Cuts(kafka_members.World):
-    """Nothing is wrong but that the coordinator is cut off from ZooKeeper, again and again, and
-    that somebody finds the next one at once."""
+    """The only fault: the coordinator is cut off from ZooKeeper, and a member joins at the next
+    one.
+    """
 
     async def chaos(self) -> None:
         self.is_calm = True
@@ -66,21 +67,24 @@ class Cuts(kafka_members.World):
             self.join()
             await asyncio.sleep(10.0)
 
-    def handed_out(self, reader: kafka_members.MachineMember, where: TopicPartition) -> None:
-        super().handed_out(reader, where)
+    def handed_out(self, reader: kafka_members.MachineMember, tp: TopicPartition) -> None:
+        super().handed_out(reader, tp)
         if self.counts["read by two after a move"]:
-            self.fail(f"{where} is handed out by {reader.name} and by one of another coordinator")
+            self.fail(f"{tp} is handed out by {reader.name} and by one of another coordinator")
 
 
 def cut_off(patch: Patch) -> Counter[str]:
-    """Seeds of it, with the shortest sessions that brokers allow."""
+    """Run two seeds with the shortest session timeout that brokers allow."""
     patch.setattr(kafka_members, "SESSION_MS", BrokerConfig().group_session_timeout_min_ms)
     return sum((play(Cuts, seed) for seed in range(2)), Counter[str]())
 
 
 def test_no_partition_has_two_readers_while_coordinator_is_cut_off(monkeypatch: Patch) -> None:
-    """It told its members that all was well for as long as it did not reach ZooKeeper, while the
-    next one gave out what they read."""
+    """A coordinator that is cut off stops confirming its members.
+
+    It would otherwise confirm them until it reached ZooKeeper, while the next coordinator assigns
+    the same partitions.
+    """
     counts = cut_off(monkeypatch)
     assert counts["handed out"] and counts["claims"] >= 6
 
@@ -92,17 +96,17 @@ def test_unfenced_cut_off_coordinator_is_detected(monkeypatch: Patch) -> None:
 
 
 def nothing_is_held_back(patch: Patch) -> None:
-    """A leader gives a partition to one member while another still has it."""
+    """A leader assigns a partition to one member while another still owns it."""
     patch.setattr(assignors, "hold_back", lambda *_: None)
 
 
 def readers_are_not_waited_for(patch: Patch) -> None:
-    """A member joins again while its reader still reads."""
+    """A member rejoins while its reader still reads."""
     patch.setattr(MemberMachine, "_prepare", lambda self: self._join())
 
 
 def what_is_lost_is_kept(patch: Patch) -> None:
-    """A member whose session ended goes on with what it had when it has joined again."""
+    """A member whose session ended keeps its partitions when it rejoins."""
 
     def forget(self: MemberMachine) -> None:
         self.generation = NO_GENERATION
@@ -111,13 +115,13 @@ def what_is_lost_is_kept(patch: Patch) -> None:
 
 
 def no_lease(patch: Patch) -> None:
-    """What is owned is handed out, however long ago the coordinator confirmed the session."""
+    """A member reads its partitions however long ago the coordinator confirmed its session."""
     always = property(lambda _: float("inf"), lambda *_: None)
     patch.setattr(MemberShell, "lease_until_ms", always, raising=False)
 
 
 def any_beat_renews_the_lease(patch: Patch) -> None:
-    """Also while the group gathers, which ends without a member whose join does not arrive."""
+    """A heartbeat renews the lease during a rebalance, which may end without this member."""
     confirm = MemberMachine._confirm
     patch.setattr(MemberMachine, "_confirm", lambda self, *, is_calm=True: confirm(self))
 
@@ -135,7 +139,7 @@ def any_beat_renews_the_lease(patch: Patch) -> None:
 def test_removed_kafka_member_rule_is_detected(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """The last two are found by one seed in eight."""
+    """One seed in eight detects the removal of the last two rules."""
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):

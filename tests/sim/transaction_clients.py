@@ -1,8 +1,8 @@
-"""Clients of transactions: the production sender and machine on the simulator's network.
+"""Transactional clients: the production sender and state machine on the simulated network.
 
 ``Producer`` writes batches under one transactional id and commits or aborts. ``Copier`` reads
 numbers, writes each once, and commits its offsets in the same transaction. ``CommittedReader``
-compares what a read_committed reader gets with what is decided.
+compares the rows of a read_committed reader with the decided transactions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ CALL_MS = 8_000
 
 @dataclass
 class Attempted:
-    """One transaction as its client knows it. ``is_committed`` None: the outcome is unknown."""
+    """One transaction as its client sees it.
+
+    ``is_committed`` is None while the outcome is unknown.
+    """
 
     name: str
     pair: Pair
@@ -60,7 +63,7 @@ class Attempted:
 
 
 class Runner(TransactionRunner):
-    """``highest``: the transaction version that this client knows."""
+    """Run client operations; ``highest`` is the client's highest transaction version."""
 
     highest = 2
 
@@ -71,7 +74,7 @@ class Runner(TransactionRunner):
 
 
 class Transactional:
-    """One producer process: between ``begin`` and ``commit`` it sends values."""
+    """One producer process: between ``begin`` and ``end`` it sends values."""
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class Transactional:
             raise error
 
     async def operation(self, make: Callable[[float], Operation[Any]]) -> Any:
-        """Run an operation with its deadline; its error is raised."""
+        """Run an operation with a deadline; raise its error."""
         found: asyncio.Future[Any] = self.cluster.loop.create_future()
 
         def done(result: Any) -> None:
@@ -141,13 +144,13 @@ class Transactional:
         return result
 
     async def begin(self) -> Attempted:
-        """Begin a transaction; raises the error of the call."""
+        """Begin a transaction; raise the error of the call."""
         while True:
             try:
                 await self._call(ev.BeginCall())
                 break
             except UnknownOutcomeError:
-                # The end of the transaction before has no answer yet.
+                # The response to the end of the transaction before has not arrived.
                 continue
         identity = self.runner.machine.identity
         assert identity is not None
@@ -157,7 +160,7 @@ class Transactional:
         return self.transaction
 
     def send(self, partition: int, values: list[bytes]) -> None:
-        """Send one batch; raises the error of a transaction that can only abort."""
+        """Send one batch; raise the error if the transaction can only be aborted now."""
         if self._shut is not None:
             raise self._shut
         assert self.transaction is not None
@@ -181,8 +184,9 @@ class Transactional:
         await self._call(ev.OffsetsCall(GROUP), OffsetsToCommit(GROUP, offsets))
 
     async def end(self, *, is_commit: bool) -> None:
-        """Commit or abort until the outcome is known; raises FencedError, or the error of an
-        aborted commit."""
+        """Commit or abort until the outcome is known; raise FencedError, or the error of an aborted
+        commit.
+        """
         transaction = self.transaction
         assert transaction is not None
         event: ev.Call = ev.CommitCall() if is_commit else ev.AbortCall()
@@ -205,7 +209,7 @@ class Transactional:
 
 
 class Producer:
-    """Transactions of one id, by one process after another; former ones may still run."""
+    """Transactions of one id by successive processes; former processes may still run."""
 
     def __init__(
         self, cluster: SimCluster, truth: TransactionTruth, name: str, version: int, partitions: int
@@ -226,7 +230,7 @@ class Producer:
         self._running: dict[asyncio.Task[None], None] = {}
 
     async def run(self) -> None:
-        """Until told to stop; a process ends when another one fenced it, or dies."""
+        """Run until stopped; a process ends when another one fences it, or when it dies."""
         while self._goes_on():
             if len(self._running) < 2:
                 self._start()
@@ -274,10 +278,10 @@ class Producer:
                 continue
             except LogbusError as error:
                 if not error.retriable:
-                    raise Violation(f"{client.label}: a user got {error!r}") from None
+                    raise Violation(f"{client.label}: the client reported {error!r}") from None
 
     async def _transaction(self, client: Transactional) -> bool:
-        """False: the process dies in the transaction."""
+        """Run one transaction; return False if the process dies in it."""
         rng = self.rng
         self.attempted.append(await client.begin())
         for _ in range(rng.randint(0, 3)):
@@ -298,7 +302,7 @@ class Producer:
 
 
 class NumberReader(Consumer):
-    """Reads committed numbers; ``found`` holds what no transaction has taken yet."""
+    """Read committed numbers; ``found`` holds those that no transaction has copied yet."""
 
     rewinds = False
 
@@ -307,27 +311,27 @@ class NumberReader(Consumer):
         self.found: list[tuple[TopicPartition, int, bytes]] = []
 
     def take(self, offsets: dict[TopicPartition, int]) -> None:
-        """Begin anew at these offsets."""
+        """Start again at these offsets."""
         self.found.clear()
         self._seek(offsets)
 
     def poll(self) -> None:
-        """Take what has arrived."""
+        """Take the batches that have arrived."""
         self._begin_again()
         self._take()
 
-    def _check(self, where: TopicPartition, rows: Slice) -> None:
+    def _check(self, tp: TopicPartition, rows: Slice) -> None:
         start = rows.header.base_offset + rows.first_row
-        if start != self.positions[where]:
-            raise Violation(f"{self.name}: {where} at {self.positions[where]}, rows of {start}")
+        if start != self.positions[tp]:
+            raise Violation(f"{self.name}: {tp} at {self.positions[tp]}, rows of {start}")
         values: Any = rows.columns.value
         found = values.slice(rows.first_row, rows.row_count).to_pylist()
-        self.found += [(where, start + n, value) for n, value in enumerate(found)]
-        self.positions[where] = start + rows.row_count
+        self.found += [(tp, start + n, value) for n, value in enumerate(found)]
+        self.positions[tp] = start + rows.row_count
 
 
 class Copier(Producer):
-    """Writes each number once. Every process begins at the group's committed offsets."""
+    """Copy each number once; every process starts at the group's committed offsets."""
 
     def __init__(
         self,
@@ -360,7 +364,8 @@ class Copier(Producer):
         await reader.start()
         while True:
             try:
-                # The id comes before the offsets, so that a fenced producer writes none later.
+                # The transactional id is initialised before the offsets are read, so that a fenced
+                # producer writes no offset later.
                 self.attempted.append(await client.begin())
                 if not await self._position(client, reader):
                     await client.end(is_commit=False)
@@ -375,45 +380,45 @@ class Copier(Producer):
                 continue
             except LogbusError as error:
                 if not error.retriable:
-                    raise Violation(f"{client.label}: a user got {error!r}") from None
+                    raise Violation(f"{client.label}: the client reported {error!r}") from None
             if self.is_stopping:
                 await asyncio.sleep(0.5)
 
     async def look_at_offsets(self) -> None:
-        """Read stable offsets soon after each decision: none is older than what was decided."""
+        """Check after each decision that a stable read returns no older offset."""
         client = Transactional(self.cluster, self.truth, self.name, f"{self.name} offsets")
-        (where,) = (TopicPartition(NUMBERS, key.partition) for key in self.keys)
+        (tp,) = (TopicPartition(NUMBERS, key.partition) for key in self.keys)
         while True:
             self.truth.has_decided.clear()
             await self.truth.has_decided.wait()
             await asyncio.sleep(self.rng.random() * 0.02)
             least = max(
-                (one.offsets[where].offset for one in self.attempted if self._decided(one, where)),
+                (one.offsets[tp].offset for one in self.attempted if self._decided(one, tp)),
                 default=0,
             )
             try:
                 found, unstable = await client.operation(
                     lambda deadline_ms: group_requests.stable(
-                        client.view, GROUP, [where], until_ms=0, deadline_ms=deadline_ms
+                        client.view, GROUP, [tp], until_ms=0, deadline_ms=deadline_ms
                     )
                 )
             except LogbusError:
                 continue
-            row = found.get(where)
+            row = found.get(tp)
             offset = row.offset if isinstance(row, CommittedOffset) else 0
-            if where not in unstable and not isinstance(row, LogbusError) and offset < least:
-                raise Violation(f"{where}: {offset} was read as stable, {least} is decided")
+            if tp not in unstable and not isinstance(row, LogbusError) and offset < least:
+                raise Violation(f"{tp}: {offset} was read as stable, {least} is decided")
 
-    def _decided(self, attempted: Attempted, where: TopicPartition) -> bool:
-        return where in attempted.offsets and self.truth.decided.get(attempted.pair) is True
+    def _decided(self, attempted: Attempted, tp: TopicPartition) -> bool:
+        return tp in attempted.offsets and self.truth.decided.get(attempted.pair) is True
 
     async def _position(self, client: Transactional, reader: NumberReader) -> bool:
-        """Whether the offsets are known and stable."""
-        wheres = list(reader.keys)
+        """Return the committed offsets once they are known and stable."""
+        tps = list(reader.keys)
         try:
             found, unstable = await client.operation(
                 lambda deadline_ms: group_requests.stable(
-                    client.view, GROUP, wheres, until_ms=deadline_ms, deadline_ms=deadline_ms
+                    client.view, GROUP, tps, until_ms=deadline_ms, deadline_ms=deadline_ms
                 )
             )
         except LogbusError as error:
@@ -422,18 +427,18 @@ class Copier(Producer):
             return False
         if unstable or any(isinstance(row, LogbusError) for row in found.values()):
             return False
-        reader.take({where: found[where].offset if where in found else 0 for where in wheres})
+        reader.take({tp: found[tp].offset if tp in found else 0 for tp in tps})
         return True
 
     async def _transaction_of(self, client: Transactional, reader: NumberReader) -> bool:
-        """One transaction; False: the process ends, or dies."""
+        """Run one transaction; return False if the process ends or dies."""
         rng = self.rng
         while True:
             reader.poll()
             if reader.found:
                 break
-            ends = {where: self.cluster.checker.true_end(key) for where, key in reader.keys.items()}
-            is_done = all(reader.positions[where] >= end for where, end in ends.items())
+            ends = {tp: self.cluster.checker.true_end(key) for tp, key in reader.keys.items()}
+            is_done = all(reader.positions[tp] >= end for tp, end in ends.items())
             if self.is_stopping and is_done:
                 await client.end(is_commit=False)
                 self._is_done = True
@@ -442,11 +447,11 @@ class Copier(Producer):
         rows, reader.found = reader.found[:20], reader.found[20:]
         assert client.transaction is not None
         attempt = ".".join(map(str, client.transaction.pair))
-        for where, offset, value in rows:
-            name = f"{self.name}:{where.partition}:{offset}:{attempt}:".encode() + value
+        for tp, offset, value in rows:
+            name = f"{self.name}:{tp.partition}:{offset}:{attempt}:".encode() + value
             client.send(rng.randrange(self.partitions), [name])
-        nexts = {where: offset + 1 for where, offset, _ in rows}
-        offsets = {where: CommittedOffset(offset) for where, offset in nexts.items()}
+        nexts = {tp: offset + 1 for tp, offset, _ in rows}
+        offsets = {tp: CommittedOffset(offset) for tp, offset in nexts.items()}
         await client.send_offsets(offsets)
         if rng.random() < 0.05 and not self.is_stopping:
             return False
@@ -459,8 +464,7 @@ class Copier(Producer):
 
 
 class CommittedReader(Consumer):
-    """A read_committed reader of the topic of transactions: its rows are exactly those of committed
-    transactions, wherever it begins."""
+    """A read_committed reader: its rows are exactly those of committed transactions."""
 
     def __init__(self, truth: TransactionTruth, *values: Any) -> None:
         super().__init__(*values)
@@ -468,7 +472,7 @@ class CommittedReader(Consumer):
         self._returned: dict[TopicPartition, set[int]] = {}
 
     def _take(self) -> None:
-        self._returned = {where: set() for where in self.positions}
+        self._returned = {tp: set() for tp in self.positions}
         before = dict(self.positions)
         collector = self._collector
         collector.settle()
@@ -476,36 +480,36 @@ class CommittedReader(Consumer):
             while collector.advance(self._out_of_range):
                 parts = ConcatenatedSlices()
                 collector.take_rows(parts, None)
-                for where, rows in parts.slices:
-                    self._check(where, rows)
+                for tp, rows in parts.slices:
+                    self._check(tp, rows)
         except CorruptMessageError as error:
             if not self.cluster.rot.struck_disks:
-                raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
+                raise Violation(f"{self.name}: the consumer reported {error!r}") from None
             self._is_told = True
         except LogbusError as error:
-            raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
-        for where, start in before.items():
-            end = max(self.positions[where], collector.position(where) or 0)
+            raise Violation(f"{self.name}: the consumer reported {error!r}") from None
+        for tp, start in before.items():
+            end = max(self.positions[tp], collector.position(tp) or 0)
             if end > start:
-                self.truth.read(self.keys[where], start, end, self._returned[where])
-                self.positions[where] = end
+                self.truth.read(self.keys[tp], start, end, self._returned[tp])
+                self.positions[tp] = end
                 self.cluster.count("read committed")
-                self.cluster.trace(self.name, "read", where.partition, end)
+                self.cluster.trace(self.name, "read", tp.partition, end)
 
-    def _check(self, where: TopicPartition, rows: Slice) -> None:
-        header, key = rows.header, self.keys[where]
+    def _check(self, tp: TopicPartition, rows: Slice) -> None:
+        header, key = rows.header, self.keys[tp]
         start = header.base_offset + rows.first_row
-        if start < self.positions[where] or start + rows.row_count != header.next_offset:
-            raise Violation(f"{self.name}: {where} at {self.positions[where]}: {header}")
+        if start < self.positions[tp] or start + rows.row_count != header.next_offset:
+            raise Violation(f"{self.name}: {tp} at {self.positions[tp]}: {header}")
         self._compare(
             key, Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
         )
-        self._returned[where].add(header.base_offset)
-        self.positions[where] = header.next_offset
+        self._returned[tp].add(header.base_offset)
+        self.positions[tp] = header.next_offset
         if self.rows is not None:
             values: Any = rows.columns.value
             found = values.slice(rows.first_row, rows.row_count).to_pylist()
             self.rows.setdefault(key, {}).update(zip(range(start, header.next_offset), found))
 
-    async def _commit(self, where: TopicPartition) -> None:
-        """The group of the copier alone commits here."""
+    async def _commit(self, tp: TopicPartition) -> None:
+        """Commit no offset; the copier's group alone commits here."""

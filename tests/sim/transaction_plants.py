@@ -1,4 +1,4 @@
-"""Rules of transactions, each with a switch that takes it out, beside those of ``plants``."""
+"""Rules of transactions, each with a switch that removes the rule; see also ``plants``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from sim.damage_plants import PLAIN, planted
-from sim.plants import PLANTS, Patch, Plant
+from sim.plants import PLANTS, Patch
 
 from broker_lite.coordinator import keyed_state
 from broker_lite.coordinator.keyed_state import DeleteBefore, KeyedState
@@ -20,7 +20,6 @@ from broker_lite.server.coordinators import state_log
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
 from broker_lite.server.coordinators.transaction_markers import MarkerJob
-from broker_lite.storage.bounds import LogBounds
 from broker_lite.storage.log import Log
 from broker_lite.storage.open_transactions import OpenTransactions
 from broker_lite.storage.reader import LogReader
@@ -33,19 +32,13 @@ from broker_lite.transactions.sink_records import SinkState
 from broker_lite.transactions.sinks import SinkPartition
 from broker_lite.transactions.transaction import Transaction
 
-__all__ = ["PLANTS"]
+__all__ = ["PLANTS", "TRANSACTION_PLANTS"]
 
 TRANSACTS = {**PLAIN, "transacts": True}
-RARE: list[Plant] = []
-"""Rules that sixty seeds may not miss; neither the tests nor the table look for them yet."""
 SEGMENTS = {**TRANSACTS, "segment_ms": 2_000}
+DEPOSES = {**TRANSACTS, "faults": ("depose_a_coordinator",)}
+_BEFORE = len(PLANTS)
 _DECIDED = OPEN_STATES - {TransactionState.ONGOING}
-
-
-def rare(function: Plant) -> Plant:
-    """Keep a plant that no test looks for."""
-    RARE.append(function)
-    return function
 
 
 # The coordinator.
@@ -53,7 +46,7 @@ def rare(function: Plant) -> Plant:
 
 @planted(TRANSACTS)
 def ends_answered_before_they_are_committed(patch: Patch) -> None:
-    """EndTxn is answered when its decision is appended, before the high watermark passes it."""
+    """EndTxn is answered when its decision is appended, before it is committed."""
     append = TransactionCoordinator._append
 
     def eager(self: TransactionCoordinator, held: Any, effect: fx.Persist) -> None:
@@ -71,7 +64,7 @@ def ends_answered_before_they_are_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def markers_sent_before_the_decision_is_committed(patch: Patch) -> None:
-    """Markers are sent when the decision is appended."""
+    """Markers are sent when the decision is appended, before it is committed."""
     append = TransactionCoordinator._append
 
     def eager(self: TransactionCoordinator, held: Any, effect: fx.Persist) -> None:
@@ -98,7 +91,7 @@ def markers_sent_before_the_decision_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def state_loaded_before_it_is_committed(patch: Patch) -> None:
-    """A coordinator loads up to its own high watermark, below the start of its epoch."""
+    """A coordinator loads only up to its own high watermark, below its epoch's start."""
 
     async def at_once(self: Any) -> int:
         return int(self.replica.high_watermark)
@@ -108,13 +101,13 @@ def state_loaded_before_it_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def a_load_sends_no_markers(patch: Patch) -> None:
-    """A new coordinator takes decided transactions for done."""
+    """A new coordinator takes decided transactions as complete and sends no markers."""
     patch.setattr(Transaction, "_load", lambda self: None)
 
 
 @planted(TRANSACTS)
 def appends_without_an_answer_are_rolled_back(patch: Patch) -> None:
-    """A record whose acknowledgement is late counts as refused, though it is in the log."""
+    """A state record whose acknowledgement is late counts as refused, though it is in the log."""
 
     def write(self: Any, write: Any) -> None:
         manager = self._owner.replicas
@@ -131,7 +124,7 @@ def appends_without_an_answer_are_rolled_back(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def ends_keep_the_epoch(patch: Patch) -> None:
-    """The end of a transaction does not bump the epoch, in version 2 either."""
+    """The end of a transaction does not bump the producer epoch, in version 2 either."""
 
     def end(self: Transaction, event: ev.End) -> None:
         self._end_keeping_epoch(event)
@@ -139,18 +132,18 @@ def ends_keep_the_epoch(patch: Patch) -> None:
     patch.setattr(Transaction, "_end_bumping_epoch", end)
 
 
-@rare
+@planted(DEPOSES)
 def deposed_coordinators_decide(patch: Patch) -> None:
-    """Answers and markers of a deposed coordinator count."""
+    """A deposed coordinator's responses and markers are accepted."""
     patch.setattr(CoordinatorEpochs, "check", lambda self, partition, epoch: None)
 
 
-# The state engine.
+# The state log.
 
 
 @planted(TRANSACTS)
 def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
-    """The records before a copy are deleted when the copy begins."""
+    """A copy of the state deletes the older records before it is committed."""
     copied = KeyedState._copied
 
     def early(self: KeyedState, batch: Any) -> Any:
@@ -163,7 +156,7 @@ def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def copies_hold_keys_under_way(patch: Patch) -> None:
-    """A slice of a copy holds the committed value of a key whose append is under way."""
+    """A copy of the state holds the old value of a key whose append is in flight."""
     next_slice = KeyedState._next_slice
 
     def careless(self: KeyedState, left: dict[bytes, None]) -> list[bytes]:
@@ -176,18 +169,18 @@ def copies_hold_keys_under_way(patch: Patch) -> None:
     patch.setattr(KeyedState, "_next_slice", careless)
 
 
-# Participants.
+# Partitions in a transaction.
 
 
 @planted(TRANSACTS)
 def producers_are_not_verified(patch: Patch) -> None:
-    """A leader takes transactional batches without asking the coordinator."""
+    """A leader appends transactional batches without verifying them with the coordinator."""
     patch.setattr(Participant, "admit", lambda self, producer_id, epoch: None)
 
 
 @planted(TRANSACTS)
 def late_verifications_count(patch: Patch) -> None:
-    """An answer counts though a marker has ended the transaction meanwhile."""
+    """A verification counts although a marker has since ended the transaction."""
     verify = Participant.verify
 
     def careless(self: Participant, asked: Verification, number: int = -1) -> bool:
@@ -204,7 +197,7 @@ def late_verifications_count(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def stable_ends_pass_the_high_watermark(patch: Patch) -> None:
-    """The last stable offset is taken from the log's end."""
+    """The last stable offset is computed from the log end offset."""
 
     def stable(self: LogReader, high_watermark: int) -> int:
         unstable = self.unstable
@@ -215,7 +208,7 @@ def stable_ends_pass_the_high_watermark(patch: Patch) -> None:
 
 @planted(SEGMENTS)
 def aborted_of_one_segment_only(patch: Patch) -> None:
-    """A fetch looks for aborted transactions in its first segment alone."""
+    """A fetch reads aborted transactions from its first segment only."""
     collect = TransactionIndex.collect
 
     def first(self: TransactionIndex, start: int, end: int, found: Any) -> bool:
@@ -227,23 +220,23 @@ def aborted_of_one_segment_only(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def truncation_keeps_transactions(patch: Patch) -> None:
-    """A cut log keeps the open transactions and the index entries of what was cut."""
-    rebuild = LogBounds.rebuild_producers
+    """A truncated log keeps the open transactions and index entries of the truncated records."""
+    rebuild = Log.rebuild_producers
 
-    def keeping(self: LogBounds, now_ms: int) -> None:
+    def keeping(self: Log, now_ms: int) -> None:
         before = getattr(self, "producers", None)
         rebuild(self, now_ms)
         if before is not None and before.next_offset > self.producers.next_offset:
             self.producers.transactions = before.transactions
             self._note_transactions()
 
-    patch.setattr(LogBounds, "rebuild_producers", keeping)
+    patch.setattr(Log, "rebuild_producers", keeping)
     patch.setattr(TransactionIndex, "cut", lambda self, offset: self)
 
 
 @planted(TRANSACTS)
 def followers_note_no_transactions(patch: Patch) -> None:
-    """A follower keeps no note of open transactions, so that a new leader knows none."""
+    """Followers do not track open transactions, so a new leader has none."""
     append = Log.append_as_follower
 
     def forgetting(self: Log, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
@@ -257,7 +250,7 @@ def followers_note_no_transactions(patch: Patch) -> None:
 
 
 class _Nothing(OpenTransactions):
-    """Notes that were never made."""
+    """A tracker that records no transaction."""
 
     def end(self, producer_id: int, marker_offset: int) -> int:
         self._starts.setdefault(producer_id, marker_offset)
@@ -269,7 +262,7 @@ class _Nothing(OpenTransactions):
 
 @planted(TRANSACTS)
 def applied_offsets_stay_pending(patch: Patch) -> None:
-    """Committed offsets are applied without the deletion of their pending part."""
+    """Committed offsets are applied without deleting their pending copy."""
     end = PartOperations.end
 
     def keeping(self: PartOperations, write: Any) -> None:
@@ -285,7 +278,7 @@ def applied_offsets_stay_pending(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def offsets_read_before_pending(patch: Patch) -> None:
-    """A stable fetch reads the committed offsets first and the pending ones afterwards."""
+    """A stable offset fetch reads the committed offsets before the pending ones."""
 
     async def fetch(self: Any, group: str, partitions: Any, **options: Any) -> FetchedOffsets:
         offsets = await self.fetch(group, partitions, **options)
@@ -303,7 +296,7 @@ def offsets_read_before_pending(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def committed_batches_are_written_again(patch: Patch) -> None:
-    """A sink takes the batch that it has committed for a new one."""
+    """A sink writes again a batch that it has committed."""
     handle = SinkPartition._handle
 
     def forgetting(self: SinkPartition, event: Any) -> None:
@@ -323,7 +316,7 @@ def committed_batches_are_written_again(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def losing_attempts_stay_open(patch: Patch) -> None:
-    """The decision of a batch ends its winners alone."""
+    """The decision of a batch ends the transactions of its winning attempts only."""
     send = SinkPartition._send_markers
 
     def careless(self: SinkPartition, name: str, sink: Any, head: Any) -> None:
@@ -336,3 +329,7 @@ def losing_attempts_stay_open(patch: Patch) -> None:
         sink.attempts |= losers
 
     patch.setattr(SinkPartition, "_send_markers", careless)
+
+
+TRANSACTION_PLANTS = PLANTS[_BEFORE:]
+"""The rules of this module."""

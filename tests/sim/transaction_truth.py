@@ -1,8 +1,8 @@
-"""What is true of transactions, and what must hold after every step.
+"""The true outcome of transactions, and the invariants that are checked after every step.
 
-The truth comes from committed records alone: a transaction is decided when its Prepare record is
-below the true high watermark of ``__transaction_state``. ``TransactionTruth`` sees every committed
-batch of that topic and of the topics that transactions write to.
+The truth is derived from committed records alone: a transaction is decided when its Prepare record
+is below the true high watermark of ``__transaction_state``. ``TransactionTruth`` sees every
+committed batch of that topic and of the topics that transactions write to.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _PREPARED = {TransactionState.PREPARE_COMMIT: True, TransactionState.PREPARE_ABO
 
 
 class Pair(NamedTuple):
-    """A producer id and the epoch of one transaction's records."""
+    """A producer id and the producer epoch of one transaction's records."""
 
     producer_id: int
     epoch: int
 
 
 class Written(NamedTuple):
-    """A committed batch of a topic of transactions. ``pair`` None: a control batch."""
+    """A committed batch of a transactional topic. ``pair`` is None for a control batch."""
 
     base_offset: int
     next_offset: int
@@ -77,7 +77,7 @@ class _Open(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """A leader's last stable offset, and the two values that it follows from."""
+    """A leader's last stable offset, and the two values from which it is derived."""
 
     stable: int
     high_watermark: int
@@ -90,35 +90,41 @@ class _Partition:
     open: dict[int, _Open] = field(default_factory=dict)
     """Each producer's open transaction."""
     ended: dict[int, int] = field(default_factory=dict)
-    """Epoch of each producer's last transaction with a marker."""
+    """The epoch of each producer's last transaction with a marker."""
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     """Producer id, first offset and marker's offset of each aborted transaction."""
     shown: dict[tuple[int, int], _Shown] = field(default_factory=dict)
-    """What each process showed in each leader epoch."""
+    """The last stable offsets that each process showed in each leader epoch."""
 
 
 class TransactionTruth:
-    """Of one cluster. ``topics`` holds the topic ids that transactions write to."""
+    """The transactions of one cluster.
+
+    ``topics`` holds the topic ids that transactions write to.
+    """
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self.topics: set[str] = set()
         self.decided: dict[Pair, bool] = {}
-        """Whether each ended transaction committed."""
+        """Outcome of each ended transaction: whether it committed."""
         self.slots: dict[int, SinkSlot] = {}
         """The last committed slot of each producer id of a sink."""
         self.has_decided = asyncio.Event()
-        """Set by each decision."""
+        """Notifies the waiters of each decision."""
         self.heads: dict[str, SinkHead] = {}
         """The last committed head of each sink."""
         self._ended_attempts: dict[str, set[Pair]] = defaultdict(set)
-        """The attempts of each sink that are decided."""
+        """The attempts of each sink with a decision."""
         self._answered: dict[str, Pair] = {}
-        """The last pair that a client of each transactional id was answered."""
+        """The last producer id and epoch that a client of each transactional id received."""
         self._numbers: dict[Pair, int] = {}
         self.of_version_1: set[str] = set()
-        """The ids of clients of version 1. A late request of such a client may begin a transaction
-        with the pair of one that has ended; without records it stays empty, and aborts."""
+        """Transactional ids of clients with version 1.
+
+        A late request of such a client may start a transaction with the producer id and epoch of
+        one that has ended. Without records it stays empty, and aborts.
+        """
         self.records: dict[str, TransactionRecord] = {}
         """The last committed record of each transactional id."""
         self._partitions: dict[PartitionKey, _Partition] = defaultdict(_Partition)
@@ -130,12 +136,12 @@ class TransactionTruth:
     # Committed batches.
 
     def follows(self, topic_id: str) -> bool:
-        """Whether ``committed`` must see the batches of this topic."""
+        """Return whether ``committed`` must see the batches of this topic."""
         return topic_id in self.topics or topic_id == self.state_topic
 
     @property
     def state_topic(self) -> str:
-        """The id of ``__transaction_state``; empty before it is made."""
+        """Return the id of ``__transaction_state``; empty before the topic exists."""
         if not self._state_topic:
             path = znodes.topic_path(TRANSACTION_STATE)
             znode = self._cluster.zk.peek(path)
@@ -144,13 +150,13 @@ class TransactionTruth:
         return self._state_topic
 
     def committed(self, key: PartitionKey, batch: memoryview, header: BatchHeader) -> None:
-        """A batch has become committed; batches of a partition come in order."""
+        """Record a batch that was committed; batches of a partition come in order."""
         if key.topic_id != self._state_topic:
             self._written(key, batch, header)
             return
         for row_key, value in decode_entries(batch, header):
             name = None if row_key is None else transactional_id_of(row_key)
-            # The first byte holds the flags of the state engine.
+            # The first byte holds the flags of the state log.
             if name is not None and value is not None:
                 self._recorded(name, decode_transaction(value[1:]))
             elif row_key is not None and value is not None:
@@ -168,8 +174,9 @@ class TransactionTruth:
             self._head_recorded(name, decode_head(value))
 
     def _head_recorded(self, name: str, head: SinkHead) -> None:
-        """A sink's committed batch never goes back; a decision follows the markers of the one
-        before."""
+        """Check that a sink's batches only advance, and a decision follows the markers of the one
+        before.
+        """
         last, self.heads[name] = self.heads.get(name), head
         if last is not None and head.batch < last.batch:
             raise Violation(f"{name}: {head} follows {last}")
@@ -195,7 +202,7 @@ class TransactionTruth:
     def _recorded(self, name: str, record: TransactionRecord) -> None:
         before = self.records.get(name)
         self.records[name] = record
-        # No seed lasts until an id expires, or its epochs are exhausted.
+        # No seed runs until an id expires or its epochs are exhausted.
         if before is not None and (
             before.producer_id != record.producer_id or _progress(record) < _progress(before)
         ):
@@ -246,17 +253,17 @@ class TransactionTruth:
                 )
         partition.batches.append(Written(header.base_offset, header.next_offset, pair))
 
-    # What clients see.
+    # Responses and reads of clients.
 
     def initialized(self, name: str, pair: Pair) -> None:
-        """A client was answered a new pair: it is committed."""
+        """Check that the producer id and epoch of an InitProducerId response are committed."""
         record = self.records.get(name)
         if record is None or (record.producer_id == pair.producer_id and record.epoch < pair.epoch):
-            raise Violation(f"{name}: {pair} was answered, {record} is committed")
+            raise Violation(f"{name}: the client received {pair}, but {record} is committed")
         self._answered[name] = max(pair, self._answered.get(name, pair))
 
     def answered(self, name: str, pair: Pair, is_commit: bool) -> None:
-        """A client was answered the end of a transaction: it is decided."""
+        """Check that the end of a transaction is decided when a client receives its response."""
         if self.decided.get(pair, False) is not is_commit:
             raise Violation(
                 f"{name}: the end of {pair} was answered with commit={is_commit}, decided: "
@@ -264,7 +271,7 @@ class TransactionTruth:
             )
 
     def read(self, key: PartitionKey, start: int, end: int, returned: set[int]) -> None:
-        """A read_committed reader passed [start, end) and got the batches at these offsets."""
+        """Check the batches that a read_committed reader returned from [start, end)."""
         for batch in self._partitions[key].batches:
             if batch.next_offset <= start or batch.base_offset >= end:
                 continue
@@ -278,14 +285,16 @@ class TransactionTruth:
     # Replicas.
 
     def stepped(self, process: Process, role: Partition) -> None:
-        """The last stable offset of a leader never falls, and never passes the high watermark. It
-        is the first offset of the oldest transaction without a committed marker."""
+        """Check that a leader's last stable offset never falls or exceeds the high watermark.
+
+        It must be the first offset of the oldest transaction without a committed marker.
+        """
         if role.key.topic_id not in self.topics or not role.is_leader:
             return
         log, leader_epoch = process.log(role.key), role.leader_epoch
         if log is None:
             return
-        high_watermark, unstable = role.high_watermark, log.unstable
+        high_watermark, unstable = role.high_watermark, log.reader.unstable
         partition = self._partitions[log.key]
         name = process.number, leader_epoch
         before = partition.shown.get(name)
@@ -295,7 +304,7 @@ class TransactionTruth:
             and before.unstable is unstable
         ):
             return
-        stable = log.last_stable_offset(high_watermark)
+        stable = log.reader.last_stable_offset(high_watermark)
         partition.shown[name] = _Shown(stable, high_watermark, unstable)
         if stable > high_watermark or (before is not None and stable < before.stable):
             raise Violation(
@@ -312,11 +321,11 @@ class TransactionTruth:
             )
 
     def check_replica(self, process: Process, key: PartitionKey) -> None:
-        """A replica that has everything knows no open transaction, and each aborted one."""
+        """Check that a complete replica has every aborted transaction and no open one."""
         log = process.log(key)
         assert log is not None
-        end, found = log.log_end_offset, log.aborted_in(0, log.log_end_offset)
-        stable = log.last_stable_offset(end)
+        end, found = log.log_end_offset, log.reader.aborted_in(0, log.log_end_offset)
+        stable = log.reader.last_stable_offset(end)
         entries = [(one.producer_id, one.first_offset, one.last_offset) for one in found]
         wanted = self._partitions[key].aborted
         if stable != end or entries != wanted:
@@ -330,7 +339,7 @@ class TransactionTruth:
     # Groups.
 
     def written(self, operations: Sequence[Operation]) -> None:
-        """A group's offset never goes back."""
+        """Check that a group's offset never goes back."""
         for operation in operations:
             path = operation.path
             if not isinstance(operation, Create | Set) or "/offsets/numbers/" not in path:
@@ -345,7 +354,7 @@ class TransactionTruth:
     # The end.
 
     def unfinished(self) -> str | None:
-        """A transaction that is still open, decided or not."""
+        """Describe a transaction that is still open, decided or not; None if there is none."""
         for name, record in self.records.items():
             if record.is_open:
                 return f"{name} is {record.state.label}"

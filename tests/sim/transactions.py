@@ -1,5 +1,7 @@
-"""Transactions beside the scenario's plain clients: producers of both versions, a copier with its
-offsets in the transaction, and readers; what must hold at the end.
+"""Transactional clients beside the scenario's plain clients, and their checks at the end.
+
+The clients are producers of both transaction versions, a copier that commits its offsets in the
+transaction, and read_committed readers.
 """
 
 from __future__ import annotations
@@ -38,12 +40,13 @@ STATE_PARTITIONS = 2
 IDLE_IDS = 4
 FINISH_S = 120.0
 ENDS_S = max(TIMEOUTS_MS) / 1000 * 1.2 + 10.0
-"""Within the longest timeout, by the slowest clock, and ten seconds no transaction is open."""
+"""Seconds until no transaction is open: the longest timeout by the slowest clock, and ten seconds.
+"""
 
 
 @contextmanager
 def small_state(copy_batches: int) -> Iterator[None]:
-    """Few state partitions, which are copied often, in small slices."""
+    """Use few state partitions, copied often and in small slices."""
     names = ("COPY_BATCHES", "BATCH_BYTES")
     values = [getattr(keyed_state, name) for name in names]
     partitions = find_coordinator.STATE_PARTITIONS
@@ -59,7 +62,7 @@ def small_state(copy_batches: int) -> Iterator[None]:
 
 
 class Transactions:
-    """The clients of one seed, and their topics."""
+    """The transactional clients of one seed and their topics."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
@@ -69,7 +72,7 @@ class Transactions:
         self._processes = 0
 
     async def begin(self, admin: Client) -> list[Coroutine[Any, Any, None]]:
-        """Make the topics; return what runs beside everything else."""
+        """Create the topics; return the coroutines of the clients."""
         cluster, options, rng = self.cluster, self.cluster.options, self.rng
         factor = options.replication_factor
         config = {"segment.ms": "3000"} if rng.random() < 0.5 else {}
@@ -108,7 +111,7 @@ class Transactions:
         ]
 
     async def _begin_idle(self) -> None:
-        """Begin ids that do nothing: their records are copied, and must stay."""
+        """Initialise transactional ids that do nothing; every copy of the state must keep them."""
         for number in range(IDLE_IDS):
             name = f"idle{number}"
             self._processes += 1
@@ -119,26 +122,26 @@ class Transactions:
                     break
                 except LogbusError as error:
                     if not error.retriable:
-                        raise Violation(f"{name}: a user got {error!r}") from None
+                        raise Violation(f"{name}: the client reported {error!r}") from None
 
     def _reader(self, name: str) -> CommittedReader:
         return CommittedReader(self.truth, self.cluster, History(), name, OUT, self.out)
 
     async def _watch_clients(self) -> None:
-        """Raise what a client found."""
+        """Raise the violation that a client found."""
         await asyncio.gather(*self._finishing)
         await asyncio.Event().wait()
 
     @property
     def keys(self) -> dict[str, list[PartitionKey]]:
-        """The partitions of each topic."""
+        """Return the partitions of each topic."""
         topic_id = self.truth.state_topic
         count = STATE_PARTITIONS if topic_id else 0
         state = [PartitionKey(topic_id, n) for n in range(count)]
         return {OUT: self.out, NUMBERS: self.inputs, TRANSACTION_STATE: state}
 
     async def check(self, settled: Callable[[list[PartitionKey], str], Awaitable[None]]) -> None:
-        """After all faults are healed, let all clients finish and compare their records."""
+        """Let all clients finish after the faults are healed, then compare their records."""
         cluster, checker = self.cluster, self.cluster.checker
         everything = self.keys
         if any(checker.is_lost(key) for keys in everything.values() for key in keys):
@@ -152,7 +155,7 @@ class Transactions:
         for client in (*self.producers, self.copier, self.query):
             client.is_stopping = True
         await self._finish(self._finishing)
-        # An id that was forgotten gets another producer id now.
+        # An expired transactional id gets another producer id.
         await self._begin_idle()
         for topic, keys in self.keys.items():
             if keys:
@@ -169,17 +172,17 @@ class Transactions:
             async with asyncio.timeout(FINISH_S):
                 await asyncio.gather(*tasks)
         except TimeoutError:
-            raise Violation("clients of transactions did not end") from None
+            raise Violation("transactional clients did not finish") from None
 
     async def _ended(self) -> None:
-        """Wait until no transaction is open, no offset is pending, and all is stable."""
+        """Wait until no transaction is open, no offset is pending, and every record is stable."""
         try:
             async with asyncio.timeout(ENDS_S):
                 while (open_one := self._open()) is not None:
                     await asyncio.sleep(0.25)
                     self.cluster.check()
         except TimeoutError:
-            raise Violation(f"{ENDS_S:g} s after everything was healed {open_one}") from None
+            raise Violation(f"{ENDS_S:g} s after all faults were healed {open_one}") from None
 
     def _open(self) -> str | None:
         cluster = self.cluster
@@ -200,7 +203,7 @@ class Transactions:
         return None
 
     async def _compare(self) -> None:
-        """Every committed transaction is there as a whole, and every number once."""
+        """Check that each committed transaction is complete and each number was copied once."""
         whole = self._reader("rc whole")
         whole.rows = {}
         await whole.start()
@@ -209,11 +212,11 @@ class Transactions:
                 async with asyncio.timeout(FINISH_S):
                     await reader.read_to_the_end(self.out)
             except TimeoutError:
-                raise Violation(f"{reader.name} did not come to the end") from None
+                raise Violation(f"{reader.name} did not reach the end of the log") from None
         found = Counter(value for rows in whole.rows.values() for value in rows.values())
         twice = [value for value, count in found.items() if count > 1]
         if twice:
-            raise Violation(f"{len(twice)} values are there twice: {twice[:3]}")
+            raise Violation(f"{len(twice)} values are in the log twice: {twice[:3]}")
         for producer in (*self.producers, self.copier):
             for attempted in producer.attempted:
                 there = [value for value in attempted.values if value in found]

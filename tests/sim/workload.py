@@ -1,4 +1,4 @@
-"""Simpler clients of the simulated cluster: rows one batch at a time, readers, administration."""
+"""Simple clients of the simulated cluster: row producers, and topics created and deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """What every client does: find leaders, call them, try again."""
+    """The common part of clients: find leaders, send requests, retry."""
 
     def __init__(self, cluster: SimCluster, history: History, name: str) -> None:
         self.cluster = cluster
@@ -39,7 +39,7 @@ class Client:
         return await self.cluster.call(self.name, broker_id, function)
 
     async def any_broker(self, function: Callable[[Process], Awaitable[T]]) -> T:
-        """Ask one after the other until one answers."""
+        """Send a request to one broker after the other until one answers."""
         while True:
             try:
                 return await self.call(pick(self.rng, list(self.cluster.disks)), function)
@@ -47,7 +47,7 @@ class Client:
                 await self.pause()
 
     async def topics(self) -> dict[str, TopicView]:
-        """The metadata, of any broker that answers."""
+        """Return the metadata of topics from any broker that answers."""
 
         async def snapshot(process: Process) -> dict[str, TopicView]:
             return dict(process.registry.snapshot.topics)
@@ -55,14 +55,17 @@ class Client:
         return await self.any_broker(snapshot)
 
     async def leader(self, key: PartitionKey) -> int | None:
-        """-1: none now; None: the topic is gone. As it was last heard, until ``forget``."""
+        """Return the cached leader of a partition: -1 if it has none, None if the topic is deleted.
+
+        The cache is kept until ``forget``.
+        """
         known = self._known.get(key)
         if known is not None:
             return known
         for topic in (await self.topics()).values():
             if topic.topic_id == key.topic_id:
                 if key.partition >= len(topic.partitions):
-                    # It was added, and this broker does not know yet.
+                    # The partition was added, and this broker's metadata lacks it.
                     return -1
                 leader = topic.partitions[key.partition].state.leader
                 if leader >= 0:
@@ -78,10 +81,10 @@ class Client:
 
 
 class RowProducer(Client):
-    """Sends batches of rows to one partition, one at a time, until told to stop.
+    """Send batches of rows to one partition, one at a time, until stopped.
 
-    With acks=all it is idempotent and tries each batch until it is decided; with acks=1, or where
-    it ``is_once``, it tries each once.
+    With acks=all the producer is idempotent and retries each batch until its outcome is known. With
+    acks=1 or ``is_once`` it sends each batch once.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class RowProducer(Client):
             await self.pause(2 * self.cluster.options.think_s)
 
     async def send_one(self) -> bytes:
-        """One value, once it is acknowledged; it may have been tried as others before."""
+        """Send one value until it is acknowledged; earlier attempts used other values."""
         while True:
             self.number += 1
             value = f"{self.name}/{self.number}".encode()
@@ -133,7 +136,7 @@ class RowProducer(Client):
             await self.pause()
 
     async def _send(self, sent: Sent) -> bool:
-        """False: the topic is gone."""
+        """Send a batch with retries; return False if the topic is deleted."""
         tries = 0
         while True:
             leader = await self.leader(self.key)
@@ -163,8 +166,10 @@ class RowProducer(Client):
             return True
 
     def _leads(self, broker_id: int) -> bool:
-        """Whether what a broker says of sequences counts: one that was deposed, and does not know
-        it yet, does not know them either."""
+        """Return whether the broker leads the partition, so that its answer about sequences counts.
+
+        A broker that was deposed and has not learned it yet lacks the latest sequences.
+        """
         state = self.cluster.checker.state(self.key)
         return state is not None and state.leader == broker_id
 
@@ -199,7 +204,7 @@ class RowProducer(Client):
 async def create_topic(
     client: Client, name: str, partitions: int, replication_factor: int, config: dict[str, str]
 ) -> list[PartitionKey]:
-    """Until it is there; returns its partitions."""
+    """Create a topic, with retries; return its partitions."""
 
     async def create(process: Process) -> object:
         topic = NewTopic(name, partitions, replication_factor, None, config)
@@ -221,7 +226,7 @@ async def create_topic(
 
 
 async def delete_topic(client: Client, name: str) -> None:
-    """Until it is gone."""
+    """Delete a topic, with retries."""
 
     async def delete(process: Process) -> object:
         return await process.registry.administration.delete_topics([name])

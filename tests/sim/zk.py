@@ -1,9 +1,10 @@
 """ZooKeeper in virtual time: one linear history of writes, versions, sessions, one-shot watches.
 
-``ZkService`` is the ensemble; ``SimZk`` is one client's MetadataStore. A client sees answers and
-watch events in one order, as ZooKeeper promises. Faults: ``cut`` and ``heal`` a client, ``stop``
-and ``start`` the service, lose the answer of a write that took effect, expire a session, ``pause``
-a client. Works on any asyncio loop; only on ``SimLoop`` is it deterministic and instant.
+``ZkService`` is the ensemble; ``SimZk`` is one client's MetadataStore. A client receives responses
+and watch events in one order, as ZooKeeper guarantees. Faults: ``cut`` and ``heal`` a client,
+``stop`` and ``start`` the service, lose the response of an applied write, expire a session,
+``pause`` a client. It works on any asyncio loop, but is deterministic and instant only on
+``SimLoop``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from broker_lite.metadata.store import (
 )
 
 _STEP_S = 1e-6
-"""Between two messages of one connection, so that their order is certain."""
+"""Seconds between two messages of one connection, which keep their order."""
 
 
 @dataclass
@@ -69,7 +70,10 @@ class _Session:
 
 
 class ZkService:
-    """``delay_s``: the longest way of a message; ``session_timeout_s``: as brokers ask for."""
+    """The ensemble.
+
+    ``delay_s`` is the longest message delay; ``session_timeout_s`` applies to every session.
+    """
 
     def __init__(
         self, rng: random.Random, *, delay_s: float = 0.002, session_timeout_s: float = 6.0
@@ -80,9 +84,9 @@ class ZkService:
         self.running = True
         self.zxid = 0
         self.lost_reply_rate = 0.0
-        """Of writes, so many take effect and their answer is lost with the connection."""
+        """Fraction of writes that are applied, but whose response is lost with the connection."""
         self.lost_request_rate = 0.0
-        """Of writes, so many are lost with the connection and take no effect."""
+        """Fraction of writes that are lost with the connection and not applied."""
         self.on_write: Callable[[int, Sequence[Operation]], None] | None = None
         self._nodes: dict[str, _Node] = {"": _Node(b"", 0, 0, 0)}
         self._sessions: dict[int, _Session] = {}
@@ -91,19 +95,19 @@ class ZkService:
         self._clients: list[SimZk] = []
 
     def client(self, context: Context | None = None) -> SimZk:
-        """A store that is not started yet; what it hears, it hears in ``context``."""
+        """Return a store that is not started yet; its callbacks run in ``context``."""
         client = SimZk(self, context)
         self._clients.append(client)
         return client
 
     def stop(self) -> None:
-        """The ensemble loses its quorum: nobody is connected, no session expires."""
+        """Lose the quorum: every client is disconnected, and no session expires."""
         self.running = False
         for client in self._clients:
             client.lose_connection()
 
     def start(self) -> None:
-        """It is back; sessions have their whole timeout again."""
+        """Regain the quorum: each session has its whole timeout again."""
         self.running = True
         for client in self._clients:
             if client.wants_connection:
@@ -112,7 +116,7 @@ class ZkService:
             if session.alive and not session.connected:
                 self.watch_silence(session)
 
-    # What clients ask for; each happens at one moment.
+    # Client operations; each is applied at one instant.
 
     def open_session(self, client: SimZk) -> _Session:
         self.zxid += 1
@@ -121,7 +125,7 @@ class ZkService:
         return session
 
     def watch_silence(self, session: _Session) -> None:
-        """Expire the session unless it is connected again in time."""
+        """Expire the session unless it reconnects in time."""
 
         def expire() -> None:
             is_silent = not session.connected or session.client.is_paused
@@ -157,7 +161,7 @@ class ZkService:
         return sorted(node.children)
 
     def sync(self, path: str) -> None:
-        """No read is ever stale here, so there is nothing to wait for but the answer."""
+        """Wait for one round trip only, because no read is ever stale here."""
 
     def write(self, session: _Session, operations: Sequence[Operation]) -> Refused | None:
         refused = self._check(operations)
@@ -171,7 +175,9 @@ class ZkService:
         return None
 
     def _check(self, operations: Sequence[Operation]) -> Refused | None:
-        """As ZooKeeper: each operation is judged on the outcome of those before it."""
+        """Check a multi-operation as ZooKeeper does: each operation sees the result of those
+        before.
+        """
         versions: dict[str, int | None] = {}
         births: dict[str, int] = {}
 
@@ -247,24 +253,24 @@ class ZkService:
                 session.client.deliver(event)
 
     def forget_watches(self, session: _Session) -> None:
-        """A connection that is lost takes its watches along."""
+        """Drop the watches of a lost connection."""
         for watches in (self._data_watches, self._child_watches):
             for sessions in watches.values():
                 sessions.pop(session.session_id, None)
 
     def client_of(self, session_id: int) -> SimZk:
-        """Whose session this is."""
+        """Return the client of a session."""
         return self._sessions[session_id].client
 
     def _wall_ms(self) -> int:
-        """No time passes where no loop runs."""
+        """Return the wall-clock time; outside a loop it stands still."""
         try:
             return WALL_BEGAN_MS + int(asyncio.get_running_loop().time() * 1000)
         except RuntimeError:
             return WALL_BEGAN_MS
 
     def peek(self, path: str) -> Znode | None:
-        """For checkers: what is there now."""
+        """Return a znode without a session, for checkers."""
         node = self._nodes.get(path)
         return None if node is None else node.read()
 
@@ -281,7 +287,7 @@ class SimZk:
         self._context = context
         self.is_paused = False
         self.lag_s = 0.0
-        """How much later than others this client may hear answers and watches."""
+        """Additional delay in seconds of this client's responses and watch events."""
         self._session: _Session | None = None
         self._connected = False
         self._reachable = True
@@ -293,7 +299,7 @@ class SimZk:
         self._next_request = 0
         self._on_event: Callable[[StoreEvent], None] = lambda event: None
 
-    # The port.
+    # The MetadataStore interface.
 
     @property
     def connected(self) -> bool:
@@ -356,20 +362,20 @@ class SimZk:
         return not self._closed and not self._connected and self._session is not None
 
     def pause(self) -> None:
-        """The process is stopped: it sends no more signs of life, and hears nothing."""
+        """Pause the process: it sends no heartbeats and receives nothing."""
         self.is_paused = True
         if self._connected and self._session is not None:
             self._service.watch_silence(self._session)
 
     def resume(self) -> None:
-        """The process goes on: it learns now of a session that ended meanwhile."""
+        """Resume the process: it now learns of a session that has expired."""
         self.is_paused = False
         if self._connected and self._session is not None and not self._session.alive:
             self.lose_connection()
             self.reconnect_soon()
 
     def cut(self) -> None:
-        """No packet passes until ``heal``."""
+        """Drop all packets until ``heal``."""
         self._reachable = False
         self.lose_connection()
 
@@ -379,14 +385,14 @@ class SimZk:
             self.reconnect_soon()
 
     def kill(self) -> None:
-        """The process is gone: silence, and the session ends by itself."""
+        """Kill the process: it sends nothing more, and its session expires by its timeout."""
         self._on_event = _nobody_hears
         self._reachable = False
         self.lose_connection()
         self._closed = True
 
     def expire(self) -> None:
-        """ZooKeeper ends the session although its owner lives."""
+        """Expire the session although its process lives."""
         assert self._session is not None
         session = self._session
         self.lose_connection()
@@ -394,7 +400,7 @@ class SimZk:
         self.reconnect_soon()
 
     def lose_connection(self) -> None:
-        """What is under way may or may not have reached the service."""
+        """Break the connection; requests in flight may or may not have been applied."""
         if not self._connected:
             return
         self._connected = False
@@ -461,13 +467,13 @@ class SimZk:
                 request(session)
 
         def arrive() -> None:
-            # Packets that were sent before the loss may arrive after it, for a while.
+            # Packets sent before the loss may still arrive for some time.
             if not (session.alive and self._service.running):
                 return
             if connection != self._connection:
                 fate = self._service.rng.random()
                 if fate < 0.3 and self._closed:
-                    # The last words of a process that was killed, stuck somewhere.
+                    # The last messages of a killed process, delayed in the network.
                     loop.call_later(self._service.rng.random() * 2, last_words, context=OUTSIDE)
                 if fate < 0.6:
                     return
@@ -502,7 +508,7 @@ class SimZk:
         return self._service.rng.random() * self._service.delay_s
 
     def _tell(self, event: StoreEvent) -> None:
-        """Said by whoever broke the connection; heard by the process in its own time."""
+        """Deliver a connection event; the process handles it in its own context."""
         if self._context is None:
             self._on_event(event)
         else:
@@ -515,7 +521,7 @@ class SimZk:
 
 
 def _nobody_hears(event: StoreEvent) -> None:
-    """A dead process."""
+    """Drop a message to a dead process."""
 
 
 def _unavailable() -> CoordinationUnavailableError:

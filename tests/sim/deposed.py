@@ -1,0 +1,108 @@
+"""Send a batch that arrives after a new coordinator has aborted its transaction.
+
+A client with transaction version 1 adds a partition at the coordinator, and its batch is delayed.
+The controller suspects the coordinator, and the client aborts at the next one, whose marker keeps
+the epoch. The former coordinator and the partition's leader learn of the change late. When the
+batch arrives, the leader therefore asks the former coordinator, which still has the transaction
+open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import NamedTuple
+
+from sim.cluster import SimCluster, pick
+from sim.net import CLIENTS
+from sim.process import Process
+from sim.transaction_clients import TIMEOUTS_MS, Transactional
+from sim.transaction_truth import TransactionTruth
+
+from broker_lite.errors import LogbusError
+from broker_lite.server.coordinators.state_log import state_partition
+
+STATE_PARTITIONS = 2
+LATE_S = 20.0
+"""Longest delay in seconds of ZooKeeper's watch events."""
+SENT_S, ENDED_S = 1.0, 8.0
+"""Seconds until the batch is sent, and until the client must have aborted."""
+
+
+class _Roles(NamedTuple):
+    controller: Process
+    coordinator: Process
+    leader: Process
+    state_partition: int
+    partition: int
+
+
+async def late_batch(
+    cluster: SimCluster, rng: random.Random, suspect: Callable[[Process, Process], None]
+) -> None:
+    """Run this sequence if three brokers have the needed roles.
+
+    ``suspect`` makes the first process take the second one for dead.
+    """
+    truth = cluster.checker.transactions
+    roles = None if truth is None else _roles(cluster, truth, rng)
+    if truth is None or roles is None:
+        return
+    number = len(truth.of_version_1)
+    name = next(
+        name
+        for name in (f"late{number}.{n}" for n in count())
+        if state_partition(name.encode(), STATE_PARTITIONS) == roles.state_partition
+    )
+    truth.of_version_1.add(name)
+    late = Transactional(cluster, truth, name, name, version=1, timeout_ms=max(TIMEOUTS_MS))
+    leader_id, former_id = roles.leader.broker_id, roles.coordinator.broker_id
+    cut: list[int] = []
+    try:
+        await late.begin()
+        cut.append(leader_id)
+        cluster.net.cut(CLIENTS, leader_id)
+        late.send(roles.partition, [f"{name}/0".encode()])
+        await asyncio.sleep(SENT_S * rng.random())
+        for process in (roles.coordinator, roles.leader):
+            process.zk.lag_s = LATE_S
+        cut.append(former_id)
+        cluster.net.cut(CLIENTS, former_id)
+        suspect(roles.controller, roles.coordinator)
+        async with asyncio.timeout(ENDED_S):
+            await late.end(is_commit=False)
+        cluster.count("aborts at the next coordinator")
+    except (LogbusError, TimeoutError) as error:
+        cluster.trace(name, "failed", type(error).__name__)
+    finally:
+        for broker_id in cut:
+            await asyncio.sleep(rng.random())
+            if cluster.net.is_cut(CLIENTS, broker_id):
+                cluster.net.heal(CLIENTS, broker_id)
+        for process in (roles.coordinator, roles.leader):
+            process.zk.lag_s = 0.0
+
+
+def _roles(cluster: SimCluster, truth: TransactionTruth, rng: random.Random) -> _Roles | None:
+    """Choose three serving brokers: the controller, a coordinator, and an output partition's
+    leader.
+    """
+    serving = {p.broker_id: p for p in cluster.processes.values() if p.serving}
+    controllers = [p for p in serving.values() if p.registry.is_controller]
+    found = []
+    for key, state in cluster.checker.states.items():
+        for other, its in cluster.checker.states.items():
+            brokers = (state.leader, its.leader)
+            if (
+                key.topic_id == truth.state_topic
+                and other.topic_id in truth.topics
+                and all(n in serving and serving[n] not in controllers for n in brokers)
+                and state.leader != its.leader
+            ):
+                found.append((key.partition, other.partition, *brokers))
+    if not controllers or not found:
+        return None
+    at, partition, coordinator, leader = pick(rng, found)
+    return _Roles(controllers[0], serving[coordinator], serving[leader], at, partition)
