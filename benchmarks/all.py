@@ -1,11 +1,6 @@
-"""Runs logbus's own benchmarks, one after the other, and keeps what each printed.
+"""Run logbus's own benchmarks one after the other and write their results.
 
-    python benchmarks/all.py [NAME …]        (or: make figures)
-
-A benchmark is a script beside this one that is named in ``BENCHMARKS``, answers ``--help`` and
-prints one JSON object; the other files are what benchmarks share. Results go to
-``benchmarks/results/NAME.json``, which is kept in the tree (README.md: how to read it); the exit
-code is 1 if one failed. Nothing else should run.
+python benchmarks/all.py [NAME …]      (or: make figures)
 """
 
 from __future__ import annotations
@@ -31,6 +26,8 @@ BENCHMARKS = (
     "mirror",
     "read_committed",
     "record",
+    "security",
+    "small_partitions",
     "storage",
     "transactions",
     "wire",
@@ -38,7 +35,7 @@ BENCHMARKS = (
 
 
 def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one benchmark's script to its end. What it shares with others is found beside it."""
+    """Run one benchmark's script to its end, with the modules beside it importable."""
     shared = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-P", str(FOLDER / f"{name}.py"), *arguments],
@@ -50,7 +47,7 @@ def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _machine() -> dict[str, Any]:
-    """What a reader must know to compare: nothing that names the machine."""
+    """Return the facts needed to compare results, without the machine's name."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpus": os.cpu_count(),
@@ -61,7 +58,7 @@ def _machine() -> dict[str, Any]:
 
 
 def run(name: str) -> dict[str, Any] | None:
-    """One benchmark's result, kept beside the others'; None if it failed, which is told."""
+    """Run one benchmark and write its result; return None and print the reason if it failed."""
     machine = _machine()
     started = time.monotonic()
     done = start(name)

@@ -1,11 +1,11 @@
-"""What one broker does: small produces, 1 MB batches flushed before the ack, fetches by sendfile.
+"""Measure one broker: small produces, 1 MB batches flushed before the ack, fetches by sendfile.
 
     python benchmarks/broker.py [--seconds 3]
 
-Starts ZooKeeper and one broker, drives it over plain sockets from this process with requests made
-beforehand, so that the load costs as little as it can, and prints one JSON object. ``cpu_us`` is
-the broker's processor time, all threads, by request. ``loop`` is what the broker recorded of its
-rule that nothing keeps the loop longer than 5 ms, under all of the load before.
+Starts ZooKeeper and one broker, and prints one JSON object. This process sends prepared requests
+over plain sockets, so that the load itself costs little. ``cpu_us`` is the broker's processor time
+a request, all threads. ``loop`` has the delays of the broker's event loop under the whole load,
+which should stay below 5 ms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTITIONS = 4
 
 
 class Load:
-    """Keeps ``depth`` copies of one request under way on each of ``connections`` sockets."""
+    """Keep ``depth`` copies of one request in flight on each of ``connections`` sockets."""
 
     def __init__(self, address: tuple[str, int], request: bytes, connections: int, depth: int):
         self._request = request
@@ -53,7 +53,7 @@ class Load:
             self._selector.register(sock, selectors.EVENT_READ)
 
     def run(self, seconds: float) -> float:
-        """Drive for so long; the seconds that it took."""
+        """Send requests for this many seconds; return the seconds that it took."""
         for sock in self._sockets:
             sock.sendall(self._request * self._depth)
         self.answers = self.received = 0
@@ -99,7 +99,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 1) -> bytes:
-    """The same batch for each partition."""
+    """Return a produce request with the same batch for each partition."""
     rows = [produce.PartitionRecords(number, batch) for number in range(partitions)]
     parts = produce.encode_request(
         [produce.TopicRecords("", topic_id, rows)],
@@ -112,7 +112,10 @@ def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 
 
 
 def fetch_request(topic_id: str, size: int, *, reader: tuple[int, int]) -> bytes:
-    """``reader``: flags, and the version of columns that it knows."""
+    """Return a fetch request.
+
+    ``reader`` holds the fetch flags and the readable version of columns.
+    """
     row = fetch.FetchPartition(0, 0, size)
     return bytes(
         fetch.encode_request(
@@ -145,7 +148,7 @@ class Bench:
         self.results: dict[str, dict[str, float]] = {}
 
     def topic(self, name: str, partitions: int = 1) -> str:
-        """A new topic's id, when it can be produced to."""
+        """Create a topic; return its id once its leader accepts produce requests."""
         topic_id: str = self._admin.create_topic(name, partitions, 1, {})
         while any(
             each.error is not None for each in self._admin.cluster([name]).topics[name].partitions
@@ -155,7 +158,10 @@ class Bench:
         return topic_id
 
     def measure(self, name: str, request: bytes, connections: int, depth: int, size: int) -> None:
-        """``size``: bytes that a request brings; 0 counts what comes back instead."""
+        """Measure one case.
+
+        ``size`` is the bytes that a request carries; 0 counts the bytes of responses.
+        """
         load = Load(("127.0.0.1", self._broker.port), request, connections, depth)
         pid = self._broker.pid
         assert pid is not None
@@ -204,7 +210,7 @@ def main() -> None:
         request = produce_request(bench.topic("small"), small)
         bench.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
         bench.measure("produce_100B_16_connections_8_deep", request, 16, 8, len(small))
-        # What Kafka's producer sends by default while it has more than it can send.
+        # The batch size of Kafka's producer with default settings under full load.
         batch = bytes(encode_rows([Row(at, 1, None, os.urandom(1000), ()) for at in range(16)]))
         request = produce_request(bench.topic("kafka", PARTITIONS), batch, PARTITIONS)
         size = PARTITIONS * len(batch)

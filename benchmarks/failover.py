@@ -1,17 +1,18 @@
-"""How long a partition takes nothing when a broker dies, hangs or is restarted; prints JSON.
+"""Measure how long a partition accepts no record when a broker dies, hangs or is restarted.
 
     python benchmarks/failover.py [--kills 50] [--foreign-kills 12] [--pauses 10]
         [--partitions 1000] [--only NAME,…]
 
-Three brokers, RF 3, acks=all. One client sends 100 B records at 1,000/s to one partition; what
-counts is the longest gap between two acknowledgements around each event, in ms, for the same client
-and without an error reaching it. ``many_partitions``: from the kill of a third of the leaders until
-a record for each partition is acknowledged. Everything shares the machine's cores.
+Three brokers, RF 3, acks=all. One client sends 100 B records at 1,000/s to one partition. The
+figure is the longest gap in ms between two acknowledgements around each event; the client must not
+report an error. ``many_partitions`` is the time from the kill of the leader of a third of the
+partitions until each partition acknowledges a record. All processes share the machine's cores.
+Prints one JSON object.
 
-The rows of librdkafka, Apache Kafka's Java client and franz-go send 600 records/s to 6 partitions
-and kill each broker in turn. Each partition that the broker led counts by itself. ``quick`` rows
-shorten the client's retry backoff and its least time between two metadata requests to 20 ms.
-The Java client needs Maven and a JDK, franz-go needs Go; without them their rows are skipped.
+librdkafka, Apache Kafka's Java client and franz-go send 600 records/s to 6 partitions while each
+broker in turn is killed. Each partition that the broker led counts separately. ``quick`` rows set
+the client's retry backoff and minimum metadata refresh to 20 ms. The Java client needs Maven and a
+JDK, franz-go needs Go; without them their rows are skipped.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from broker_lite.local.cluster import LocalCluster
 
 RATE = 1000
 FOREIGN_RATE = 100
-"""Records a second to each partition, by a client of another project."""
+"""Records a second to each partition, for clients of other projects."""
 FOREIGN_PARTITIONS = 6
 SETTLED_S = 0.5
-"""Acknowledgements must come as usual for so long before and after an event."""
+"""Seconds for which acknowledgements must be regular before and after an event."""
 WAIT_S = 60.0
 REBALANCE_MS = "300"
 _NUMBERS = itertools.count()
 
 
 class Acks:
-    """When each record of one partition was acknowledged, in Unix time, and which failed."""
+    """The Unix time of each acknowledgement in one partition, and the failed records."""
 
     def __init__(self, rate: int) -> None:
         self.times: list[float] = []
@@ -57,7 +58,7 @@ class Acks:
         self._rate = rate
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until acknowledgements come as usual, a second's worth of them after ``since``."""
+        """Wait until acknowledgements are regular: one second's worth of them after ``since``."""
         until = time.time() + WAIT_S
         while time.time() < until:
             now = time.time()
@@ -66,16 +67,16 @@ class Acks:
             if usual and len(recent) == self._rate and recent[0] > since:
                 return
             time.sleep(0.02)
-        raise AssertionError(f"nothing is acknowledged: {self.failures[-1:]}")
+        raise AssertionError(f"no record is acknowledged: {self.failures[-1:]}")
 
     def longest_gap_ms(self, since: float) -> float:
-        """The longest time between two acknowledgements from ``since`` on."""
+        """Return the longest time between two acknowledgements from ``since`` on, in ms."""
         times = [since, *(at for at in self.times if at > since)]
         return max(later - earlier for earlier, later in itertools.pairwise(times)) * 1000
 
 
 class Load:
-    """One producer of ours that sends to one partition at a pace."""
+    """One logbus producer that sends to one partition at a fixed rate."""
 
     def __init__(self, bus: Bus, topic: str, partition: int) -> None:
         self.acks = Acks(RATE)
@@ -114,7 +115,7 @@ class Load:
 
 
 class ForeignLoad:
-    """Another project's producer that sends to each partition of a topic at a pace."""
+    """Another project's producer that sends to each partition of a topic at a fixed rate."""
 
     def __init__(self, client: str, servers: str, topic: str, settings: tuple[str, ...]) -> None:
         self.partitions = [Acks(FOREIGN_RATE) for _ in range(FOREIGN_PARTITIONS)]
@@ -145,7 +146,7 @@ class ForeignLoad:
                 acks.times.append(float(at))
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until each partition takes records as usual."""
+        """Wait until acknowledgements are regular in each partition."""
         for acks in self.partitions:
             acks.wait_flowing(since)
 
@@ -155,7 +156,7 @@ class ForeignLoad:
 
 
 class Bench:
-    """A cluster whose partition n is led by broker n whenever all is well."""
+    """A cluster in which the preferred leader of partition n is broker n."""
 
     def __init__(self, session_ms: int) -> None:
         self.cluster = LocalCluster(
@@ -177,14 +178,14 @@ class Bench:
         self.cluster.stop()
 
     def make_topic(self, partitions: int) -> str:
-        """Of three replicas each; in sync on return."""
+        """Create a topic with three replicas; return when all are in sync."""
         name = f"failover-{next(_NUMBERS)}"
         self.bus.create_topic(name, partitions, 3)
         self.settle(name)
         return name
 
     def settle(self, topic: str) -> TopicMetadata:
-        """Wait until all replicas are in sync and the preferred ones lead."""
+        """Wait until all replicas are in sync and the preferred leaders lead."""
         until = time.monotonic() + WAIT_S
         while time.monotonic() < until:
             rows = self.bus.admin.cluster([topic]).topics[topic]
@@ -194,13 +195,13 @@ class Bench:
             ):
                 return rows
             time.sleep(0.05)
-        raise AssertionError(f"{topic} does not settle: {rows}")
+        raise AssertionError(f"replicas of {topic} do not get in sync: {rows}")
 
     def broker(self, number: int) -> LocalBroker:
         return next(broker for broker in self.cluster.brokers if broker.id == number)
 
     def victim(self, who: str) -> tuple[int, LocalBroker]:
-        """A partition to send to, and the broker that is ``who`` to it."""
+        """Return a partition, and the broker with the role ``who`` for it."""
         partitions = self.settle(self.topic).partitions
         controller = self.bus.admin.describe_cluster().controller_id
         chosen = next(
@@ -212,7 +213,7 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """``count`` events, each followed by what makes all well again."""
+        """Run ``count`` events, each followed by its repair; return the gaps."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)
@@ -227,7 +228,7 @@ class Bench:
         return {"events": count, "failed_sends": failed, **percentiles(gaps)}
 
     def restarts(self, count: int) -> dict[str, Any]:
-        """The leader is stopped in good order and started again; the gap covers both."""
+        """Stop the leader cleanly and start it again; the gap includes both."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim("leader")
@@ -242,10 +243,10 @@ class Bench:
         return {"events": count, "failed_sends": failed, **percentiles(gaps)}
 
     def foreign_gaps(self, client: str, settings: tuple[str, ...], count: int) -> dict[str, Any]:
-        """``count`` brokers killed in turn under another project's producer.
+        """Kill ``count`` brokers in turn under another project's producer.
 
-        The gaps are those of the partitions that the killed broker led; ``others_max_ms`` is the
-        longest one of the rest, which lose a follower.
+        Gaps are of the partitions that the killed broker led; ``others_max_ms`` is the longest gap
+        of the other partitions, which lose a follower.
         """
         topic = self.make_topic(FOREIGN_PARTITIONS)
         gaps: list[float] = []
@@ -266,7 +267,8 @@ class Bench:
         return {"events": count, **found, **percentiles(gaps)}
 
     def many_partitions(self, count: int) -> dict[str, Any]:
-        """Seconds until all of so many partitions take records after a third was orphaned."""
+        """Return the seconds until all partitions accept records after a third of them lost its
+        leader."""
         topic = self.make_topic(count)
         with self.bus.producer(linger_ms=0) as producer:
             for number in range(count):

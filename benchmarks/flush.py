@@ -1,12 +1,12 @@
-"""What a flush costs on this disk, by how the bytes get there: one JSON object.
+"""Measure the cost of a flush on this disk in several ways; print one JSON object.
 
     python benchmarks/flush.py [--directory D] [--rounds 20]
 
-A group is what one disk thread flushes at once: ``logs`` files, so many bytes new in each. The ways
-take turns, round by round. ``in_turn``: each log is flushed when the one before it is on disk.
-``together``: all are begun first, as the broker does. ``written_before``: the same over bytes that
-are in the file already (zeros), which needs no commit of the file system's journal, and writes
-everything twice. Medians of wall time, and processor time of this process, in us a group.
+A group is the work that one disk thread flushes at once: ``logs`` files with new bytes in each. A
+round measures each way once. ``in_turn`` flushes a log after the log before it is on disk.
+``together`` starts all flushes first, as the broker does. ``written_before`` overwrites zeros that
+are already in the file: this needs no commit of the file system's journal, but writes everything
+twice. The figures are medians of wall time, and processor time of this process, in us a group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from broker_lite.storage.files import OsFile, OsFiles
 
 GROUPS = 30
-"""Of each way in a round."""
+"""Groups of each way in a round."""
 CASES = ((1, 200), (1, 16_000), (2, 16_000), (2, 48_000), (4, 48_000))
 
 
@@ -32,7 +32,7 @@ def appended(folder: str, name: str, size: int) -> OsFile:
 
 
 def written(folder: str, name: str, size: int) -> OsFile:
-    """A file whose first bytes are zeros on the disk, and that is written again from its start."""
+    """A file whose first bytes are zeros on the disk, and that is overwritten from its start."""
     path = Path(folder, name)
     path.write_bytes(bytes(size))
     fd = os.open(path, os.O_RDWR)
@@ -62,7 +62,7 @@ WAYS: dict[str, tuple[Make, bool]] = {
 def one_round(
     folder: str, make: Make, begun: bool, logs: int, size: int
 ) -> tuple[list[float], float]:
-    """Seconds of each group, and processor seconds of all."""
+    """Run one round; return the wall seconds of each group and the processor seconds of all."""
     files = [make(folder, f"{n}", GROUPS * size) for n in range(logs)]
     data = os.urandom(size)
     os.sync()

@@ -1,10 +1,12 @@
-"""How fast Kafka groups become stable, and what their commits cost ZooKeeper, on three brokers.
+"""Measure how fast Kafka groups become stable, and the cost of commits, on three brokers.
 
-``python benchmarks/kafka_groups.py [--members N] [--groups N] [--seconds S]``: one JSON object on
-standard output. First so many members join one group, all at once, over a topic of three partitions
-for each, and are timed from their first connection until the last one has its part. Then so many
-groups of one member each live and commit once a second, over a connection each: how long a commit
-takes, and what of a core ZooKeeper and the brokers use.
+    python benchmarks/kafka_groups.py [--members N] [--groups N] [--seconds S]
+
+Prints one JSON object. First ``--members`` members join one group at once, on a topic with three
+partitions a member. The time runs from their first connection until the last member has its
+partitions. Then ``--groups`` groups of one member each send heartbeats and commit once a second
+for ``--seconds``. The figures are the time of a commit, and the share of a core that ZooKeeper and
+the brokers use.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ WARM_SECONDS = 3
 
 
 class Connection:
-    """One client's, to a group's coordinator."""
+    """One client's connection to a group's coordinator."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -63,7 +65,7 @@ class Connection:
 
 
 async def coordinator(servers: str, group: str) -> Connection:
-    """Connected to the broker that coordinates the group."""
+    """Return a connection to the broker that coordinates the group."""
     host, _, port = servers.split(",")[0].rpartition(":")
     asked = Connection(*await asyncio.open_connection(host, int(port)))
     found = await asked.ask("FindCoordinator", 3, key=group, key_type=0)
@@ -74,8 +76,11 @@ async def coordinator(servers: str, group: str) -> Connection:
 async def take_part(
     connection: Connection, group: str, count: int, partitions: int
 ) -> tuple[int, str, tuple[TopicPartition, ...]]:
-    """Until the group has so many members and this one its part of the topic's partitions: the
-    generation, the member's id and what it got. Who leads shares out by ``range``."""
+    """Join and sync until the group has ``members`` members and this one its partitions.
+
+    Returns the generation, the member id and the assignment. The group's leader assigns by
+    ``range``.
+    """
     member = ""
     while True:
         rows = [consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=SAID)]
@@ -91,7 +96,9 @@ async def take_part(
                    for row in joined.members or ()]  # fmt: skip
         shares = assign("range", members, {TOPIC: partitions})
         if len(members) < count:
-            shares = {}  # too early: others come, and who got nothing joins again
+            # Too early: other members are still joining, and a member without partitions joins
+            # again.
+            shares = {}
         parts = [
             consumer.SyncGroupRequest.SyncGroupRequestAssignment(
                 member_id=each, assignment=encode_assignment(share)
@@ -107,7 +114,7 @@ async def take_part(
 
 
 async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
-    """From the first connection until the last of so many members has its part."""
+    """Return the seconds from the first connection until the last member has its partitions."""
     group = f"of-{count}"
 
     async def join() -> tuple[Connection, int, tuple[TopicPartition, ...]]:
@@ -119,7 +126,7 @@ async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
     members = await asyncio.gather(*(join() for _ in range(count)))
     seconds = time.perf_counter() - began
     owned = [where for _, _, share in members for where in share]
-    assert len(owned) == len(set(owned)) == partitions, "shared out whole, and once"
+    assert len(owned) == len(set(owned)) == partitions, "a partition has no member or two"
     for connection, _, _ in members:
         connection.writer.close()
     return {
@@ -131,7 +138,7 @@ async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
 
 
 class Committing:
-    """One group with one member, which lives and commits once a second in its generation."""
+    """One group with one member, which sends heartbeats and commits once a second."""
 
     def __init__(self, connection: Connection, group: str, generation: int, member: str) -> None:
         self.connection = connection
@@ -147,7 +154,10 @@ class Committing:
         return cls(connection, group, generation, member)
 
     async def run(self, until: float, took: list[float]) -> None:
-        """``took``: seconds of each commit. Each has its moment, however long the last one took."""
+        """Commit until ``end``; ``took`` collects the seconds of each commit.
+
+        Commits have fixed times, however long the one before took.
+        """
         while (due := self._first + self._offset) < until:
             await asyncio.sleep(due - time.perf_counter())
             if self._offset % HEARTBEAT_SECONDS == 0:
@@ -176,7 +186,7 @@ class Committing:
 async def commits(
     servers: str, zookeeper_at: tuple[str, int], pids: list[int], count: int, seconds: float
 ) -> dict[str, Any]:
-    """``pids``: ZooKeeper's, then the brokers'. An answer with an error ends it."""
+    """Measure commits; ``pids`` are ZooKeeper's and the brokers'. Raises for an error response."""
     groups = await asyncio.gather(
         *(Committing.join(servers, f"committing-{number}") for number in range(count))
     )
@@ -203,14 +213,14 @@ async def commits(
 
 
 def writes(host: str, port: int) -> int:
-    """How often ZooKeeper was written so far: the lower half of its last zxid."""
+    """Return the number of writes to ZooKeeper so far: the lower half of its last zxid."""
     found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(host, port, "srvr"))
     assert found is not None
     return int(found[1], 16) & 0xFFFFFFFF
 
 
 def processor_s(pid: int) -> float:
-    """What a process has used so far."""
+    """Return the processor seconds of a process so far."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

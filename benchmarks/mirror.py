@@ -1,11 +1,12 @@
-"""How fast ``logbus mirror`` copies from one cluster to another, rows and columns; prints JSON.
+"""Measure how fast ``logbus mirror`` copies rows and columns to another cluster; print JSON.
 
     python benchmarks/mirror.py [--megabytes 500] [--rounds 3]
 
 Two clusters of one broker each and the mirror share this machine; batches of 1 MB of 100-byte
-values in two partitions, not compressed, acks=all with the flush before the ack. A round copies a
-topic that is there already, from the first look at both clusters to the last position noted:
-``_mb_per_s`` counts what is stored, ``_cpu_s_per_gb`` is the mirror's own. Medians of the rounds.
+values in two partitions, not compressed, acks=all with the flush before the ack. A round copies
+a filled topic once, timed from the first metadata request until the last position is stored.
+``_mb_per_s`` counts stored bytes, ``_cpu_s_per_gb`` is the mirror's processor time. Medians of the
+rounds.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ MB = 1_000_000
 PARTITIONS = 2
 VALUE_BYTES = 100
 BATCH_ROWS = 9_000
-"""About 1 MB as rows."""
+"""Rows of about 1 MB."""
 SETTINGS = {"retention.bytes": str(1 << 40), "max.message.bytes": str(4 << 20)}
 
 
 def fill_rows(bus: Bus, topic: str, batches: int) -> int:
-    """So many batches in each partition; the records in all."""
+    """Produce this many batches to each partition; return the number of records."""
     value = os.urandom(VALUE_BYTES)
     batch = encode_rows([Row(n, 1_700_000_000_000 + n, None, value, ()) for n in range(BATCH_ROWS)])
     target = MirrorTarget(bus.bootstrap_servers, "fill")
@@ -63,12 +64,12 @@ def fill_columns(bus: Bus, topic: str, batches: int) -> int:
 
 
 def copy(source: Bus, target: Bus, topic: str, records: int) -> dict[str, float]:
-    """One topic, once; it is deleted at the target."""
+    """Copy one topic once, and delete the copy."""
     stored = sum(
         size
         for row in source.admin.log_dirs()
-        for where, size in row.partitions.items()
-        if where.topic == topic
+        for tp, size in row.partitions.items()
+        if tp.topic == topic
     )
     mirror = Mirror(
         source.bootstrap_servers, target.bootstrap_servers, topics=topic, tell=lambda _: None

@@ -2,14 +2,14 @@
 
     python benchmarks/read_committed.py [--transactions 1500] [--rounds 15]
 
-One broker. ``plain`` has batches of 1,000 columnar rows of 100 bytes; ``marked`` has the same rows
-with each batch in a transaction of its own. A round reads each topic whole with both isolation
-levels, in turns, in the reverse order of the round before: fetched, and in place from the broker's
-files. ``ratio`` is the median of the rounds' ratios of read_committed to read_uncommitted.
+One broker has two topics. ``plain`` has batches of 1,000 columnar rows of 100 bytes; ``marked`` has
+the same rows, with each batch in its own transaction. A round reads each whole topic with both
+isolation levels, in the reverse order of the round before, once by fetches and once from the
+broker's files. ``ratio`` is the median of the rounds' ratios of read_committed to read_uncommitted.
 
-``markers``: ten WriteTxnMarkers requests, one after another as a coordinator sends them, end 200
-transactions in 100 partitions each. ``loop`` is what the broker recorded meanwhile of its rule that
-nothing keeps the loop longer than 5 ms.
+``markers`` measures ten WriteTxnMarkers requests, sent one after another as by a coordinator. Each
+ends 200 transactions in 100 partitions. ``loop`` has the delays of the broker's event loop in this
+time, which should stay below 5 ms.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
         for partition in range(PARTITIONS):
             producer.send("markers", b"v", partition=partition)
         producer.flush()
-    wheres = [TopicPartition("markers", number) for number in range(PARTITIONS)]
-    rows = bus.admin.run(lambda cluster, end_ms: transactions.open_in_logs(cluster, wheres, end_ms))
+    tps = [TopicPartition("markers", number) for number in range(PARTITIONS)]
+    rows = bus.admin.run(lambda cluster, end_ms: transactions.open_in_logs(cluster, tps, end_ms))
     assert len(rows) == PRODUCERS * PARTITIONS
     marked = (MarkedTopic("markers", tuple(range(PARTITIONS))),)
     return [
@@ -133,7 +133,7 @@ def write(markers: list[TransactionMarker], cluster: Cluster, deadline_ms: float
 
 
 def loop(broker: LocalBroker) -> dict[str, float]:
-    """Return what the broker recorded of its loop since its start."""
+    """Return the broker's record of its loop delays since its start."""
     url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())

@@ -1,12 +1,12 @@
-"""What batches cost: columns against rows, in one process and in one run.
+"""Measure the cost of column batches against row batches, in one process.
 
     python benchmarks/record.py [--seconds 0.3]
 
 Prints one JSON object. Times are the best of several rounds, one core, in nanoseconds a row, for
-batches of about 1 MB of values of 100, 200 and 1000 bytes. ``ratios`` say how many times cheaper
-columns are than the same rows one by one: through our own row codec, which has the same checksum,
-and through aiokafka's, which is compiled (0 where it is not installed). They hold on any machine,
-the times on this one only. ``python_to_columns`` begins with a list of bytes objects.
+batches of about 1 MB of values of 100, 200 and 1000 bytes. ``ratios`` say how many times faster
+columns are than the same rows one by one, with logbus's own row codec and with aiokafka's compiled
+one (0 if it is not installed). Ratios hold on any machine, times on this one only.
+``python_to_columns`` starts with a list of bytes objects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ START_MS = 1_700_000_000_000
 
 
 def best(call: Callable[[], object], seconds: float) -> float:
-    """Seconds of one call, the best of several rounds of about ``seconds`` in all."""
+    """Return the best seconds of one call, in rounds of about ``seconds`` in all."""
     started = time.perf_counter()
     call()
     once = time.perf_counter() - started
@@ -53,7 +53,7 @@ def best(call: Callable[[], object], seconds: float) -> float:
 
 
 def log_lines(size: int, count: int, source: random.Random) -> list[bytes]:
-    """Lines of varying length around ``size`` bytes, of words, as logs have."""
+    """Return lines of words, of varying length around ``size`` bytes, as logs have."""
     words = [
         "".join(source.choices("abcdefghijklmnopqrstuvwxyz", k=source.randint(2, 9)))
         for _ in range(500)
@@ -159,7 +159,7 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
 
 
 def _checked_decode(buffer: memoryview, header: batch.BatchHeader) -> arrow.Columns:
-    """As a client reads: the CRC first, then the columns with full validation."""
+    """Decode as a client does: check the CRC, then validate all columns."""
     batch.check_crc(buffer, header)
     return arrow.decode(buffer, header)
 

@@ -1,8 +1,8 @@
-"""Sources and sinks that do nothing, as the ground that Python data sources stand on.
+"""Sources and sinks that do nothing: the floor of any Python data source in Spark.
 
-``floor`` reads ready Arrow batches from memory and drains what it is given, as a stream two rows a
-micro-batch for ever; ``nothing`` is a stream that ends. Imported by Spark's workers, so this
-folder must be on PYTHONPATH.
+``floor`` reads ready Arrow batches from memory and drops what it receives; as a stream it has two
+rows a micro-batch without end. ``nothing`` is a stream that ends. Spark's workers import this
+module, so its folder must be on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ARROW = pa.schema(
 
 @lru_cache(maxsize=128)
 def ready_batch(rows: int, value_bytes: int, number: int = 0) -> pa.RecordBatch:
-    """Made once in each worker process; another number is other memory."""
+    """Return the batch of this size, built once in each worker process."""
     return pa.RecordBatch.from_arrays(
         [
             pa.nulls(rows, pa.binary()),
@@ -109,8 +109,8 @@ class FloorStreamReader(DataSourceStreamReader):
 
 
 class Nothing(DataSource):
-    """A backlog that costs its source nothing, ready batches from memory; without ``rows`` it has
-    none: what starting and ending a query costs Spark itself."""
+    """A backlog of ready batches in memory; without ``rows`` it is empty, to measure the start
+    and end of a query."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,8 @@
-"""What a log costs on this disk: one JSON object on standard output.
+"""Measure the costs of a log on this disk; print one JSON object.
 
 ``python benchmarks/storage.py [--directory D] [--seconds S]``: append, append and flush, group
-commit, lookups, recovery and opening. Ratios against the bare system calls are from the same run.
-No figure writes more than 256 MiB, so that the page cache, not the disk, is what appends meet.
+commit, lookups, recovery and opening. Ratios to the bare system calls are from the same run. No
+figure writes more than 256 MiB, so that appends go to the page cache, not to the disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make_batch(size: int, rows: int) -> bytearray:
 
 
 class Bench:
-    """A fresh data directory for each figure."""
+    """A new data directory for each figure."""
 
     def __init__(self, directory: str, seconds: float) -> None:
         self.root = directory
@@ -56,7 +56,7 @@ class Bench:
         return manager
 
     def repeat(self, work: Callable[[], Any], limit: int) -> tuple[int, float, float]:
-        """How often ``work`` ran, for how many seconds, and how many of them on a core."""
+        """Return how often ``work`` ran, in how many seconds, and its processor seconds."""
         count, start, cpu = 0, time.perf_counter(), time.thread_time()
         end = start + self.seconds
         while time.perf_counter() < end and count < limit:
@@ -120,7 +120,7 @@ def bench_flush(bench: Bench, size: int) -> dict[str, float]:
 
 
 def bench_group_commit(bench: Bench, size: int) -> dict[str, float]:
-    """One thread appends without a pause, another flushes whatever has arrived."""
+    """Append in one thread without a pause; another thread flushes what has arrived."""
     data = make_batch(size, 10)
     header = read_header(data)
     manager = bench.manager()
@@ -182,15 +182,17 @@ def bench_reads(bench: Bench) -> dict[str, float]:
     sequential, offset = [], 0
     while offset < end:
         sequential.append(offset)
-        offset = log.read(offset, 1 << 16, end).next_offset
+        offset = log.reader.read(offset, 1 << 16, end).next_offset
     figures = {
-        "tail_read_us": per_call(lambda o: log.read(o, 1 << 20, end), [end - 10] * 20_000),
-        "sequential_read_us": per_call(lambda o: log.read(o, 1 << 16, end), sequential),
-        "random_read_us": per_call(lambda o: log.read(o, 1 << 16, end), offsets),
-        "offset_for_bytes_us": per_call(lambda o: log.offset_for_bytes(o, 1 << 20, end), offsets),
+        "tail_read_us": per_call(lambda o: log.reader.read(o, 1 << 20, end), [end - 10] * 20_000),
+        "sequential_read_us": per_call(lambda o: log.reader.read(o, 1 << 16, end), sequential),
+        "random_read_us": per_call(lambda o: log.reader.read(o, 1 << 16, end), offsets),
+        "offset_for_bytes_us": per_call(
+            lambda o: log.reader.offset_for_bytes(o, 1 << 20, end), offsets
+        ),
     }
     start = time.thread_time()
-    assert not log.verify(0, end)
+    assert not log.reader.verify(0, end)
     figures["verify_gb_per_cpu_s"] = round(count * size / (time.thread_time() - start) / 1e9, 2)
     manager.close()
     shutil.rmtree(manager.directory)

@@ -1,5 +1,4 @@
-"""Transactions a second beside Apache Kafka, the first commit after a coordinator's death, and the
-exactly-once sink of Spark beside the at-least-once one.
+"""Compare transactions with Apache Kafka's, and Spark's exactly-once sink with the default one.
 
     python benchmarks/transactions.py [--seconds 4] [--kills 20] [--rounds 7] [--only NAME,…]
 
@@ -9,13 +8,13 @@ session, logbus first and Kafka second. ``ratio`` is logbus divided by Kafka. lo
 batch and the state of the coordinator to disk before it answers; Kafka does not.
 
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
-on three brokers, with kill and restart in turns. Without Maven the rows of Kafka are missing.
+on three brokers; each kill is followed by a restart. Without Maven Kafka's rows are missing.
 
-``idle_ids``: one broker starts with IDS transactional ids that have no transaction open, and with
-none; ``load_ms`` is the difference of the times until it describes an id of every state partition.
+``idle_ids``: one broker starts with IDS idle transactional ids, and with none. ``load_ms`` is the
+difference of the times until it can describe an id of every state partition.
 
-``sink``: one broker and one Spark session; both guarantees in turns, in the reverse order of the
-round before. ``write`` and ``stream`` are one batch of SINK_ROWS rows, from Parquet and from a
+``sink``: one broker and one Spark session run both guarantees, in the reverse order of the round
+before. ``write`` and ``stream`` are one batch of SINK_ROWS rows, from Parquet and from a
 topic; ``ratio`` is the median of the rounds' ratios of exactly_once to at_least_once rates.
 ``trigger`` is one record a trigger; ``more_ms`` is the median of the rounds' differences of p50.
 """
@@ -79,7 +78,7 @@ def transact(sender: ck.Producer, topic: str, partitions: int) -> None:
 
 
 def rate(servers: str, topic: str, producers: int, partitions: int, seconds: float) -> Any:
-    """Commit in every producer for so long; the first WARM_S do not count."""
+    """Commit in every producer for this many seconds; the first WARM_S do not count."""
     senders = [producer(servers, f"{topic}-{number}") for number in range(producers)]
     begin = time.perf_counter() + WARM_S
     end = begin + seconds
@@ -183,7 +182,7 @@ async def begin_ids(host: str, port: int, names: list[str]) -> None:
 
 
 def idle_ids(count: int) -> dict[str, Any]:
-    """Time the start of a coordinator of so many ids beside that of a few."""
+    """Time the start of a coordinator with many ids, and of one with few."""
     few = [f"idle-{number}" for number in range(60)]
     names = few + [f"idle-{number}" for number in range(len(few), count)]
     with LocalCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:

@@ -1,4 +1,5 @@
-"""The benchmarks of ``make figures`` and ``make bench``: each imports, none is forgotten."""
+"""The benchmarks of ``make figures`` and ``make bench``: each imports, and the lists are
+complete."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 
 def runner() -> ModuleType:
-    """benchmarks/all.py, which is no package's."""
+    """Import benchmarks/all.py, which is in no package."""
     spec = importlib.util.spec_from_file_location("benchmarks_all", FOLDER / "all.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,13 +28,13 @@ def runner() -> ModuleType:
 
 
 RUNNER = runner()
-SEEDED = {"chaos", "soak", "soak-groups"}
-"""Results that are make chaos's, make soak's and make soak-groups'."""
+SEEDED = {"chaos", "soak", "soak-transactions", "soak-groups"}
+"""Results of make chaos, make soak and make soak-groups."""
 
 
 @functools.cache
 def peers_rows() -> Any:
-    """The rows of the side-by-side table, as its command lists them."""
+    """Return the rows of the side-by-side table, as its command lists them."""
     path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-P", "-m", "peers", "--list"],
@@ -63,11 +64,11 @@ def test_every_script_is_listed_and_nothing_else() -> None:
     assert scripts == set(RUNNER.BENCHMARKS)
 
 
-def test_results_are_kept_in_the_tree_under_their_names() -> None:
-    """``make figures`` writes them; what ignores them would lose the figures of before."""
+def test_every_result_file_is_tracked_and_described() -> None:
+    """``make figures`` writes the results; an ignored file would lose the former figures."""
     readme = (FOLDER / "README.md").read_text("utf-8")
     for name in RUNNER.BENCHMARKS:
-        assert f"`{name}`" in readme, "how to read its result"
+        assert f"`{name}`" in readme, f"README.md does not describe {name}"
         result = f"benchmarks/results/{name}.json"
         ignored = subprocess.run(
             ["git", "check-ignore", "-q", "--no-index", result], cwd=FOLDER.parent, check=False
@@ -77,7 +78,7 @@ def test_results_are_kept_in_the_tree_under_their_names() -> None:
     assert kept <= {*RUNNER.BENCHMARKS, *(row["row"] for row in peers_rows()), *SEEDED}
 
 
-def test_a_name_that_is_no_benchmark_is_refused() -> None:
+def test_unknown_benchmark_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-P", str(FOLDER / "all.py"), "no_such"],
         capture_output=True,
@@ -89,7 +90,7 @@ def test_a_name_that_is_no_benchmark_is_refused() -> None:
     assert "there are broker, failover" in done.stderr
 
 
-def test_each_row_of_the_table_has_a_name_of_its_own_and_a_goal_that_a_variant_is_held_to() -> None:
+def test_every_row_has_a_unique_name_and_goals_of_its_own_variants() -> None:
     rows = peers_rows()
     names = [row["row"] for row in rows]
     assert len(set(names)) == len(names)

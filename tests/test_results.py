@@ -1,4 +1,4 @@
-"""The results that are kept: what the report says of them, and the page that cites them.
+"""The stored results: the report's statements about them, and the page that cites them.
 
 Nothing is measured here.
 """
@@ -34,7 +34,7 @@ TABLE: Mapping[int, set[str]] = {
     17: {"single messages", "batches of 50"},
     18: {"defaults"},
 }
-"""Of each number of the table: in which settings at least one of its rows runs."""
+"""For each number of the table, the settings in which at least one of its rows runs."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"peers.{name}")
 
 
-def test_each_row_of_the_table_runs_on_defaults_and_as_its_users_set_it() -> None:
+def test_each_table_number_runs_with_defaults_and_users_settings() -> None:
     variants: dict[int, set[str]] = {}
     for row in peers("rows").ROWS:
         variants.setdefault(row.number, set()).update(each.name for each in row.variants)
@@ -55,7 +55,7 @@ def test_each_row_of_the_table_runs_on_defaults_and_as_its_users_set_it() -> Non
         assert names <= variants[number], number
 
 
-def test_every_missed_goal_has_a_row_that_says_its_bound() -> None:
+def test_every_missed_goal_has_a_row_with_a_bound() -> None:
     report, missed = peers("report"), peers("missed")
     rows = {row.name: row for row in peers("rows").ROWS}
     text = (FOLDER / "RESULTS.md").read_text("utf-8")
@@ -68,7 +68,7 @@ def test_every_missed_goal_has_a_row_that_says_its_bound() -> None:
     assert f"- {missed.NO_BOUND}" not in text.lower()
 
 
-def test_the_kept_summary_is_short_and_is_what_the_results_say(tmp_path: Path) -> None:
+def test_stored_summary_is_short_and_equals_the_results(tmp_path: Path) -> None:
     """``python -m peers --report`` writes the page again."""
     shutil.copytree(FOLDER / "results", tmp_path / "results")
     peers("report").write(tmp_path / "results", quick=False)
@@ -77,7 +77,7 @@ def test_the_kept_summary_is_short_and_is_what_the_results_say(tmp_path: Path) -
     assert len(text.splitlines()) <= 150
 
 
-def test_overview_says_where_cost_grows_and_what_an_acknowledgement_means() -> None:
+def test_overview_names_growth_of_cost_and_guarantee_of_an_acknowledgement() -> None:
     overview = peers("overview")
     sides = {
         size: {"median": {"restart_s": restart, "seek_ms": 10.0, "kb": kb}}
@@ -100,7 +100,7 @@ def test_overview_says_where_cost_grows_and_what_an_acknowledgement_means() -> N
     assert not list(overview.lines([]))
 
 
-def test_the_default_compression_stands_beside_what_it_rests_on() -> None:
+def test_default_compression_is_reported_with_its_measurements() -> None:
     compression = peers("compression")
 
     def found(row: str, **seconds: float) -> dict[str, Any]:

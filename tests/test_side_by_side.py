@@ -1,4 +1,4 @@
-"""The harness of ``make bench``: what it measures, how it compares, what its report says."""
+"""The harness of ``make bench``: its measurements, comparisons and reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"peers.{name}")
 
 
-def test_lines_are_unique_and_of_the_size_that_was_asked_for(tmp_path: Path) -> None:
+def test_lines_are_unique_and_have_the_requested_size(tmp_path: Path) -> None:
     given = tmp_path / "access.log"
     given.write_bytes(b"".join(b"line %d of a log\n" % n for n in range(50)))
     for lines in (peers("lines").Lines(given), peers("lines").Lines()):
@@ -41,7 +41,7 @@ def test_lines_are_unique_and_of_the_size_that_was_asked_for(tmp_path: Path) -> 
     assert peers("lines").Lines(given).whole(2) == [b"0 line 0 of a log", b"1 line 1 of a log"]
 
 
-def test_what_kafkas_tools_print_is_read() -> None:
+def test_output_of_kafka_tools_is_parsed() -> None:
     java_tools = peers("java_tools")
     said = (
         "600 records sent, 119.9 records/sec (0.01 MB/sec), 11.0 ms avg latency, 12.0 ms max.\n"
@@ -68,7 +68,7 @@ def test_what_kafkas_tools_print_is_read() -> None:
         java_tools.read_sent("", 1)
 
 
-def test_processes_are_counted_by_role_with_all_that_is_below_them() -> None:
+def test_processes_are_counted_by_role_with_their_descendants() -> None:
     burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
     wait = "import sys; sys.stdin.read()"
     meter = peers("meter")
@@ -79,7 +79,8 @@ def test_processes_are_counted_by_role_with_all_that_is_below_them() -> None:
     with other, server:
         with meter.Meter({"broker": [server.pid]}, {other.pid}) as metered:
             subprocess.run([sys.executable, "-c", burn], check=True)
-            while meter.cpu_seconds(server.pid) < 0.25:  # 0.3 may be 0.29 in whole ticks
+            # 0.3 s may be measured as 0.29 in whole ticks
+            while meter.cpu_seconds(server.pid) < 0.25:
                 pass
         for process in (other, server):
             assert process.stdin is not None
@@ -90,7 +91,7 @@ def test_processes_are_counted_by_role_with_all_that_is_below_them() -> None:
     assert metered.found["broker"]["peak_mb"] > 1
 
 
-def test_a_jvm_is_told_from_the_python_that_it_starts(tmp_path: Path) -> None:
+def test_jvm_and_its_python_workers_are_separate_roles(tmp_path: Path) -> None:
     burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
     java = tmp_path / "java"
     java.symlink_to(sys.executable)
@@ -109,7 +110,7 @@ def test_a_jvm_is_told_from_the_python_that_it_starts(tmp_path: Path) -> None:
 
 
 def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
-    """A row whose sides measure what is given, and the order in which they ran."""
+    """Return a row whose sides measure the given values, and the list of sides in running order."""
     kinds = peers("row")
     order: list[str] = []
 
@@ -132,7 +133,7 @@ def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
     return made, order
 
 
-def test_sides_take_turns_and_the_first_run_is_kept_apart() -> None:
+def test_sides_run_in_turns_and_first_runs_are_stored_separately() -> None:
     kinds, alternate = peers("row"), peers("alternate")
     goals = (
         kinds.Goal("rows_per_s", 2.0),
@@ -151,7 +152,7 @@ def test_sides_take_turns_and_the_first_run_is_kept_apart() -> None:
     assert ratios == [(2.0, [1.0, 3.0], True), (0.25, [0.25, 0.25], True), (2.0, [1.0, 3.0], None)]
 
 
-def test_a_quick_run_has_no_floors() -> None:
+def test_quick_run_has_no_floors() -> None:
     made, order = row((), {"logbus": [1], "kafka": [2], "floor": [3], "floor, flushed": [4]})
     with peers("bench").Bench(quick=True) as bench:
         (variant,) = peers("alternate").run(made, bench)["variants"]
@@ -159,9 +160,7 @@ def test_a_quick_run_has_no_floors() -> None:
     assert set(order) == {"logbus", "kafka"}
 
 
-def test_the_bare_servers_do_what_they_are_measured_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bare_servers_do_the_measured_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare, work = peers("bare"), peers("python_work")
     path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     monkeypatch.setenv("PYTHONPATH", path)
@@ -186,7 +185,7 @@ def test_the_bare_servers_do_what_they_are_measured_at(
             assert bool(server.stored_mb()) == (program == "flushed")
 
 
-def test_what_fails_once_is_tried_again_and_what_hangs_costs_no_other_row(tmp_path: Path) -> None:
+def test_failed_row_is_retried_once_and_hanging_row_costs_no_other_row(tmp_path: Path) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
     runs = iter([RuntimeError("a port was taken"), None])
 
@@ -220,7 +219,7 @@ def test_what_fails_once_is_tried_again_and_what_hangs_costs_no_other_row(tmp_pa
     assert "cannot run: TimeoutError: took longer than 0 s" in text
 
 
-def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) -> None:
+def test_report_names_missed_goals_and_rows_that_could_not_run(tmp_path: Path) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
     made, _ = row((kinds.Goal("rows_per_s", 5.0),), {"logbus": [2], "kafka": [1], "floor": [4]})
 
@@ -252,7 +251,7 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
     assert "cannot run: Maven is missing" in absent_page
 
 
-def test_the_first_page_says_where_the_peer_is_ahead_and_the_floor_is_held_against_nobody() -> None:
+def test_summary_names_where_the_peer_is_ahead_and_ignores_floors() -> None:
     kinds, alternate, summary = peers("row"), peers("alternate"), peers("summary")
     goals = (kinds.Goal("rows_per_s", 0.5), kinds.Goal("p99_ms", 2.0, "less"))
     sides = {
@@ -278,9 +277,7 @@ def test_the_first_page_says_where_the_peer_is_ahead_and_the_floor_is_held_again
     assert not list(summary.lines([{**kept, "variants": []}]))
 
 
-def test_a_tools_bound_gives_it_what_logbuss_servers_took_and_is_none_where_cores_were_idle() -> (
-    None
-):
+def test_bound_without_servers_is_none_if_cores_were_idle() -> None:
     bound = peers("ceilings").without_servers
 
     def found(clients: float, broker: float) -> Any:
@@ -290,12 +287,12 @@ def test_a_tools_bound_gives_it_what_logbuss_servers_took_and_is_none_where_core
         kafka = {"median": {"records_per_s": 50.0}, "processes": {}}
         return {"machine": {"cpus": 2}, "sides": {"logbus": ours, "kafka": kafka}}
 
-    # Two cores have 10 s while 500 records come at 100 a second; 2.5 are the servers', so that the
-    # tool could have had 7.5 with as many: a third more. What it took before that (12 s in all)
-    # says nothing.
+    # 500 records at 100 a second give two cores 10 s of processor time. The servers took 2.5 s of
+    # it. Without servers the same records take 7.5 s, so the rate may be a third higher. The 12 s
+    # of the clients include time before the measurement, which does not count.
     assert bound(found(12.0, 2.0), "records_per_s", count=500) == pytest.approx(2 * 10 / 7.5)
-    assert bound(found(7.0, 2.0), "records_per_s", count=500) is None, "not the processor's limit"
-    assert bound(found(7.0, 9.5), "records_per_s", count=500) is None, "nothing left for the tool"
+    assert bound(found(7.0, 2.0), "records_per_s", count=500) is None, "the cores were idle"
+    assert bound(found(7.0, 9.5), "records_per_s", count=500) is None, "the servers took everything"
 
 
 @pytest.mark.parametrize(
@@ -309,7 +306,7 @@ def test_a_tools_bound_gives_it_what_logbuss_servers_took_and_is_none_where_core
         ([0.2, 0.3, 0.5], "less", "at least 0.30 (0.20–0.50), 5.0 times it (goal ≤ 0.5, within "),
     ],
 )  # fmt: skip
-def test_a_goal_in_the_spread_of_its_bound_is_neither_out_of_reach_nor_within_it(
+def test_goal_within_the_spread_of_its_bound_is_at_the_bound(
     floors: list[float], better: str, said: str
 ) -> None:
     kinds, alternate, missed = peers("row"), peers("alternate"), peers("missed")
@@ -322,10 +319,10 @@ def test_a_goal_in_the_spread_of_its_bound_is_neither_out_of_reach_nor_within_it
     assert "of at" not in "\n".join(missed.lines([found | {"quick": True}]))
 
 
-def test_servers_of_the_row_before_are_ended_before_a_growing_rows_first_size(
+def test_servers_of_the_row_before_stop_before_the_first_size_of_a_growth_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Within it, all that they had taken in their lives was counted as the clients'."""
+    """Servers that stop during the measurement would count as clients with all their time."""
     growth, order = importlib.import_module("peers.rows.growth"), []
     with peers("bench").Bench() as bench:
         monkeypatch.setattr(bench, "stop_all", lambda: order.append("ended"))
@@ -337,7 +334,7 @@ def test_servers_of_the_row_before_are_ended_before_a_growing_rows_first_size(
     assert order[:2] == ["ended", "run"]
 
 
-def test_a_variant_that_ran_alone_takes_its_place_and_leaves_the_others(tmp_path: Path) -> None:
+def test_variant_that_ran_alone_replaces_only_itself(tmp_path: Path) -> None:
     kinds, alternate, kept = peers("row"), peers("alternate"), peers("kept")
     made, order = row((kinds.Goal("rows_per_s", 1.0),), {"logbus": [2], "kafka": [1]})
     made = dataclasses.replace(made, variants=tuple(map(kinds.Variant, ("defaults", "tuned"))))
@@ -346,11 +343,11 @@ def test_a_variant_that_ran_alone_takes_its_place_and_leaves_the_others(tmp_path
         of_before = {"machine": whole["variants"][0]["machine"] | {"date": "2026-01-01"}}
         for each in whole["variants"]:
             del each["machine"]
-        # As files of before were: the machine once, for the row.
+        # Older files have the machine once for the row.
         (tmp_path / "made-up.json").write_text(json.dumps(whole | of_before), "utf-8")
         order.clear()
         tuned = alternate.run(made, bench, ["tuned"])
-    assert len(order) == 8, "one variant alone ran"
+    assert len(order) == 8, "another variant ran too"
     both = kept.keep(tmp_path, tuned, made, whole=False)
     assert [each["variant"] for each in both["variants"]] == ["defaults", "tuned"]
     dates = [each["machine"]["date"] for each in both["variants"]]
@@ -358,22 +355,22 @@ def test_a_variant_that_ran_alone_takes_its_place_and_leaves_the_others(tmp_path
     assert kept.read(tmp_path / "made-up.json") == both
     why = {"variant": "tuned", "cannot": "Maven is missing", "machine": {}}
     failed = kept.keep(tmp_path, tuned | {"variants": [why]}, made, whole=False)
-    assert failed == both, "what failed takes no place from figures"
+    assert failed == both, "a failed variant replaced figures"
     alone = kept.keep(tmp_path, tuned, made, whole=True)
     assert [each["variant"] for each in alone["variants"]] == ["tuned"]
 
 
-def test_rows_and_their_variants_are_asked_for_by_name() -> None:
+def test_rows_and_variants_are_chosen_by_name() -> None:
     chosen = peers("__main__").chosen
     assert chosen([], []) == {}
     assert chosen(["disk", "start:first start"], []) == {"disk": [], "start": ["first start"]}
     assert chosen(["disk"], ["lz4"]) == {"disk": ["lz4"]}
     for rows, variants in ((["dsk"], []), (["disk:fast"], []), (["disk"], ["fast"]), ([], ["lz4"])):
-        with pytest.raises(ValueError, match=r"no such row|has no variant|name rows"):
+        with pytest.raises(ValueError, match=r"no such row|has no variant|--variant needs a row"):
             chosen(rows, variants)
 
 
-def test_a_side_that_is_missing_or_fails_leaves_the_others(tmp_path: Path) -> None:
+def test_missing_or_failed_side_leaves_the_other_sides(tmp_path: Path) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
 
     def fail() -> dict[str, float]:
@@ -399,7 +396,7 @@ def test_a_side_that_is_missing_or_fails_leaves_the_others(tmp_path: Path) -> No
         "3": "failed: TimeoutError: took longer than 1 s",
         "4": "apt-get install it",
     }
-    assert peers("__main__").has_failed(variant), "of the sides that were there some failed"
+    assert peers("__main__").has_failed(variant), "some sides failed"
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "made-up.json").write_text(json.dumps(found), "utf-8")
     report.write(tmp_path / "results", quick=False)
@@ -407,7 +404,7 @@ def test_a_side_that_is_missing_or_fails_leaves_the_others(tmp_path: Path) -> No
     assert "- **4 is missing:** apt-get install it" in page
 
 
-def test_servers_that_a_run_starts_itself_are_no_clients() -> None:
+def test_servers_that_a_run_starts_are_not_counted_as_clients() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass\nimport sys; sys.stdin.read()"
     within: dict[str, list[int]] = {}
     meter = peers("meter")

@@ -1,6 +1,6 @@
-"""Producers of other projects as programs: each prints a line for each acknowledgement.
+"""Producers of other projects as programs that print a line for each acknowledgement.
 
-``command`` builds a program with its own package manager, once, into the cache of ``peers.fetch``.
+``command`` builds a program once, with its own package manager, into the cache of ``peers.fetch``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ QUICK: dict[str, tuple[str, ...]] = {
 """Each client with the settings that shorten its waits after a broker's death."""
 
 REST_S = {"franz-go": 7.5}
-"""How long a client with default settings must see no change of leaders before a kill. franz-go
-asks for metadata at most once in 5 s, and again 5 s after it moved away from a dead leader."""
+"""Seconds without a change of leaders before a kill, for a client with default settings.
+
+franz-go requests metadata at most once in 5 s, and again 5 s after it moved away from a dead
+leader.
+"""
 
 
 def command(client: str) -> list[str]:

@@ -1,8 +1,8 @@
-"""logbus side by side with its peers: both in one run, alternately (../README.md).
+"""Compare logbus with other systems, both in one run and in turns; see ../README.md.
 
     PYTHONPATH=benchmarks python -P -m peers [ROW …] [--quick] [--input FILE]
 
-``fetch`` brings the peers, ``servers`` runs them, ``row`` says what a row of the table is, ``rows``
-holds them, ``alternate`` runs one, ``meter`` counts what every process spent, ``report`` writes
-``RESULTS.md`` from the results that are kept.
+``fetch`` downloads the peers and ``servers`` runs them. ``row`` defines a row of the table,
+``rows`` has all of them, and ``alternate`` runs one. ``meter`` measures the cost of every process,
+and ``report`` writes ``RESULTS.md`` from the stored results.
 """

@@ -1,4 +1,4 @@
-"""``python -m peers [ROW[:VARIANT] …]``: runs rows, keeps each result, writes the report."""
+"""``python -m peers [ROW[:VARIANT] …]``: run rows, store each result, write the report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peers.rows import ROWS
 
 
 def listed(row: Row) -> dict[str, Any]:
-    """A row in short, for whoever asks which there are."""
+    """Return one line about a row, for the list of rows."""
     return {
         "row": row.name,
         "number": row.number,
@@ -29,10 +29,10 @@ def listed(row: Row) -> dict[str, Any]:
 
 
 def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]]:
-    """Rows by name, each with the names of the variants that are wanted; none: all of them.
+    """Return the chosen rows, each with the names of the chosen variants (empty: all).
 
-    ``asked``: ``ROW`` or ``ROW:VARIANT``; ``variants`` are wanted of every row. Raises ValueError
-    for what there is not.
+    ``asked`` holds ``ROW`` or ``ROW:VARIANT``; ``variants`` apply to every row. Raises ValueError
+    for an unknown name.
     """
     rows = {row.name: row for row in ROWS}
     found: dict[str, list[str]] = {}
@@ -46,19 +46,19 @@ def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]
             if wanted not in there:
                 raise ValueError(f"{name} has no variant {wanted!r}; it has {', '.join(there)}")
     if variants and not asked:
-        raise ValueError("a variant is of a row: name rows, too")
+        raise ValueError("--variant needs a row: name one")
     return found
 
 
 def has_failed(variant: Mapping[str, Any]) -> bool:
-    """Whether it, or one of its sides, failed; what cannot run here has not."""
+    """Return whether a row or a side of it failed; one that cannot run here does not count."""
     return bool(variant.get("failed")) or any(
         why.startswith("failed: ") for why in variant.get("absent", {}).values()
     )
 
 
 def measure(asked: Mapping[str, list[str]], *, quick: bool, given: Path | None) -> bool:
-    """Run rows, all where none are named, and keep what each found; whether none failed."""
+    """Run the named rows, or all, and store each result; return whether none failed."""
     into = kept.folder(quick=quick)
     is_good = True
     with Bench(quick=quick, given=given) as bench:
@@ -70,7 +70,8 @@ def measure(asked: Mapping[str, list[str]], *, quick: bool, given: Path | None) 
                 kept.keep(into, found, row, whole=not wanted)
                 is_good &= not any(map(has_failed, found["variants"]))
                 print("\n".join(report.brief(found)), flush=True)
-                report.write(kept.RESULTS, quick=quick)  # what is known so far
+                # Write the report after each row, so that an interrupted run leaves one.
+                report.write(kept.RESULTS, quick=quick)
     return is_good
 
 
@@ -98,7 +99,7 @@ def main() -> int:
     if arguments.report:
         report.write(kept.RESULTS, quick=arguments.quick)
         return 0
-    # Ended from outside it ends as by Ctrl-C: servers stop and their folders go.
+    # Treat SIGTERM as Ctrl-C, so that servers stop and their folders are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return int(not measure(asked, quick=arguments.quick, given=arguments.input))
 

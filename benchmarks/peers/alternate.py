@@ -1,7 +1,7 @@
-"""Runs a row: both sides in turn, first runs kept apart, what the table says drawn from the rest.
+"""Run a row: both sides in turns, with the first runs stored separately.
 
-A round runs each side once, in the other order than the round before. Before each run what the
-other side left unwritten goes to the disk, so that no side pays for the other's page cache.
+A round runs each side once, in the reverse order of the round before. Before each run the dirty
+pages of the other side are written to disk, so that no side pays for the other's page cache.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from peers.row import LOGBUS, Goal, Measures, Row, Side, Variant, is_floor
 
 QUICK_ROUNDS = 2
 RETRIED_SECONDS_MAX = 240.0
-"""What fails later than this is not tried again, or a whole run would not end."""
+"""Seconds after which a failed variant is not retried, so that the whole run ends."""
 
 
 def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
-    """A row's result, of the variants of these names alone where some are given (else of all, or
-    of the first where the run is quick); ``cannot`` in a variant says why it has none."""
+    """Run a row and return its result.
+
+    ``variants`` selects variants by name; empty runs all, or the first one in a quick run.
+    ``cannot`` in a variant is the reason why it has no result.
+    """
     chosen = [each for each in row.variants if each.name in names] or list(row.variants)
     if bench.quick and not names:
         chosen = chosen[:1]
@@ -44,8 +47,10 @@ def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
-    """What a variant found. One that fails is tried once more, with servers of its own; after that
-    its result says why, and the run goes on."""
+    """Run one variant.
+
+    A failure is retried once with new servers; then the result has the reason.
+    """
     kept: dict[str, Any] = {
         "variant": variant.name,
         "settings": dict(variant.settings),
@@ -70,21 +75,23 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
             return kept | {"sides": found, "compared": compared(row, variant, found)}
         except Cannot as why:
             return kept | {"cannot": str(why)}
-        except Exception as error:  # the other rows go on, and this one says what happened
+        except Exception as error:  # The other rows continue; this row's result has the reason.
             why_not = f"{type(error).__name__}: {error}"[:1000]
             print(f"  {row.name} [{variant.name}]: {why_not}", file=sys.stderr, flush=True)
             with contextlib.suppress(Exception):
-                bench.stop_all()  # whoever failed may be in no state for what comes next
+                bench.stop_all()  # A failed server may be in an undefined state, so start new ones.
             if is_last or time.monotonic() - began > RETRIED_SECONDS_MAX:
                 return kept | {"cannot": why_not, "failed": True}
             kept["failed_first"] = why_not
-    raise AssertionError("the last try returns")
+    raise AssertionError("unreachable: the last attempt returns")
 
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError here, in the main thread, if what is within takes longer: a hang must
-    not cost the rows that follow."""
+    """Raise TimeoutError here, in the main thread, if the block takes longer than ``seconds``.
+
+    So a hang does not cost the rows that follow.
+    """
 
     def expired(*_: object) -> None:
         raise TimeoutError(f"took longer than {seconds:.0f} s")
@@ -101,8 +108,10 @@ def _at_most(seconds: float) -> Iterator[None]:
 def _alternate(
     row: Row, bench: Bench, sides: Mapping[str, Side], absent: dict[str, str]
 ) -> dict[str, Any]:
-    """What each side that is there measured. Where the row's sides stand ``apart``, who fails is
-    ``absent`` from then on."""
+    """Run the sides in turns and return their measurements.
+
+    If the row's sides stand ``apart``, a side that fails is ``absent`` from then on.
+    """
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     rounds = min(row.rounds, QUICK_ROUNDS) if bench.quick else row.rounds
     for number in range(rounds + (row.rounds > 1)):
@@ -127,7 +136,7 @@ def _alternate(
 
 
 def _once(row: Row, bench: Bench, sides: Mapping[str, Side], name: str) -> dict[str, Any]:
-    """One run of one side, metered."""
+    """Run one side once and measure its processes."""
     os.sync()
     servers = {each: side.servers() for each, side in sides.items()}
     others = {pid for roles in servers.values() for pids in roles.values() for pid in pids}
@@ -143,7 +152,7 @@ def _last(runs: list[dict[str, Any]]) -> Measures:
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """First run apart; of the others each run, the medians and the spread."""
+    """Return the first run, the other runs, and their medians and spread."""
     first, rest = (runs[0], runs[1:]) if len(runs) > 1 else (None, runs)
     names = rest[0]["measures"]
     values = {name: [each["measures"][name] for each in rest] for name in names}
@@ -157,7 +166,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
-    """A role's processor seconds, the median, and its memory, the most."""
+    """Return the median processor seconds and the maximum memory of a role."""
     taken = [each["processes"][role] for each in runs if role in each["processes"]]
     return {
         "cpu_s": rounded(statistics.median(each["cpu_s"] for each in taken)),
@@ -166,7 +175,8 @@ def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
 
 
 def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each goal of this variant: both medians, their ratio, its spread over the rounds."""
+    """Compare each goal of this variant: both medians, their ratio, and its spread over the
+    rounds."""
     return [
         {"peer": peer, **_against(goal, sides[LOGBUS], sides[peer])}
         for goal in row.goals
@@ -202,5 +212,5 @@ def _against(goal: Goal, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> 
 
 
 def rounded(value: float) -> float:
-    """Four digits that matter; whole numbers stay whole."""
+    """Round to four significant digits; integers stay unchanged."""
     return float(f"{value:.4g}") if abs(value) < 1000 else round(value)

@@ -1,13 +1,13 @@
-"""The floors of rows 7, 10, 13 and 15: the least that could do a broker's work, in Python.
+"""The floors of rows 7, 10, 13 and 15: minimal servers in Python.
 
     python -P -m peers.bare turns|flushed|silent DESCRIPTOR FOLDER PARTITIONS
 
-Each serves the listening socket of that descriptor in one thread, without an event loop. ``turns``
-takes a record on one connection, writes and flushes it, answers, and sends it to the other
-connection: no protocol, no checks. ``flushed`` and ``silent`` speak as much of Kafka's protocol as
-its producer needs: the first writes what arrived and flushes it before it answers, the second
-answers and keeps nothing. ``start FOLDER`` starts a ZooKeeper and has a session with it.
-``BareServer`` runs one of the first three in a process that cannot outlive its own.
+Each program serves the listening socket DESCRIPTOR in one thread without an event loop. ``turns``
+receives a record on one connection, writes and flushes it, acknowledges it, and sends it to the
+other connection, without protocol or checks. ``flushed`` and ``silent`` support the part of Kafka's
+protocol that a producer needs. ``flushed`` writes and flushes each request before it answers;
+``silent`` answers and stores nothing. ``start FOLDER`` starts a ZooKeeper and opens a session.
+``BareServer`` runs one of the first three in a process that ends with its parent.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ SETTINGS = {
 
 
 class BareServer:
-    """One of the programs below, in a process of its own, until the context ends."""
+    """One of the programs below in a process that ends with the context."""
 
     def __init__(self, program: str, partitions: int = 4) -> None:
-        """``partitions``: of each topic, where the program knows topics."""
+        """Start a program.
+
+        ``partitions`` is the partition count of each topic, if the program has topics.
+        """
         self.settings = SETTINGS[program]
         self.program = program
         self._partitions = partitions
@@ -74,12 +77,12 @@ class BareServer:
         return {"broker": [self._process.pid]}
 
     def stored_mb(self) -> float:
-        """What it has written."""
+        """Return the MB that the server has written."""
         return sum(path.stat().st_size for path in self._folder.iterdir()) / 1e6
 
 
 def received(sock: socket.socket) -> bytes:
-    """The next value on a connection of ``turns``; b"" at its end."""
+    """Return the next value on a connection of ``turns``; b"" at its end."""
     data = sock.recv(65536)
     while data and len(data) < LENGTH.size + LENGTH.unpack_from(data)[0]:
         data += sock.recv(65536)
@@ -91,7 +94,7 @@ def framed(value: bytes) -> bytes:
 
 
 def turns(listener: socket.socket, folder: Path) -> None:
-    """Pairs of connections, one pair after the other: who sends, and who is sent to."""
+    """Serve pairs of connections, one pair after the other: first the sender, then the receiver."""
     file = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o640)
     size = 0
     while True:
@@ -118,7 +121,8 @@ class _Connection:
 
 
 class KafkaServer:
-    """Enough of a broker for a producer; every topic is there, with so many partitions."""
+    """The part of a broker that a producer needs; every topic exists with ``partitions``
+    partitions."""
 
     def __init__(
         self, listener: socket.socket, folder: Path, partitions: int, *, flushes: bool
@@ -151,7 +155,7 @@ class KafkaServer:
                 connection.out.clear()
 
     def _take(self, connection: _Connection) -> bool:
-        """Answer what has arrived whole; whether that was anything."""
+        """Answer the complete requests that have arrived; return whether there was any."""
         count = 0
         with contextlib.suppress(ConnectionResetError):
             count = connection.socket.recv_into(connection.receiver.buffer())
@@ -270,7 +274,7 @@ def _producer_id(_: Any) -> Any:
 
 
 def start(folder: Path) -> None:
-    """A ZooKeeper and a session with it that has written; says so, and ends with its input."""
+    """Start a ZooKeeper, write to it in a session, print a line, and stop at the end of stdin."""
     server = EmbeddedZooKeeper(folder / "zookeeper")
     server.start(meanwhile=lambda: importlib.import_module("kazoo.client"))
     client = importlib.import_module("kazoo.client").KazooClient(server.address)
@@ -283,7 +287,7 @@ def start(folder: Path) -> None:
 
 
 def main(program: str, *where: str) -> None:
-    """One of the programs."""
+    """Run the program named in the arguments."""
     if program == "start":
         start(Path(where[0]))
         return

@@ -1,4 +1,4 @@
-"""What rows share: the input, how large they may be, and the servers that are up."""
+"""The shared parts of rows: the input, their sizes, and the running servers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from peers.servers import KafkaServers, LogbusServers
 from peers.spark_session import SparkHost
 
 QUICK_SHARE = 0.15
-"""A quick run's sizes beside a full one's."""
+"""Factor of a quick run's sizes."""
 
 
 class Bench:
-    """Keeps one set of servers a peer while rows ask for the same; the next set replaces it."""
+    """Keep the servers of each peer while rows need the same settings; otherwise start new ones."""
 
     def __init__(self, *, quick: bool = False, given: Path | None = None) -> None:
         self.quick = quick
@@ -43,15 +43,16 @@ class Bench:
             self._folder.cleanup()
 
     def size(self, full: int) -> int:
-        """A number of records, less where the run is quick."""
+        """Return a number of records, smaller in a quick run."""
         return max(1, int(full * QUICK_SHARE)) if self.quick else full
 
     def is_left_out(self, side: str) -> bool:
-        """A quick run has no floors: they say what bounds a ratio, which it is too short for."""
+        """Return whether to leave a side out: quick runs have no floors, because they are too
+        short for them."""
         return self.quick and is_floor(side)
 
     def logbus(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> LogbusServers:
-        """logbus, started unless it runs already with these settings."""
+        """Return logbus servers with these settings; start them if necessary."""
         key = (brokers, tuple(sorted((config or {}).items())))
         return self._servers("logbus", key, lambda: LogbusServers(brokers, config))
 
@@ -63,30 +64,30 @@ class Bench:
         heap: str = "",
         config: Mapping[str, str] | None = None,
     ) -> KafkaServers:
-        """Kafka, started unless it runs already with these settings."""
+        """Return Kafka servers with these settings; start them if necessary."""
         key = (brokers, tuned, heap, tuple(sorted((config or {}).items())))
         return self._servers(
             "kafka", key, lambda: KafkaServers(brokers, tuned=tuned, heap=heap, config=config)
         )
 
     def spark(self, tuned: bool = True) -> SparkHost:
-        """A Spark session for both sides, started unless one runs already with these settings."""
+        """Return a Spark session for both sides with these settings; start it if necessary."""
         return self._servers("spark", tuned, lambda: SparkHost(tuned))  # type: ignore[no-any-return]
 
     def folder(self) -> str:
-        """A folder for input in files, gone when the run ends."""
+        """Return a folder for input files; it is removed when the run ends."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="logbus-bench-")
         return self._folder.name
 
     def stop_all(self) -> None:
-        """Stop every server that is up: for a row that starts its own."""
-        with contextlib.ExitStack() as stack:  # which goes on with the others if one raises
+        """Stop every running server, for a row that starts its own."""
+        with contextlib.ExitStack() as stack:  # Stops the others even if one raises.
             for peer in list(self._stack):
                 stack.callback(self._stop, peer)
 
     def pids(self) -> set[int]:
-        """Every process of the servers that are up."""
+        """Return every process of the running servers."""
         return {
             pid
             for _, servers in self._up.values()
@@ -96,7 +97,8 @@ class Bench:
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
-        """Within it, servers that a run has started itself are told from its clients."""
+        """While the context is open, count servers that the run starts as servers, not as
+        clients."""
         self._within = processes
         try:
             yield
@@ -104,7 +106,7 @@ class Bench:
             self._within = dict
 
     def within(self) -> Mapping[str, list[int]]:
-        """Those that live now, by role."""
+        """Return the living servers of the run by role."""
         return self._within()
 
     def _servers(self, peer: str, key: Any, make: Any) -> Any:

@@ -1,6 +1,7 @@
-"""What a logbus that costs nothing would have where a tool of Kafka's is both sides' client.
+"""Upper bounds of logbus's ratio in rows whose client on both sides is a tool of Kafka's.
 
-For the rows whose ``ceiling`` this is, of which no side is a floor; ``peers.missed`` asks.
+Such a row has no side that is a floor. Its ``ceiling`` is a function of this module, which
+``peers.missed`` calls.
 """
 
 from __future__ import annotations
@@ -13,19 +14,18 @@ from peers.row import KAFKA, LOGBUS
 
 
 def only_by_a_floor(_: Mapping[str, Any], __: str) -> None:
-    """Of a row whose rate the flush may limit: without its floor no figure bounds it."""
+    """Return None: a flush may limit the rate of this row, so only a floor could bound it."""
 
 
 def without_servers(found: Mapping[str, Any], measure: str, *, count: int) -> float | None:
-    """The ratio of a rate if logbus's servers took nothing of the cores and the tool had all.
+    """Return the highest possible ratio of a rate: that of servers without processor cost.
 
-    While the tool's clock runs, for ``count`` records at the measured rate, the cores have so many
-    seconds (W); b of them logbus's servers took. The same records in W - b: so a rate has at most
-    W / (W - b) of what it has. Of b nothing is left out, what servers took before the clock
-    (a group's join) is even among it, so the bound is rather too high than too low. It holds where
-    the processor is the limit: what waits for a disk or a timer could gain more. So None where all
-    processes together took less than the cores had, the tool's start counted in; and where the
-    servers took all that there was.
+    While ``count`` records pass, the cores have W seconds, of which logbus's servers took b.
+    Without b the same records take W - b, so the rate grows at most by W / (W - b). b includes what
+    the servers took before the measurement, such as a group's join, so the bound is rather too
+    high. It holds only if the processor is the limit. It is None if the processes took less than
+    the cores had, because then the rate may wait for a disk or a timer, and None if the servers
+    took all of it.
     """
     ours, theirs = found["sides"][LOGBUS], found["sides"][KAFKA]
     rate = ours["median"][measure]

@@ -1,7 +1,8 @@
-"""The report's line on what columns are compressed with by default, drawn from the results.
+"""The report's line about the default compression of columns, computed from the results.
 
-The decision is logbus's (``compression`` of its clients and of Spark's sink): none. What it rests
-on is said beside it, so that a measurement which moves it is seen. Called by ``peers.report``.
+logbus's clients and Spark's sink do not compress by default (``compression``). The report prints
+the measurements behind this decision, so that a changed measurement is noticed. ``peers.report``
+calls this module.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ MEASURED = (
     ("python-send-100b", "defaults", "records_per_s", "send at {:.2f}"),
     ("python-table", "defaults", "records_per_s", "send_arrow at {:.2f}"),
 )
-"""Row, its variant without compression, measure, and what lz4's through that says."""
+"""Row, its variant without compression, the measure, and the meaning of lz4's ratio to it."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Nothing where no row ran both ways."""
+    """Return the lines; none if no row ran with and without compression."""
     by_row = {found["row"]: found for found in rows}
     said = []
     for row, plain, measure, words in MEASURED:

@@ -1,8 +1,9 @@
-"""Brings the peers by their ordinary package clients, once, into a cache outside of the tree.
+"""Download the peers with their ordinary package managers, once, into a cache outside the
+repository.
 
-``$XDG_CACHE_HOME/logbus-bench`` (default ``~/.cache/logbus-bench``) holds a folder for each
-set of jars; deleting it is always safe. What cannot be had raises ``Cannot``, which ends
-the row and stands in its result.
+``$XDG_CACHE_HOME/logbus-bench`` (default ``~/.cache/logbus-bench``) has a folder for each set of
+jars; it is safe to delete. A failed download raises ``Cannot``, which ends the row and is stored in
+its result.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ FETCH_SECONDS = 300
 
 
 class Cannot(Exception):
-    """A row cannot run here; the text says why, and what would cure it."""
+    """A row cannot run here; the message names the cause and the remedy."""
 
 
 def cache() -> Path:
-    """The folder that everything fetched is kept in."""
+    """Return the cache folder."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "logbus-bench"
 
 
 def java() -> str:
-    """The Java that runs the peers. Raises Cannot where there is none."""
+    """Return the path of the Java for the peers. Raises Cannot without one."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if found is None:
@@ -37,14 +38,14 @@ def java() -> str:
 
 
 def jars(name: str, pom: Path) -> Path:
-    """The folder with all that a pom names and needs, fetched where it is not there yet."""
+    """Return the folder with all artifacts and dependencies of a pom; download them if missing."""
     text = pom.read_text("utf-8")
     command = ["-f", str(pom), "dependency:copy-dependencies"]
     return _filled(name, text, [command])
 
 
 def artifacts(name: str, coordinates: Sequence[str]) -> Path:
-    """The folder with these ``group:artifact:version`` alone, without what they need."""
+    """Return the folder with only these ``group:artifact:version``, without their dependencies."""
     commands = [["dependency:copy", f"-Dartifact={each}"] for each in coordinates]
     return _filled(name, "\n".join(coordinates), commands)
 
@@ -56,7 +57,7 @@ def _filled(name: str, content: str, commands: Sequence[Sequence[str]]) -> Path:
         return folder
     program = shutil.which("mvn")
     if program is None:
-        raise Cannot(f"{name} comes by Maven, which is missing: apt-get install maven")
+        raise Cannot(f"{name} needs Maven, which is missing: apt-get install maven")
     begun = folder.with_name(f"{folder.name}.{os.getpid()}")
     begun.mkdir(parents=True)
     try:
@@ -64,7 +65,7 @@ def _filled(name: str, content: str, commands: Sequence[Sequence[str]]) -> Path:
             _run(name, [program, "-q", "-B", *command, f"-DoutputDirectory={begun}"], begun)
         try:
             begun.rename(folder)
-        except OSError:  # another run was first
+        except OSError:  # Another run downloaded them first.
             if not folder.is_dir():
                 raise
     finally:
@@ -84,7 +85,7 @@ def _run(name: str, command: Sequence[str], folder: Path) -> None:
             timeout=FETCH_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        raise Cannot(f"Maven did not bring {name} within {FETCH_SECONDS} s") from None
+        raise Cannot(f"Maven did not download {name} within {FETCH_SECONDS} s") from None
     if done.returncode:
         said = (done.stdout.strip() or done.stderr.strip() or "it said nothing").splitlines()
-        raise Cannot(f"Maven did not bring {name} (is there a network?): {said[0][:200]}")
+        raise Cannot(f"Maven did not download {name} (is there a network?): {said[0][:200]}")

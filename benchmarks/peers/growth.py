@@ -1,7 +1,7 @@
-"""What the growth rows share: one logbus with nothing beside it, and how it is driven.
+"""The shared parts of the growth rows: one logbus cluster and its load.
 
-Clients are this process: Arrow columns for volume, bare sockets where the number of connections is
-what grows. Sizes are those of minutes; ``GROWTH=full`` takes the large ones.
+Clients run in this process: Arrow columns for volume, plain sockets for many connections. The sizes
+take minutes; ``GROWTH=full`` selects the large ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IS_FULL = os.environ.get("GROWTH", "") == "full"
 
 
 class Alone:
-    """A cluster of our own and a client of it, in a context."""
+    """A separate cluster and a client of it, as a context manager."""
 
     def __init__(self, brokers: int = 1, **config: str) -> None:
         self.cluster = LocalCluster(brokers, config=config)
@@ -55,7 +55,7 @@ class Alone:
         }
 
     def new_topic(self, name: str, partitions: int = 1, replicas: int = 1, **config: str) -> float:
-        """Make a topic and wait for every leader; seconds."""
+        """Create a topic and wait for the leader of every partition; return the seconds."""
         before = time.perf_counter()
         self.bus.create_topic(
             name, partitions=partitions, replication_factor=replicas,
@@ -75,7 +75,8 @@ class Alone:
             time.sleep(0.02)
 
     def restart(self, *, by_kill: bool, last: TopicPartition) -> float:
-        """End the only broker and start it; seconds from the command to a record acknowledged."""
+        """Restart the only broker; return the seconds from the command to an acknowledged
+        record."""
         (broker,) = self.cluster.brokers
         if by_kill:
             broker.kill()
@@ -89,21 +90,21 @@ class Alone:
         return time.perf_counter() - before
 
     def settle(self) -> None:
-        """Wait until brokers have done what was asked of them, at most SETTLE_SECONDS."""
+        """Wait until brokers have completed their background work, at most SETTLE_SECONDS."""
         until = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < until:
             if self.idle_percent(1.0)["idle_broker_percent"] <= SETTLED_PERCENT:
                 return
 
     def idle_percent(self, seconds: float) -> dict[str, float]:
-        """Of a core, for each role, while nobody asks for anything."""
+        """Return the percentage of a core that each role takes without any request."""
         with Idling(self.processes()) as idling:
             time.sleep(seconds)
         return idling.percent
 
 
 class Idling:
-    """What each role takes while its context is open: ``seconds``, and ``percent`` of a core."""
+    """Measure each role while the context is open: ``seconds``, and ``percent`` of a core."""
 
     def __init__(self, roles: dict[str, list[int]]) -> None:
         self._roles = roles
@@ -126,7 +127,7 @@ class Idling:
 
 @contextlib.contextmanager
 def alone(bench: Bench, brokers: int = 1, **config: str) -> Iterator[Alone]:
-    """No other server of the run is up meanwhile."""
+    """Stop all other servers of the run, then start the cluster."""
     bench.stop_all()
     with (
         Alone(brokers, **{key.replace("_", "."): value for key, value in config.items()}) as found,
@@ -140,7 +141,7 @@ def column(values: list[bytes]) -> Columns:
 
 
 def resident_mb(pids: list[int]) -> float:
-    """Resident memory now, in MB (10^6 bytes)."""
+    """Return the resident memory now in MB (10^6 bytes)."""
     page = resource.getpagesize()
     total = 0
     for pid in pids:
@@ -155,9 +156,10 @@ def percentile(values: list[float], percent: int) -> float:
 
 
 class Waiters:
-    """Consumers at the end of one partition, each a connection with a fetch that waits.
+    """Consumers at the end of one partition, each with a connection and a waiting fetch.
 
-    As small as they can be, so that what is measured is the broker: they count answers and ask on.
+    They do as little as possible, so that the broker dominates the measurement: they count
+    responses and fetch again.
     """
 
     def __init__(self, port: int, topic_id: str, count: int) -> None:
@@ -177,21 +179,21 @@ class Waiters:
         self._empty_bytes = 0
 
     def ask(self, offset: int) -> None:
-        """Every consumer waits for the record at ``offset``."""
+        """Let every consumer fetch from ``offset``."""
         self._offset = offset
         self._waiting = set(self._sockets)
         for sock in self._sockets:
             sock.sendall(self._request())
 
     def until_all_have_it(self) -> float:
-        """Serve them until each got a record; seconds from now."""
+        """Serve the consumers until each received a record; return the seconds."""
         before = time.perf_counter()
         while self._waiting:
             self._turn(1.0)
         return time.perf_counter() - before
 
     def idle(self, seconds: float) -> None:
-        """Let them ask again and again while nothing comes."""
+        """Let the consumers fetch repeatedly without records."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._turn(left)
@@ -216,7 +218,8 @@ class Waiters:
                 self._answered(sock, size)
 
     def _answered(self, sock: Any, size: int) -> None:
-        """An answer without a record is the smallest there is; then ask once more."""
+        """Read a response and fetch again if it has no record; such a response has the minimum
+        size."""
         self._empty_bytes = min(self._empty_bytes or size, size)
         if size > self._empty_bytes + 60:
             self._waiting.discard(sock)

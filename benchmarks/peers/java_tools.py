@@ -1,4 +1,4 @@
-"""Kafka's own command line tools, run against either broker and read for what they measured."""
+"""Run Kafka's own command line tools against either broker and parse their measurements."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from peers.servers import kafka_java
 
 RUN_SECONDS = 300
 IDLE_MS = 60_000
-"""How long ConsumerPerformance waits for a record before it gives up."""
+"""Milliseconds for which ConsumerPerformance waits for a record before it gives up."""
 HEAP = "-Xmx512M"
-"""What Kafka's own scripts give its tools."""
+"""The JVM options of Kafka's own scripts."""
 
 _SENT = re.compile(
     r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), "
@@ -24,11 +24,11 @@ _SENT = re.compile(
 
 
 class ToolFailed(Exception):
-    """A tool of Kafka's ended with an error; the text is what it said."""
+    """A Kafka tool failed; the message is its output."""
 
 
 def run(tool: str, *arguments: str) -> str:
-    """What a tool printed."""
+    """Run a tool and return its output."""
     command = [*kafka_java(HEAP), f"org.apache.kafka.tools.{tool}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
     if done.returncode:
@@ -39,7 +39,7 @@ def run(tool: str, *arguments: str) -> str:
 def produce(
     servers: str, topic: str, *, count: int, payloads: Path, settings: Mapping[str, str]
 ) -> Measures:
-    """ProducerPerformance with values drawn from a file, as fast as it can."""
+    """Run ProducerPerformance at full speed, with values from a file."""
     pairs = [f"{key}={value}" for key, value in settings.items()]
     said = run(
         "ProducerPerformance",
@@ -51,7 +51,7 @@ def produce(
 
 
 def read_sent(said: str, count: int) -> Measures:
-    """The last line that ProducerPerformance prints: of the whole run."""
+    """Parse the last line of ProducerPerformance, which covers the whole run."""
     found = _SENT.findall(said)
     if not found or int(found[-1][0]) != count:
         raise ToolFailed(f"ProducerPerformance did not send {count} records: {said[-600:]}")
@@ -73,9 +73,9 @@ def consume(
     fetch_bytes: int = 0,
     settings: Mapping[str, str] | None = None,
 ) -> Measures:
-    """ConsumerPerformance from a topic's beginning; the rate is that of its fetching.
+    """Run ConsumerPerformance from the start of a topic; its rate is that of fetching.
 
-    ``fetch_bytes``: of a partition and request, 0: the tool's default of 1 MB.
+    ``fetch_bytes`` limits a partition in a request; 0 is the tool's default of 1 MB.
     """
     said = run(
         "ConsumerPerformance",
@@ -92,7 +92,7 @@ def consume(
 
 
 def read_consumed(said: str, count: int) -> Measures:
-    """The one line of numbers that ConsumerPerformance prints."""
+    """Parse the line of numbers that ConsumerPerformance prints."""
     fields = _last_row(said)
     if len(fields) < 10 or int(fields[4]) < count:
         raise ToolFailed(f"ConsumerPerformance did not read {count} records: {said[-600:]}")

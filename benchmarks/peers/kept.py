@@ -1,8 +1,7 @@
-"""The results that are kept: one JSON file a row, each of its variants with what it ran on.
+"""The stored results: one JSON file a row, in which each variant has its own environment.
 
-A run of some variants takes their place in the row's file and leaves the others as they are, so a
-file may hold variants of several days: date, commit, machine, load, versions and input are said by
-each.
+A run of some variants replaces them in the row's file and leaves the others. So a file may have
+variants of several days; each has its date, commit, machine, load, versions and input.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ Found = Mapping[str, Any]
 
 RESULTS = Path(__file__).parent.parent / "results"
 OF_A_VARIANT = ("machine", "versions", "input")
-"""What files of before said once for all of a row's variants."""
+"""Fields that older files have once for all variants of a row."""
 
 
 def folder(*, quick: bool) -> Path:
-    """Where results go; a quick run's never replace a full one's."""
+    """Return the folder of the results; quick runs have their own."""
     return RESULTS / "quick" if quick else RESULTS
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A row's result; without variants where there is none, or the file is no row's."""
+    """Return a row's result; without variants if the file is missing or not a row's."""
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     if "variants" not in found:
         return {"variants": []}
@@ -37,10 +36,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
-    """Write a row's result beside the others' and return it as it is kept.
+    """Write a row's result and return it as stored.
 
-    ``whole``: every variant ran, so nothing of before is left. Else the variants that ran take
-    their places; one that failed takes none from figures, which is said on stderr.
+    With ``whole`` every variant ran, so the former ones are dropped. Otherwise the variants that
+    ran replace theirs. A failed variant does not replace figures; stderr reports it.
     """
     into.mkdir(exist_ok=True)
     path = into / f"{row.name}.json"
@@ -51,7 +50,8 @@ def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
 
 
 def merged(before: Sequence[Found], new: Sequence[Found], row: Row) -> list[Found]:
-    """Variants of two runs, in the row's order; those that the row has no more are gone."""
+    """Merge the variants of two runs in the row's order; drop variants that the row no longer
+    has."""
     by_name = {each["variant"]: each for each in before}
     for each in new:
         name = each["variant"]

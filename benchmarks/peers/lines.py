@@ -1,7 +1,7 @@
-"""The input of every row: real log lines, made unique, never repeated letters.
+"""The input of every row: real log lines, made unique.
 
-Taken from ``--input FILE`` (plain or gzip), else ``../shared/data`` beside the tree, else the
-lines of Python's own library. ``compressibility`` of the result is so that of logs.
+The lines come from ``--input FILE`` (plain or gzip), else from ``../shared/data`` beside the
+repository, else from Python's own library. They compress like logs.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ LIBRARY_FILES = 400
 
 
 class Lines:
-    """An endless supply of lines; the same ones in every run of one input."""
+    """An endless supply of lines, equal in every run of one input."""
 
     def __init__(self, given: Path | None = None) -> None:
         self._lines, self.source = _read(given)
 
     def whole(self, count: int) -> list[bytes]:
-        """Lines as they are, each with its number in front."""
+        """Return whole lines, each with its number in front."""
         endless = itertools.cycle(self._lines)
         return [b"%d %s" % (number, line) for number, line in zip(range(count), endless)]
 
     def sized(self, count: int, size: int) -> list[bytes]:
-        """Values of exactly ``size`` bytes: a number and a piece of the log's text."""
+        """Return values of exactly ``size`` bytes: a number and a piece of the log's text."""
         pieces = self._pieces(size - 9)
         return [b"%08x %s" % (number, piece) for number, piece in zip(range(count), pieces)]
 
     def array(self, count: int) -> pa.Array:
-        """``whole`` as a column of binary values."""
+        """Return ``whole`` as a column of binary values."""
         return pa.array(self.whole(count), pa.binary())
 
     def _pieces(self, size: int) -> Iterator[bytes]:
-        """The text in pieces; each time around it is cut at other places."""
+        """Yield pieces of the text; each pass cuts it at other places."""
         text = self._text
         for shift in itertools.count():
             at = shift * 37 % size

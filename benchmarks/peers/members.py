@@ -1,8 +1,8 @@
-"""Many members of one Kafka group with one coordinator: until it is stable, and what it costs then.
+"""Many members of one Kafka group: the time until it is stable, and its cost afterwards.
 
-Each member has a connection of its own and does what a Kafka client does: joins, takes its part,
-and says every three seconds that it lives. All are one process's coroutines, which costs that
-process more than the broker: what grows with it are the times, not the broker's processor seconds.
+Each member has a connection and acts as a Kafka client: it joins, syncs, and sends a heartbeat
+every three seconds. All members are coroutines of one process, which uses more processor time than
+the broker. So only the times grow with the members, not the broker's processor seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WATCHED_SECONDS = 15.0
 
 
 def measure(logbus: Alone, count: int) -> dict[str, float]:
-    """``count`` members join at once; then they only live."""
+    """Let ``count`` members join at once; then only heartbeat."""
     return asyncio.run(_measure(logbus, count))
 
 
@@ -62,7 +62,7 @@ async def _measure(logbus: Alone, count: int) -> dict[str, float]:
 async def _live(
     connection: Connection, member: str, generation: int, until: float, took: list[float]
 ) -> None:
-    """Heartbeats, the first at a moment of its own."""
+    """Send heartbeats, the first after a random delay."""
     await asyncio.sleep(random.random() * HEARTBEAT_SECONDS)
     while (before := time.perf_counter()) < until:
         answer = await connection.ask(

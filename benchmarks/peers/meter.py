@@ -1,9 +1,9 @@
-"""What a run costs every process: processor seconds and peak resident memory, by role.
+"""Measure processor seconds and peak resident memory of every process of a run, by role.
 
-Linux only (``/proc``). Servers are told apart by their pids; every other process below this one,
-and this one itself, are the run's clients. Processes that end within the run are counted exactly
-(the kernel adds up what waited-for children spent); memory is the peak that the kernel keeps for
-each process, added up over a role's processes and sampled ten times a second.
+Linux only (``/proc``). Servers are identified by pid; every other child process, and this one, is a
+client. Processes that end during the run count exactly, because the kernel adds the times of
+waited-for children. Memory is the kernel's peak of each process, summed over a role's processes and
+sampled ten times a second.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from typing import Any
 TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.1
 PROCESS_CLOCK = 2
-"""Of a process's processor time, as clock_getcpuclockid(3) puts it beside the pid."""
+"""The clock of a process's processor time, combined with the pid as in clock_getcpuclockid(3)."""
 CLIENTS = "clients"
 SPARK = "spark"
 JVM, PYTHON = f"{SPARK}, jvm", f"{SPARK}, python"
-"""What the processes of a Spark session are counted as: the JVM, and the driver and the workers,
-those too that the JVM started and waited for."""
+"""The roles of a Spark session's processes: the JVM, and the driver with the Python workers.
+
+Workers that the JVM started and waited for count as workers.
+"""
 
 
 def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
-    """User's and kernel mode, all threads, and children that it waited for; 0 once it ended."""
+    """Return user and system seconds of all threads and waited-for children; 0 after the process
+    ended."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return sum(map(int, fields[11 : 15 if with_children else 13])) / TICKS
@@ -37,7 +40,7 @@ def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
 
 
 def counted_as(role: str, pid: int) -> str:
-    """The role of a process among its role's: Spark's are told apart."""
+    """Return the role of a process within its group; Spark's processes have two."""
     if role != SPARK:
         return role
     with contextlib.suppress(OSError):
@@ -47,15 +50,17 @@ def counted_as(role: str, pid: int) -> str:
 
 
 def fine_cpu_seconds(pid: int) -> float:
-    """Of all threads, those that ended too, to the nanosecond: for what idles, whose share of a
-    tick of ``cpu_seconds`` would be nothing. 0 once the process ended."""
+    """Return the seconds of all threads to the nanosecond, ended threads included.
+
+    For idle processes, which use less than a tick of ``cpu_seconds``. 0 after the process ended.
+    """
     with contextlib.suppress(OSError):
         return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)
     return 0.0
 
 
 def peak_mb(pid: int) -> float:
-    """Peak resident memory since the process began or ``forget_peak``, in MB (10^6 bytes)."""
+    """Return the peak resident memory since the start or ``forget_peak``, in MB (10^6 bytes)."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
             if line.startswith(b"VmHWM:"):
@@ -64,13 +69,14 @@ def peak_mb(pid: int) -> float:
 
 
 def forget_peak(pid: int) -> None:
-    """Let a process's peak begin anew; what may not be reset keeps its older peak."""
+    """Reset a process's peak; it stays if the kernel refuses."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")
 
 
 def below(pid: int, without: Collection[int] = ()) -> list[int]:
-    """Every living process below one; nothing of those in ``without`` and below them."""
+    """Yield every living descendant of a process, except those in ``without`` and their
+    descendants."""
     found = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -89,7 +95,7 @@ def _own_cpu() -> float:
 
 
 class Meter:
-    """Counts while its context is open; afterwards ``found`` has ``cpu_s`` and ``peak_mb``."""
+    """Measure while the context is open; then ``found`` has ``cpu_s`` and ``peak_mb``."""
 
     def __init__(
         self,
@@ -97,11 +103,12 @@ class Meter:
         others: set[int],
         within: Callable[[], Mapping[str, list[int]]] = dict,
     ) -> None:
-        """``servers``: processes by role, each counted with all that is below it.
+        """Prepare a measurement.
 
-        ``others``: processes below this one that are no part of the run, with all below them.
-        ``within``: servers that live now of those that the run itself starts and ends, by role.
-        What such a one took is what was last seen of it, up to a sample before its end.
+        * ``servers``: processes by role, each with its descendants.
+        * ``others``: child processes that are not part of the run.
+        * ``within``: returns the servers that the run itself starts and ends, by role;
+          their last sample before the end counts.
         """
         self.found: dict[str, dict[str, float]] = {}
         self._servers = {role: list(pids) for role, pids in servers.items()}
@@ -128,18 +135,19 @@ class Meter:
         of_before = self._before
         for role, seen in self._seen.items():
             after[role] = after.get(role, 0.0) + sum(seen.values())
-            after[CLIENTS] -= sum(seen.values())  # whose children they were
+            # The clients' times include those of the servers that they started.
+            after[CLIENTS] -= sum(seen.values())
         for role, spent in after.items():
             cpu = max(spent - of_before.get(role, 0.0), 0.0)
             peak = self._peaks.get(role, 0.0)
             self.found[role] = {"cpu_s": round(cpu, 2), "peak_mb": round(peak, 1)}
 
     def seen(self, role: str) -> list[float]:
-        """Processor seconds so far of the role's servers that the run itself started."""
+        """Return the processor seconds so far of the role's servers that the run itself started."""
         return list(self._seen.get(role, {}).values())
 
     def _processes(self) -> dict[str, list[int]]:
-        """Who lives now, by role; this process is a client that is not listed."""
+        """Return the living processes by role; this process is an unlisted client."""
         roles = _with_all_below(self._servers)
         roles[CLIENTS] = below(os.getpid(), self._no_clients)
         return roles
@@ -155,7 +163,7 @@ class Meter:
         return spent
 
     def _come(self) -> dict[str, list[int]]:
-        """Servers of the run itself, each with all below it; what they took is written down."""
+        """Yield the servers of the run itself with their descendants, and record their times."""
         come = _with_all_below(self._within())
         for role, pids in come.items():
             seen = self._seen.setdefault(role, {})
@@ -179,7 +187,7 @@ class Meter:
 
 
 def _with_all_below(servers: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Processes by what they are counted as, each with all that is below it."""
+    """Return processes by role, each with its descendants."""
     roles: dict[str, list[int]] = {role: [] for role in servers if role != SPARK}
     for role, pids in servers.items():
         for pid in pids:

@@ -1,8 +1,8 @@
-"""The report's page of goals that are not met: how far each is from what bounds it.
+"""The report's section about missed goals and what bounds them.
 
-A bound is a ratio, what a logbus that costs nothing would have: the variant's own side ``floor``
-through the peer, or what the row's ``ceiling`` makes of the figures. It has a spread, as what it
-is made of has: a goal that lies in it is neither out of reach nor within. For ``peers.report``.
+A bound is the highest possible ratio, that of a logbus without cost: the variant's side ``floor``
+divided by the peer, or the row's ``ceiling``. A bound has a spread over the rounds; a goal within
+the spread is neither reachable nor unreachable. ``peers.report`` calls this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AT = "at the bound, within its spread"
 
 
 class Bound(NamedTuple):
-    """The best ratio that there could be: by the medians, and the least and most of the rounds."""
+    """The highest possible ratio: from the medians, and the minimum and maximum of the rounds."""
 
     ratio: float
     low: float
@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """A goal that is not met. ``bound``: None where no figure says it."""
+    """A missed goal; ``bound`` is None if nothing bounds it."""
 
     row: Found
     variant: str
@@ -53,7 +53,8 @@ class Missed(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Whether a logbus without cost would meet the goal: in no round, in all or in some."""
+        """Return whether a logbus without cost would meet the goal in no round, in all or in
+        some."""
         if self.bound is None:
             return ""
         limit, least, most = self.limit, self.bound.low, self.bound.high
@@ -63,7 +64,7 @@ class Missed(NamedTuple):
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Nothing where every goal is met."""
+    """Return the lines; none if every goal is met."""
     missed = list(_missed(rows))
     if not missed:
         return
@@ -92,7 +93,7 @@ def _missed(rows: list[Found]) -> Iterator[Missed]:
 
 
 def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
-    """None of a quick run, too: it is too short for what a bound is made of."""
+    """Return the bound; None for a quick run, which is too short."""
     if found["quick"]:
         return None
     sides = variant["sides"].values()
@@ -111,7 +112,7 @@ def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
 
 
 def _once(variant: Found, runs: Sequence[Found]) -> Found:
-    """A variant as if these runs, one a side, were its medians."""
+    """Return a variant whose medians are these runs, one for each side."""
     sides = zip(variant["sides"], runs, strict=True)
     once = {name: {"median": run["measures"], "processes": run["processes"]} for name, run in sides}
     return {**variant, "sides": once}
@@ -137,7 +138,7 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
 
 
 def _said(missed: Missed) -> str:
-    """One goal: its ratio, what it could be, and how far it is from there."""
+    """Return the line of one goal: its ratio, its bound, and the distance."""
     measure = missed.compared["measure"] + (
         ", first run" if missed.compared["of"] == "first" else ""
     )

@@ -1,6 +1,6 @@
-"""The report's second page: the rows that have no goal, the paper's systems and how cost grows.
+"""The report's second section: rows without goals, the paper's systems, and growth of cost.
 
-Drawn from the results, as ``peers.summary`` draws its page of the others; ``peers.report`` calls.
+``peers.summary`` has the first section; ``peers.report`` calls both.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from peers.rows.netdb11 import DURABLE, NAMES
 Found = Mapping[str, Any]
 
 FLAT = 1.5
-"""Times what it was at the smallest size, up or down, that a measure may be and be called flat."""
+"""Largest factor to the smallest size, up or down, at which a measure counts as flat."""
 BENT = 2.0
-"""Times what it was, at which it has bent."""
+"""Factor from which a measure counts as bent."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
 HOW = f"""Each measure relative to its value at the smallest size.
 *Flat*: within a factor of {FLAT:g} at the largest size. Otherwise: the factor, and
@@ -24,7 +24,7 @@ the first size at which it passes {BENT:g}.
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Nothing of what was not measured."""
+    """Return the lines of the measured rows."""
     for found in rows:
         if found["row"] == "netdb11" and any("sides" in each for each in found["variants"]):
             yield from _systems(found)
@@ -41,7 +41,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
 
 
 def _systems(found: Found) -> Iterator[str]:
-    """A line a system: how safe a message is when its producer hears of it, and how many."""
+    """Return a line for each system: the guarantee behind an acknowledgement, and the rates."""
     variants = [each for each in found["variants"] if "sides" in each]
     heads = [f"{name}, {each['variant']}" for each in variants for name in OF_A_SYSTEM]
     yield "## Beside other systems: the paper's experiment"

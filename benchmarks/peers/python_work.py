@@ -1,9 +1,9 @@
-"""What a Python program does in rows 10 to 13, with either client: a process of its own each run.
+"""The Python programs of rows 10 to 13, with either client; each run is a new process.
 
     python -P -m peers.python_work '{"work": "send", "client": "logbus", …}'
 
-Prints one JSON object of measures. Times begin when the client is connected and end when all is
-acknowledged, or read.
+Prints one JSON object of measures. Times begin when the client is connected and end when all
+records are acknowledged or read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ LATENCY_WARM_UP = 100
 PIECE_BYTES = 4 << 20
 PIECES_A_FLUSH = 16
 ROWS_AT_ONCE = 4_000
-"""Of the floors: what a loop of writes is fastest with, and what a consumer has in hand."""
+"""Sizes of the floors: the fastest batch of a write loop, and the records in a consumer's
+buffer."""
 
 
 def values(path: str) -> list[bytes]:
@@ -54,7 +55,7 @@ def endless(path: str, count: int) -> Iterator[bytes]:
 
 
 def send_logbus(ask: dict[str, Any]) -> dict[str, float]:
-    """Each record's delivery is reported to a callback of its own."""
+    """Send records; each delivery calls a callback."""
     done = 0
 
     def delivered(future: Any) -> None:
@@ -138,8 +139,8 @@ def table_confluent(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def table_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """A loop that writes the values, and flushes, while another thread compresses what is to be
-    compressed: no client, no broker, nothing checked."""
+    """Write and flush the values in a loop, compressed in another thread, without client, broker
+    or checks."""
     column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
     values_, codec = memoryview(column.buffers()[2]), ask["options"].get("compression")
     with (
@@ -178,7 +179,7 @@ def records_logbus(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def records_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """Records as logbus's consumer hands them out, of values that are there: nothing is read."""
+    """Create records as logbus's consumer does, from values in memory."""
     column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
     size, repeat = 0, itertools.repeat
     began = time.perf_counter()
@@ -194,7 +195,7 @@ def records_bare(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def _assigned(ask: dict[str, Any]) -> Any:
-    """A consumer at the beginning of a topic's only partition."""
+    """Return a consumer at the start of a topic's only partition."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": ask["servers"],
@@ -310,7 +311,7 @@ def latency_logbus(ask: dict[str, Any]) -> dict[str, float]:
 
 
 async def _latency_asyncio(ask: dict[str, Any]) -> dict[str, float]:
-    """The same on one event loop: no thread waits for another."""
+    """Measure latency on one event loop, without handing over between threads."""
     topic, taken = ask["topic"], []
     async with (
         await aconnect(ask["servers"]) as bus,
@@ -353,7 +354,7 @@ def latency_confluent(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def latency_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """Two sockets, and nothing that a client has to know."""
+    """Measure latency over two sockets without any client."""
     host, _, port = ask["servers"].rpartition(":")
     with (
         socket.create_connection((host, int(port))) as sender,

@@ -1,8 +1,9 @@
-"""The other systems of the NetDB'11 paper: ActiveMQ and RabbitMQ, on their defaults, on loopback.
+"""The other systems of the NetDB'11 paper: ActiveMQ and RabbitMQ with default settings, on
+loopback.
 
-Both in temporary folders that are gone, with every process, when the context ends. ActiveMQ is
-embedded in a small Java program of ours; RabbitMQ is the system's package, with an Erlang port
-mapper of its own so that none is left behind.
+Both use temporary folders; their processes and folders are gone when the context ends. ActiveMQ is
+embedded in a small Java program. RabbitMQ is the Debian package, with a separate Erlang port mapper
+so that none is left running.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ LIBRARIES = (
     "org.slf4j:slf4j-nop:2.0.16",
     f"org.apache.kafka:kafka-clients:{KAFKA_VERSION}",
 )
-"""What the programs in ``netdb11/`` need, no more."""
+"""The artifacts that the programs in ``netdb11/`` need."""
 
 
 def class_path(folder: Path) -> str:
-    """Compile the programs into a folder; the class path that runs them."""
+    """Compile the programs into a folder; return the class path."""
     compiler = shutil.which("javac")
     if compiler is None:
         raise fetch.Cannot("the Java compiler is missing: apt-get install openjdk-17-jdk-headless")
@@ -96,7 +97,7 @@ class ActiveMq:
 
 
 class RabbitMq:
-    """RabbitMQ as its package has it; the data, names and ports are its own."""
+    """RabbitMQ from its package, with separate data, names and ports."""
 
     def __enter__(self) -> RabbitMq:
         script = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

@@ -1,8 +1,8 @@
-"""Writes the report from the results that are kept.
+"""Write the report from the stored results.
 
-``RESULTS.md`` is the summary that the repository keeps: a line a row, the paper's experiment, how
-cost grows, and each missed goal with its bound. ``results/<row>.md`` has a row's settings, medians
-and processes; it is written with each run and not kept.
+``RESULTS.md`` is the summary in the repository: a line a row, the paper's experiment, the growth of
+cost, and each missed goal with its bound. ``results/<row>.md`` has a row's settings, medians and
+processes; it is written by each run and ignored by git.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from memory.** No row changes that. `python -m peers --report` writes a page for
 
 
 def brief(found: Found) -> Iterator[str]:
-    """A row in lines of a terminal."""
+    """Return a row as lines for a terminal."""
     for variant in found["variants"]:
         head = f"{found['number']:>2} {found['row']} [{variant['variant']}]"
         if "cannot" in variant:
@@ -51,9 +51,9 @@ def brief(found: Found) -> Iterator[str]:
 
 
 def write(folder: Path, *, quick: bool) -> None:
-    """Write the summary beside the results' folder, and a page for each row into the folder.
+    """Write the summary, and a page for each row into the results' folder.
 
-    The pages of a quick run stay among its own results.
+    Pages of a quick run are written beside its own results.
     """
     source = folder / "quick" if quick else folder
     rows = results(source)
@@ -67,8 +67,8 @@ def write(folder: Path, *, quick: bool) -> None:
 
 
 def results(folder: Path) -> list[Found]:
-    """What rows left there, in the order of the table; other benchmarks' results are not ours. What
-    a row says of itself is what it says now."""
+    """Return the stored results of rows, in the order of the table, with the rows' present
+    texts."""
     known = {row.name: row for row in ROWS}
     found = map(kept.read, sorted(folder.glob("*.json")))
     rows = [each | _texts(known.get(each["row"])) for each in found if each["variants"]]
@@ -91,7 +91,7 @@ def _summary(rows: list[Found]) -> Iterator[str]:
 
 
 def _where(rows: list[Found]) -> Iterator[str]:
-    """Machines and versions that met, each once; which of them a variant had, it says itself."""
+    """Return the machines and versions of the results, each once."""
     variants = [variant for each in rows for variant in each["variants"]]
     machines = {
         "{cpus} cores, {memory_gb} GB, {kernel}, Python {python}".format(**each["machine"])
@@ -117,10 +117,10 @@ def _where(rows: list[Found]) -> Iterator[str]:
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:
-    """Variants that the table has and no result."""
+    """Return the variants of the table without a result."""
     measured = {(found["row"], each["variant"]) for found in rows for each in found["variants"]}
     if any(found["quick"] for found in rows):
-        return  # not meant to be whole
+        return  # Quick runs are incomplete by design.
     missing = [
         f"{row.name} [{variant.name}]"
         for row in ROWS
@@ -182,7 +182,7 @@ def _when(machine: Found) -> str:
 
 
 def _measured(name: str, side: Found) -> str:
-    """Median, spread and the first run of a measure; the last two where they say something."""
+    """Return median, spread and first run of a measure; the last two if they differ from it."""
     if name not in side["median"]:
         return ""
     median = _shown(name, side["median"][name])

@@ -1,4 +1,4 @@
-"""What a row of the table is: a piece of work that both sides do, and the goal it is held to."""
+"""A row of the table: work that both sides do, and its goals."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ if TYPE_CHECKING:
 
 LOGBUS, KAFKA = "logbus", "kafka"
 FLOOR = "floor"
-"""A side that is no system: what the work costs where reading or writing cost nothing, or where the
-least that can do the work does it. It is held against nobody; the report says beside a missed goal
-what it has of the peer's."""
+"""The name of a side that is not a system: the least that could do the work, or the work with free
+reads or writes.
+
+A floor has no ratio of its own; the report shows it beside a missed goal.
+"""
 ROUNDS = 5
-"""How often each side runs after its first run, which is kept apart."""
+"""Runs of each side after its first run, which is stored separately."""
 
 Measures = dict[str, float]
-"""What one run found, by name; a suffix tells the unit: ``_per_s``, ``_ms``, ``_s``, ``_mb``."""
+"""The measures of one run by name; the suffix is the unit: ``_per_s``, ``_ms``, ``_s``, ``_mb``."""
 Processes = dict[str, dict[str, float]]
-"""What a run cost by role: ``cpu_s`` and ``peak_mb``."""
+"""The cost of a run by role: ``cpu_s`` and ``peak_mb``."""
 
 
 def is_floor(side: str) -> bool:
-    """Whether a side of this name is no system: ``floor``, or ``floor, …`` where a row has more."""
+    """Return whether a side is a floor: ``floor``, or ``floor, …`` if a row has several."""
     return side.partition(",")[0] == FLOOR
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The ratio logbus / peer of a measure is to be at least, or at most, ``limit``.
+    """A limit of the ratio logbus / peer of a measure: at least or at most ``limit``.
 
-    ``limit`` None: no goal, the figure is shown for what it says. ``variant``: the goal is of that
-    variant alone; "" means of each.
+    ``limit`` None only shows the ratio. ``variant`` restricts the goal to that variant; "" means
+    each.
     """
 
     measure: str
@@ -54,7 +56,7 @@ class Goal:
         return f"{'≥' if self.better == 'more' else '≤'} {self.limit:g}"
 
     def is_met(self, ratio: float) -> bool | None:
-        """None where there is no goal."""
+        """Return whether the goal is met; None without a limit."""
         if self.limit is None:
             return None
         return ratio >= self.limit if self.better == "more" else ratio <= self.limit
@@ -62,9 +64,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Variant:
-    """One set of settings that both sides run with.
+    """A set of settings that both sides run with.
 
-    ``settings``: who is set how, in words, for the table. ``compression``: by side.
+    ``settings`` describes them for the table. ``compression`` is by side.
     """
 
     name: str = "defaults"
@@ -74,12 +76,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a variant, ready to run.
+    """One side of a variant.
 
-    ``run``: does the work once and says what it measured. ``servers``: pids by role (``broker``,
-    ``zookeeper``, …), asked before each run; every other process below this one is a client.
-    ``settings``: how its servers are set, in words. ``within``: the servers that a run starts and
-    ends itself, those that live now by role. ``cannot``: why this side is missing; the others run.
+    * ``run``: does the work once and returns its measures.
+    * ``servers``: returns pids by role (``broker``, ``zookeeper``, …) before each run; every
+      other child process is a client.
+    * ``settings``: describes its servers' settings.
+    * ``within``: returns the living servers that a run itself starts, by role.
+    * ``cannot``: the reason why this side is missing; the others run.
     """
 
     run: Callable[[], Measures]
@@ -90,7 +94,7 @@ class Side:
 
 
 def missing(why: object) -> Side:
-    """A side that cannot run here."""
+    """Return a side that cannot run here."""
 
     def run() -> Measures:
         raise AssertionError("it is not run")
@@ -100,20 +104,21 @@ def missing(why: object) -> Side:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: ``name`` is its result's file and what ``ONLY=`` takes, ``number`` its place.
+    """A row of the table.
 
-    ``open``: prepares a variant (servers, topics, input) and gives both sides by name, until the
-    context ends. Raises fetch.Cannot where the row cannot run here.
-    ``note``: what a reader must know to read the row rightly.
-    ``bound``: what bounds the row, measured; the report says it where a goal is not met.
-    ``ceiling``: the ratio that a logbus which costs nothing would have in a measure, by a variant
-    as it is kept, where none of its sides is a floor; said beside a goal that is not met. None
-    where nothing says it.
-    ``derive``: measures that follow from what a run measured and what it cost.
-    ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
-    ``seconds_max``: a variant that takes longer has failed.
-    ``apart``: each side stands for itself: one that fails, or takes longer than ``seconds_max``
-    by itself, is left out and said, and the others go on.
+    * ``name``: the result's file and the value of ``ONLY=``; ``number``: its place.
+    * ``open``: prepares a variant (servers, topics, input) and yields both sides by name.
+      Raises fetch.Cannot if the row cannot run here.
+    * ``note``: what a reader must know about the row.
+    * ``bound``: the measured limit of the row, for the report of a missed goal.
+    * ``ceiling``: returns the ratio of a logbus without cost in a measure, for a stored variant
+      without a floor; None if it is unknown.
+    * ``derive``: computes measures from a run's measures and cost.
+    * ``quick``: whether ``--quick`` runs it.
+    * ``rounds``: 1 for results that never vary.
+    * ``seconds_max``: the time after which a variant has failed.
+    * ``apart``: each side is independent: one that fails or exceeds ``seconds_max`` is left
+      out, and the others continue.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Both sides' brokers, each in a temporary folder, gone when the context ends.
+"""Both sides' brokers, each in a temporary folder that is removed with the context.
 
-Each set of servers has ``bootstrap_servers``, ``processes`` (pids by role), ``settings`` in words,
-``new_topic``, and ``stored_mb``. Kafka runs in KRaft's combined mode, with the heap and collector
-of its own start script and the settings of the ``server.properties`` that it ships; ``tuned`` is
-what its users change on a machine of this size. logbus always runs on its defaults.
+Each set of servers has ``bootstrap_servers``, ``processes`` (pids by role), ``settings`` as text,
+``new_topic`` and ``stored_mb``. Kafka runs in KRaft's combined mode, with the heap and collector of
+its start script and the settings of its ``server.properties``. ``tuned`` has the changes of its
+users on a machine of this size. logbus always runs with its defaults.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SHIPPED = {
     "log.retention.hours": "168",
     "log.segment.bytes": "1073741824",
     "log.retention.check.interval.ms": "300000",
-    # As its settings for development had it: else every consumer waits 3 s for more members.
+    # As in Kafka's development settings; otherwise every consumer waits 3 s for more members.
     "group.initial.rebalance.delay.ms": "0",
 }
 _TUNED = {
@@ -66,7 +66,7 @@ _TUNED = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on."""
+    """Return free ports of the loopback interface."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [each.getsockname()[1] for each in sockets]
@@ -76,19 +76,19 @@ def free_ports(count: int) -> list[int]:
 
 
 def kafka_java(heap: str, *, jvm: Sequence[str] = _JVM) -> list[str]:
-    """The command that runs a class of Kafka's."""
+    """Return the command that runs one of Kafka's classes."""
     folder = fetch.jars("kafka", HERE / "pom.xml")
     log = f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}"
     return [fetch.java(), *heap.split(), *jvm, log, "-cp", f"{folder}/*"]
 
 
 def files_mb(folders: list[Path], pattern: str) -> float:
-    """Bytes of the files below that match, in MB."""
+    """Return the MB of the matching files in a folder and below."""
     return sum(path.stat().st_size for each in folders for path in each.rglob(pattern)) / 1e6
 
 
 class LogbusServers:
-    """A LocalCluster as it comes: real ZooKeeper, flushed on every in-sync replica before acks."""
+    """A LocalCluster with defaults: real ZooKeeper, flush on every in-sync replica before acks."""
 
     peer = "logbus"
 
@@ -131,7 +131,7 @@ class LogbusServers:
         name: str = "",
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Make a topic and wait until every partition of it has a leader; its name."""
+        """Create a topic and wait until every partition has a leader; return its name."""
         name = name or f"bench-{next(self._names)}"
         self._admin.create_topic(name, partitions, replicas, dict(config or {}))
         deadline = time.monotonic() + START_SECONDS
@@ -141,7 +141,7 @@ class LogbusServers:
         ):
             assert time.monotonic() < deadline, f"{name} has no leader"
             time.sleep(0.02)
-        time.sleep(0.2)  # until its leader was told, too
+        time.sleep(0.2)  # Wait until the leader itself has learned of it.
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -151,12 +151,12 @@ class LogbusServers:
         return [broker.directory / "data" for broker in self._cluster.brokers]
 
     def stored_mb(self) -> float:
-        """Bytes of all segments of all topics, in MB."""
+        """Return the MB of all segments of all topics."""
         return files_mb(self.data_folders(), "*.log")
 
 
 class KafkaServers:
-    """Apache Kafka's brokers, each its own controller too."""
+    """Apache Kafka's brokers, each also a controller."""
 
     peer = "kafka"
 
@@ -167,8 +167,12 @@ class KafkaServers:
         tuned: bool = False,
         heap: str = "",
         config: Mapping[str, str] | None = None,
+        further: str = "",
     ) -> None:
-        """``heap``: default ``-Xmx1G -Xms1G``, as Kafka's start script has it."""
+        """``heap``: default ``-Xmx1G -Xms1G``, as Kafka's start script has it. ``further``: the
+        name of one more listener of a single broker, on ``further_port``."""
+        self._further = further
+        self.further_port = 0
         self._count = brokers
         self._heap = heap or "-Xmx1G -Xms1G"
         self._config = {**(_TUNED if tuned else {}), **(config or {})}
@@ -216,7 +220,7 @@ class KafkaServers:
         name: str = "",
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Make a topic and wait until every partition of it has a leader; its name."""
+        """Create a topic and wait until every partition has a leader; return its name."""
         name = name or f"bench-{next(self._names)}"
         topic = NewTopic(name, partitions, replicas, config=dict(config or {}))
         self._admin.create_topics([topic])[name].result(START_SECONDS)
@@ -237,13 +241,14 @@ class KafkaServers:
         return [self._folder / f"{number}" / "log" for number in range(1, self._count + 1)]
 
     def stored_mb(self) -> float:
-        """Bytes of all segments of all topics, in MB."""
+        """Return the MB of all segments of all topics."""
         return files_mb(self.data_folders(), "*.log")
 
     def _start(self) -> None:
         java = kafka_java(self._heap)
-        ports = free_ports(2 * self._count)
-        settings = list(kafka_settings(self._folder, ports, self._config))
+        *ports, self.further_port = free_ports(2 * self._count + 1)
+        further = f"{self._further}://127.0.0.1:{self.further_port}" if self._further else ""
+        settings = list(kafka_settings(self._folder, ports, self._config, further))
         for each in settings:
             format_storage(each)
         for each in settings:
@@ -267,7 +272,9 @@ class KafkaServers:
             time.sleep(0.05)
 
 
-def kafka_settings(folder: Path, ports: list[int], config: Mapping[str, str]) -> Iterator[Path]:
+def kafka_settings(
+    folder: Path, ports: list[int], config: Mapping[str, str], further: str = ""
+) -> Iterator[Path]:
     """Write each broker's settings; the first half of ``ports`` are the brokers'."""
     count = len(ports) // 2
     voters = ",".join(f"{n + 1}@127.0.0.1:{ports[count + n]}" for n in range(count))
@@ -275,12 +282,13 @@ def kafka_settings(folder: Path, ports: list[int], config: Mapping[str, str]) ->
         own = folder / str(number)
         own.mkdir(parents=True)
         port, controller = ports[number - 1], ports[count + number - 1]
+        own_listeners = ",".join(filter(None, (f"PLAINTEXT://127.0.0.1:{port}", further)))
         settings = {
             "process.roles": "broker,controller",
             "node.id": str(number),
             "controller.quorum.voters": voters,
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": f"{own_listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": own_listeners,
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(own / "log"),
             "offsets.topic.replication.factor": str(count),
@@ -297,7 +305,7 @@ def kafka_settings(folder: Path, ports: list[int], config: Mapping[str, str]) ->
 
 
 def format_storage(settings: Path) -> None:
-    """What a Kafka user runs once, before the first start."""
+    """Format the storage, which a Kafka user runs once before the first start."""
     java = kafka_java("-Xmx256M", jvm=["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
     made = ("format", "-t", CLUSTER_ID, "-c", str(settings))
     subprocess.run(

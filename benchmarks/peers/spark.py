@@ -1,7 +1,7 @@
-"""What all Spark rows share: both sides' topics with the same lines, held against each other.
+"""The shared parts of the Spark rows: both sides' topics with the same lines, compared.
 
-``Both`` fills topics once for all rows that ask for the same, and counts what was written. Spark
-reads its input from Parquet files, which costs it little beside either sink.
+``Both`` fills topics once for all rows that need the same, and counts their records. Spark reads
+its input from Parquet files, which is cheap compared with either sink.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from peers.spark_variants import is_advised
 ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 PARTITIONS = 4
 LINES = 1_200_000
-"""Of a topic that is read, some 300 MB."""
+"""Lines of a topic that is read, some 300 MB."""
 FLOOR_BATCH_ROWS = 5_000
 NOTHING: Mapping[str, str] = {}
 
 Servers = LogbusServers | KafkaServers
 Ending = dict[str, Any]
-"""A ``spark_host.End``, in JSON."""
+"""A ``spark_host.End`` as JSON."""
 
 _filled: weakref.WeakKeyDictionary[Servers, dict[tuple[str, int], str]] = (
     weakref.WeakKeyDictionary()
 )
-"""Topics that are there already, by their servers: rows come one after another."""
+"""Existing topics by their servers, which the next row reuses."""
 _agreed: weakref.WeakKeyDictionary[SparkHost, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
-"""Both sides' topics that a session has held against each other."""
+"""Topics of both sides that a session has already compared."""
 _parquet: dict[tuple[int, str], Path] = {}
 
 
@@ -53,14 +53,14 @@ class Both:
         self._consumers: dict[str, ck.Consumer] = {}
 
     def side(self, name: str, run: Callable[[], Measures]) -> Side:
-        """``run`` with the processes of this side and of Spark."""
+        """Return the side that calls ``run``, with the processes of this side and of Spark."""
         servers = self.servers[name]
         return Side(
             run, lambda: {**servers.processes(), **self.spark.processes()}, servers.settings
         )
 
     def floor(self, count: int, call: str, **arguments: Any) -> dict[str, Side]:
-        """The side of a source and a sink that cost nothing: Spark's own part of the same call."""
+        """Return the floor: the same call with a source and a sink without cost."""
 
         def run() -> Measures:
             return rate(count, self.spark.call(call, **arguments)["seconds"])
@@ -69,23 +69,23 @@ class Both:
         return {FLOOR: Side(run, self.spark.processes, words)}
 
     def ready(self, count: int) -> Ending:
-        """The floor's source of so many rows of the lines' mean size."""
+        """Return the floor's source with this many rows of the lines' mean size."""
         size = round(sum(map(len, self.bench.lines.whole(10_000))) / 10_000)
         rows = {"rows": str(count), "batchrows": str(min(FLOOR_BATCH_ROWS, count // PARTITIONS))}
         options = {**rows, "tasks": str(PARTITIONS), "valuebytes": str(size)}
         return {"side": FLOOR, "address": "", "topic": "", "options": options}
 
     def dropped(self) -> Ending:
-        """The floor's sink."""
+        """Return the floor's sink."""
         return {"side": FLOOR, "address": "", "topic": "", "options": {}}
 
     def end(self, name: str, topic: str, options: Mapping[str, str] = NOTHING) -> Ending:
-        """A topic of a side's, as the host's calls take it for ``source`` and ``target``."""
+        """Return a topic of a side as the host's calls take it for ``source`` and ``target``."""
         address = self.servers[name].bootstrap_servers
         return {"side": name, "address": address, "topic": topic, "options": dict(options)}
 
     def lines(self, count: int) -> Path:
-        """A folder of Parquet files with so many lines, which Spark reads as several tasks."""
+        """Return a folder of Parquet files with the lines, which Spark reads as several tasks."""
         key = (count, self.bench.lines.source)
         if key not in _parquet:
             folder = Path(self.bench.folder()) / f"lines-{count}"
@@ -104,9 +104,10 @@ class Both:
         return _parquet[key]
 
     def filled(self, count: int, compression: str = "none", by: str = "spark") -> dict[str, str]:
-        """Each side's topic with so many lines, checked against the other's.
+        """Return each side's topic with these lines, compared with the other side's.
 
-        ``by``: ``spark`` writes each with its own sink, ``client`` both with one Kafka client.
+        ``by`` is ``spark``, which writes each with its own sink, or ``client``, which writes both
+        with one Kafka client.
         """
         topics = {}
         for name, servers in self.servers.items():
@@ -115,7 +116,7 @@ class Both:
             if key not in kept:
                 kept[key] = self._fill(name, count, compression, by)
             topics[name] = kept[key]
-        # Once by each session: rows come one after another, and what was written stays.
+        # Compare once in each session: topics are reused by the next rows.
         agreed = _agreed.setdefault(self.spark, set())
         both = tuple(
             end["address"] + end["topic"] for end in map(self.end, topics, topics.values())
@@ -155,7 +156,7 @@ class Both:
         producer.flush()
 
     def _must_agree(self, topics: Mapping[str, str], count: int) -> None:
-        """Raises RuntimeError if the sides do not give the same rows."""
+        """Raise RuntimeError if the two sides return different rows."""
         values = {
             name: self.spark.call("aggregate", source=self.end(name, topic))
             for name, topic in topics.items()
@@ -168,10 +169,11 @@ class Both:
             }
         )
         if columns != [count, 0, count, 1, count, count, 0]:
-            raise RuntimeError(f"of {count} lines there are {columns}")
+            raise RuntimeError(f"{count} lines were written, but the columns are {columns}")
 
     def count(self, name: str, topic: str) -> int:
-        """Records of a topic: its partitions' ends, asked by the same client on both sides."""
+        """Return the records of a topic, from its end offsets, with the same client on both
+        sides."""
         consumer = self._consumers.get(name)
         if consumer is None:
             consumer = self._consumers[name] = ck.Consumer(
@@ -198,14 +200,14 @@ def both(bench: Bench, chosen: Variant) -> Iterator[Both]:
 
 
 def must_agree(found: Mapping[str, object]) -> object:
-    """What every side found; raises RuntimeError if they did not find the same."""
+    """Return the result of every side; raise RuntimeError if they differ."""
     if len({json.dumps(value) for value in found.values()}) != 1:
         raise RuntimeError(f"the sides did not do the same work: {found}")
     return next(iter(found.values()))
 
 
 def must_be(expected: int, found: int, what: str) -> None:
-    """Raises RuntimeError where a run did not do all of its work."""
+    """Raise RuntimeError if a run did not process all rows."""
     if expected != found:
         raise RuntimeError(f"{what}: {found} rows instead of {expected}")
 

@@ -1,10 +1,9 @@
-"""One Spark session that does what its parent asks: a line of JSON in, a line of JSON out.
+"""One Spark session that executes its parent's requests: JSON lines in, JSON lines out.
 
-The same session serves both sides in turns, so that both have the same JVM, the same compiled code
-of Spark itself and the same settings; ``format`` is all that differs. What is timed runs from
-``load()`` to the end of the action. The side ``floor`` is a Python source that has its rows ready
-and a sink that drops them. ``peers.spark_session`` is the parent; what Spark prints goes to
-standard error.
+The same session serves both sides in turns, with the same JVM, compiled code and settings; only
+``format`` differs. Times run from ``load()`` to the end of the action. The side ``floor`` is a
+Python source with ready rows and a sink that drops rows. ``peers.spark_session`` is the parent;
+Spark's own output goes to stderr.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class End:
-    """A topic as a side's source or sink is given it; the floor has no address and no topic."""
+    """A topic as a side's source or sink; the floor has no address and no topic."""
 
     side: str
     address: str
@@ -39,7 +38,7 @@ class End:
 
 
 class Host:
-    """``calls`` are its public methods; each returns what goes to the parent."""
+    """The session; each public method is a request and returns the response."""
 
     def __init__(self, spark: Any, work: str) -> None:
         self.spark = spark
@@ -49,13 +48,13 @@ class Host:
         self.has_floor = False
 
     def read(self, source: End, columns: list[str]) -> dict[str, Any]:
-        """A batch read to a sink that drops everything."""
+        """Read a batch into a sink that drops everything."""
         before = time.perf_counter()
         self._noop(self._table(source, columns))
         return {"seconds": time.perf_counter() - before}
 
     def aggregate(self, source: End) -> dict[str, Any]:
-        """A batch read whose values are all looked at: what both sides must agree about."""
+        """Read a batch and aggregate its values, for the comparison of both sides."""
         found = (
             self._table(source, ["value"])
             .selectExpr("count(*) rows", "sum(length(value)) bytes", "sum(crc32(value)) checksum")
@@ -64,7 +63,7 @@ class Host:
         return {"result": list(found)}
 
     def columns_seen(self, source: End) -> dict[str, Any]:
-        """That all seven columns are there and sound: sums over each, one task's worth of rows."""
+        """Check that all seven columns are valid: sums over each, in one task."""
         frame = self._table(source, list(COLUMNS))
         found = frame.selectExpr(
             "count(*)",
@@ -78,8 +77,10 @@ class Host:
         return {"result": list(found)}
 
     def stream(self, source: End) -> dict[str, Any]:
-        """A backlog to its end with availableNow; from ``start()`` until the query ended. The
-        floor's is a Python source that has so many rows ready, or none."""
+        """Process a backlog with availableNow; time from ``start()`` until the query ends.
+
+        The floor's source has this many rows ready, or none.
+        """
         before = time.perf_counter()
         query = (
             self._stream(source, "earliest")
@@ -93,19 +94,19 @@ class Host:
         return {"seconds": seconds, "rows": sum(p.numInputRows for p in query.recentProgress)}
 
     def generate(self, folder: str) -> dict[str, Any]:
-        """What the rows to be written cost alone."""
+        """Measure the cost of the input rows alone."""
         before = time.perf_counter()
         self._noop(self.spark.read.parquet(folder))
         return {"seconds": time.perf_counter() - before}
 
     def write(self, folder: str, target: End) -> dict[str, Any]:
-        """The lines of a folder's Parquet files to a topic."""
+        """Write the lines of a folder's Parquet files to a topic."""
         before = time.perf_counter()
         self._save(self.spark.read.parquet(folder), target)
         return {"seconds": time.perf_counter() - before}
 
     def pipeline(self, source: End, target: End, needle: str, word: int) -> dict[str, Any]:
-        """Lines with ``needle`` in them by one of their words: read, filter, aggregate, write."""
+        """Read, filter by ``needle``, count by one word of the line, and write."""
         before = time.perf_counter()
         lines = self._table(source, ["value"]).selectExpr("cast(value as string) line")
         found = (
@@ -119,7 +120,7 @@ class Host:
         return {"seconds": time.perf_counter() - before}
 
     def copy(self, source: End, target: End, needle: str) -> dict[str, Any]:
-        """Lines without ``needle`` to another topic: a stream to its end, read and written."""
+        """Copy lines without ``needle`` to another topic with a streaming query until the end."""
         before = time.perf_counter()
         frame = self._stream(source, "earliest")
         kept = frame.select("value").where(f"not contains(cast(value as string), '{needle}')")
@@ -127,7 +128,7 @@ class Host:
         return {"seconds": time.perf_counter() - before}
 
     def loop_start(self, source: End, target: End) -> dict[str, Any]:
-        """Begin to pass each record on, as soon as Spark can; returns after the first trigger."""
+        """Start a query that copies each record at once; return after the first trigger."""
         frame = self._stream(source, "latest").select("key", "value")
         self.query = self._to(frame, target).start()
         while not self.query.lastProgress:
@@ -137,7 +138,7 @@ class Host:
         return {}
 
     def loop_stop(self) -> dict[str, Any]:
-        """End it; the triggers' times in ms, of those that had rows."""
+        """Stop the query; return the times in ms of triggers with rows."""
         progress = [p for p in self.query.recentProgress if p.numInputRows]
         self.query.stop()
         return {"triggers_ms": [p.durationMs["triggerExecution"] for p in progress]}
@@ -151,7 +152,8 @@ class Host:
         reader = reader.option("subscribe", source.topic).options(**source.options)
         if len(columns) == len(COLUMNS):
             return reader.load()
-        if source.side == "kafka":  # it has one schema, and drops columns after it made them
+        # This source has one schema and drops columns after it made them.
+        if source.side == "kafka":
             return reader.load().select(*columns)
         return reader.schema(", ".join(f"{name} {COLUMNS[name]}" for name in columns)).load()
 
@@ -164,7 +166,7 @@ class Host:
         return reader.options(**source.options).load()
 
     def _to(self, frame: Any, target: End) -> Any:
-        """A stream's writer, with a checkpoint of its own."""
+        """Return a stream's writer with a new checkpoint."""
         writer = frame.writeStream.format(target.side).option("topic", target.topic)
         writer = writer.option("kafka.bootstrap.servers", target.address).options(**target.options)
         return writer.option("checkpointLocation", self._checkpoint())
@@ -174,8 +176,10 @@ class Host:
         writer.option("kafka.bootstrap.servers", target.address).options(**target.options).save()
 
     def register_floor(self) -> None:
-        """Before anything is timed that has it; else not, for a session's first read is nobody's
-        second."""
+        """Register the floor's source and sink before a timed run that needs them.
+
+        Other sessions must not, because their first read is measured.
+        """
         if not self.has_floor:
             from spark_floor import Floor, Nothing
 
@@ -192,7 +196,7 @@ class Host:
 
 
 def start_session(conf: dict[str, str]) -> Any:
-    """A local session on two cores."""
+    """Start a local session with two cores."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.master("local[2]").appName("bench").config(map=conf).getOrCreate()
@@ -209,7 +213,7 @@ def serve(host: Host, requests: IO[str], replies: IO[str]) -> None:
             if any(each.side == FLOOR for each in ends.values()):
                 host.register_floor()
             reply = getattr(host, name)(**asked, **ends)
-        except Exception as error:  # told to the parent, which decides
+        except Exception as error:  # Report the error to the parent, which decides.
             reply = {"error": f"{name}: {type(error).__name__}: {error}"[:4000]}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()

@@ -1,7 +1,7 @@
-"""A Spark session in a process of its own, for both sides in turns.
+"""A Spark session in a separate process, for both sides in turns.
 
-``SparkHost`` starts ``spark_host.py`` and calls it. Spark's Kafka connector is given to every
-session, whichever side it serves, and so is every setting: ``settings`` says which.
+``SparkHost`` starts ``spark_host.py`` and calls it. Every session has Spark's Kafka connector and
+the same ``settings``, whichever side it serves.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CONNECTOR_WORDS = "Spark's Kafka connector 4.2.0 (the newest that Maven has), ka
 
 
 def settings(tuned: bool = True) -> dict[str, str]:
-    """Spark's settings of every row, the same for both sides.
+    """Return Spark's settings of every row, the same for both sides.
 
-    ``tuned`` adds the two of ``conf/spark-defaults.conf``, of which the second helps Kafka's
-    connector as well. Beside them the session runs Python by ``LAUNCHER``.
+    ``tuned`` adds the two of ``conf/spark-defaults.conf``; the second helps Kafka's connector too.
+    Python starts by ``LAUNCHER``.
     """
     return {
         **(logbus.spark_conf() if tuned else {}),
@@ -58,7 +58,7 @@ def _jars() -> Path:
 
 
 class SparkHost:
-    """One session; a context manager. Raises RuntimeError with Spark's words if a call fails."""
+    """One session; a context manager. Raises RuntimeError with Spark's message if a call fails."""
 
     def __init__(self, tuned: bool = True) -> None:
         self._conf = settings(tuned)
@@ -98,11 +98,11 @@ class SparkHost:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def processes(self) -> dict[str, list[int]]:
-        """The process that the JVM and all Python workers are below; none before it is started."""
+        """Return the parent process of the JVM and all Python workers; none before the start."""
         return {"spark": [self._process.pid] if hasattr(self, "_process") else []}
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Do what a method of ``spark_host.Host`` does."""
+        """Call a method of ``spark_host.Host``."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"call": name, **arguments}) + "\n")
         self._process.stdin.flush()

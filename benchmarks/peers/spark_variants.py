@@ -1,8 +1,10 @@
-"""What each variant of Spark's rows sets: the session of both sides, each side's own options.
+"""The settings of each variant of Spark's rows: the session, and each side's options.
 
-``defaults``: everything as it comes. ``as advised``: the session as README.md advises, on both
-sides. ``lz4``: that, and both sides' topics compressed. ``tuned``: that, and what users of each
-side change for the work, found by trial (benchmarks/README.md, "What Spark's users tune").
+* ``defaults``: no settings.
+* ``as advised``: the session of README.md, on both sides.
+* ``lz4``: as advised, with both sides' topics compressed.
+* ``tuned``: as advised, with what users of each side change for the work, found by trial
+  (benchmarks/README.md, "What Spark's users tune").
 """
 
 from __future__ import annotations
@@ -15,20 +17,23 @@ from peers.spark_session import CONNECTOR_WORDS, TUNED_WORDS
 DEFAULTS, AS_ADVISED, LZ4, TUNED = "defaults", "as advised", "lz4", "tuned"
 
 Options = Mapping[str, Mapping[str, str]]
-"""By side."""
+"""Options by side."""
 
 SOURCE: Options = {
     LOGBUS: {},
     KAFKA: {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "5000"},
 }
-"""Of what ``tuned`` reads. Spark's connector asks for the ends of its topic on the connection of a
-fetch that waits for more, so it stands still for half a second a task with Kafka's own 500 ms."""
+"""Options of ``tuned`` readers.
+
+Spark's connector requests a topic's end offsets on the connection of a waiting fetch, so with
+Kafka's default of 500 ms each task pauses for half a second.
+"""
 SINK: Options = {
     LOGBUS: {},
     KAFKA: {"kafka.batch.size": "262144", "kafka.linger.ms": "10"},
 }
-"""Of what ``tuned`` writes: the same words as for the producer's rows. logbus's sink makes batches
-of 2 MB by itself."""
+"""Options of ``tuned`` writers, as in the producer's rows. logbus's sink makes batches of 2 MB
+by default."""
 TUNED_BOUND = (
     "Spark converts the rows of its Python source, which is most of a read. A tuned Kafka source "
     "no longer waits. *At most*: a Python source that does nothing (the side floor)"
@@ -36,17 +41,17 @@ TUNED_BOUND = (
 
 
 def is_advised(chosen: Variant) -> bool:
-    """Whether the session has what README.md advises."""
+    """Return whether the session has the settings that README.md advises."""
     return chosen.name != DEFAULTS
 
 
 def reading(chosen: Variant, side: str) -> dict[str, str]:
-    """A source's options."""
+    """Return a source's options."""
     return dict(SOURCE[side]) if chosen.name == TUNED else {}
 
 
 def writing(chosen: Variant, side: str) -> dict[str, str]:
-    """A sink's options; compression is not said where there is none."""
+    """Return a sink's options; without compression the option is left out."""
     compression = chosen.compression[side]
     return {
         **({} if compression == "none" else {"kafka.compression.type": compression}),
@@ -55,7 +60,8 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
 
 
 def variant(name: str, **tuned: Options) -> Variant:
-    """A variant of this name; ``tuned``: what its sources and sinks are given, for the table."""
+    """Return a variant of this name; ``tuned`` describes its sources' and sinks' options for the
+    table."""
     advised = f"{TUNED_WORDS}, on both sides"
     compression = LZ4 if name == LZ4 else "none"
     words = {

@@ -1,6 +1,6 @@
-"""The report's first page: a line a row, and who is ahead where, drawn from the results.
+"""The report's first section: a line a row, and which side is ahead.
 
-Called by ``peers.report``. Ratios stand as in the table below it: logbus through the peer.
+``peers.report`` calls this module. Ratios are logbus divided by the peer, as in the table.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 Found = Mapping[str, Any]
 
 COLUMNS = ("defaults", "as advised", "tuned")
-"""Variants that most rows have; the others stand beside their names."""
+"""Variants that most rows have; other variants are named in the line."""
 HOW = """Each figure is logbus divided by the peer. **Bold** misses its goal. *defaults*: both sides
 as installed. *as advised*: the Spark session that the project's README advises, on both sides.
 *tuned*: what users of the peer change for this work; logbus keeps its defaults where it can."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Nothing where no row has a goal."""
+    """Return the lines; none if no row has a goal."""
     all_ = [(found, variant, each) for found, variant, each in _compared(rows)]
     if not all_:
         return
@@ -36,13 +36,13 @@ def lines(rows: list[Found]) -> Iterator[str]:
 
 
 def is_behind(each: Found) -> bool:
-    """Whether the peer did better, whatever the goal."""
+    """Return whether the peer was better, whatever the goal."""
     is_more = str(each["goal"]).startswith("≥")
     return bool(each["ratio"] < 1 if is_more else each["ratio"] > 1)
 
 
 def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
-    """What has a goal."""
+    """Return the compared measures that have a goal."""
     for found in rows:
         for variant in found["variants"]:
             for each in variant.get("compared", ()):
@@ -75,7 +75,7 @@ def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
 
 
 def _of_row(found: Found) -> Iterator[str]:
-    """A line for each measure that has a goal."""
+    """Return a line for each measure of a row that has a goal."""
     by_measure: dict[tuple[str, str], dict[str, Found]] = {}
     for _, variant, each in _compared([found]):
         by_measure.setdefault((each["measure"], each["of"]), {})[variant["variant"]] = each
@@ -90,7 +90,7 @@ def _of_row(found: Found) -> Iterator[str]:
             f"| {found['number']} | {row} | {measure} | {', '.join(goals)} "
             f"| {' | '.join(cells)} | {others} |"
         )
-        row = ""  # said once
+        row = ""  # Name it once.
 
 
 def _cell(each: Found) -> str:

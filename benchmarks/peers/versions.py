@@ -1,4 +1,4 @@
-"""What a result was measured on: the machine, the commit, and which versions met."""
+"""The environment of a result: the machine, the commit and the versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "uvloop")
 
 
 def machine() -> dict[str, Any]:
-    """What a reader must know to compare, as it is now: nothing that names the machine."""
+    """Return the facts needed to compare results now, without the machine's name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -37,10 +37,10 @@ def machine() -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str:
-    """Of the tree that this file is in, and whether it was changed; "" outside of a repository."""
+    """Return the commit of the repository, and whether it was changed; "" outside a repository."""
     try:
         head = _git("rev-parse", "--short=10", "HEAD")
-        # The results, and the pages that are written of them, are what a run writes.
+        # Ignore the results and pages, which the run itself writes.
         changed = _git("diff", "--quiet", "HEAD", "--", ":/", ":!/benchmarks/results*",
                        ":!/benchmarks/*.md")  # fmt: skip
     except OSError:
@@ -58,7 +58,7 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @functools.cache
 def found() -> dict[str, str]:
-    """What runs here, by name; what is missing is left out."""
+    """Return the installed versions by name; missing programs are left out."""
     versions = {"logbus": broker_lite.__version__, "kafka": KAFKA_VERSION}
     for package in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""The rows, in the order of the table; each module's ``ROWS`` are some of them."""
+"""All rows in the order of the table; each module has some in ``ROWS``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row 14: what the brokers alone take, in memory and processor time, for a GB in and out."""
+"""Row 14: memory and processor time of the brokers alone, for a GB in and out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLIENTS: Mapping[str, Mapping[str, str]] = {
     "tuned, small heap": TUNED,
 }
 HEAPS = {"tuned, small heap": "-Xmx256M -Xms256M"}
-"""What a Kafka user gives a small broker who counts memory: a quarter of the default."""
+"""Heap of a Kafka broker whose user saves memory: a quarter of the default."""
 
 
 @contextlib.contextmanager
@@ -62,7 +62,7 @@ def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
 
 
 def derive(measures: Measures, processes: Processes) -> Measures:
-    """Brokers alone, and with the ZooKeeper that logbus's need and Kafka's have inside."""
+    """Derive the cost of the brokers alone, and with ZooKeeper, which Kafka's KRaft has inside."""
     broker, zookeeper = processes["broker"], processes.get("zookeeper", {})
     cpu, peak = broker["cpu_s"], broker["peak_mb"]
     return {
@@ -76,8 +76,11 @@ def derive(measures: Measures, processes: Processes) -> Measures:
 
 
 def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
-    """What a server that writes, flushes and answers takes for a GB in, and nothing for one out,
-    through Kafka's brokers; None where produce-1kb has not measured it."""
+    """Return the bound of the broker's processor time: that of a server that only writes, flushes
+    and answers.
+
+    It is divided by Kafka's; reading costs nothing. None without a result of produce-1kb.
+    """
     if measure != "broker_cpu_s_per_gb":
         return None
     for each in kept.read(kept.RESULTS / "produce-1kb.json")["variants"]:

@@ -17,7 +17,7 @@ from peers.servers import KafkaServers, LogbusServers
 
 FETCH_BYTES = 8_388_608
 POLL = {"max.poll.records": "5000"}
-"""What a Kafka user changes where volume is all: more a request, more a call of poll."""
+"""Settings of a Kafka user who reads much: more bytes a request, more records a poll."""
 COMPRESSIONS = {"defaults": "none", "lz4": "lz4", "tuned": "none"}
 BOUND = (
     "the tool itself, the same program on the same cores. *At most*: the rate if logbus's servers "
@@ -48,7 +48,7 @@ def fill(
     replicas: int,
     compression: str,
 ) -> str:
-    """A topic that Kafka's own producer filled."""
+    """Fill a topic with Kafka's own producer."""
     topic = servers.new_topic(PARTITIONS, replicas)
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         payloads = Path(folder) / "payloads"

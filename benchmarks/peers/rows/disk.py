@@ -1,4 +1,4 @@
-"""Row 16: bytes that the same log lines take on disk, as rows and as columns."""
+"""Row 16: disk space of the same log lines as rows and as columns."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COMPRESSIONS = ("none", "lz4", "zstd")
 
 
 def write_rows(servers: LogbusServers | KafkaServers, lines: list[bytes], packed: str) -> float:
-    """Bytes that the segments of a new topic take, written by confluent-kafka."""
+    """Return the segment bytes of a new topic written by confluent-kafka."""
     topic, before = servers.new_topic(), servers.stored_mb()
     producer = ck.Producer(
         {
             "bootstrap.servers": servers.bootstrap_servers,
             "compression.type": packed,
-            # Batches of so many records on both sides, whatever the moment.
+            # Batches of equal record counts on both sides, independent of timing.
             "linger.ms": 10_000,
             "batch.num.messages": BATCH_RECORDS,
             "queue.buffering.max.messages": 1_000_000,
@@ -42,7 +42,7 @@ def write_rows(servers: LogbusServers | KafkaServers, lines: list[bytes], packed
 
 
 def write_columns(servers: LogbusServers, lines: list[bytes], packed: str) -> float:
-    """The same, written by ``send_arrow``."""
+    """Return the segment bytes of a new topic written by ``send_arrow``."""
     topic, before = servers.new_topic(), servers.stored_mb()
     with (
         connect(servers.bootstrap_servers) as bus,

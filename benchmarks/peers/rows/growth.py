@@ -1,4 +1,4 @@
-"""How logbus's cost grows: each row makes one quantity larger and keeps the rest.
+"""The growth of logbus's cost: each row increases one quantity.
 
 The columns of a row are the sizes, smallest first.
 """
@@ -24,14 +24,15 @@ from peers.row import Measures, Row, Side, Variant
 
 VALUE_BYTES = 200
 IDLE_SECONDS = 15.0
-"""Many turns of whatever comes again: replication's fetches, ZooKeeper's pings, sweeps."""
+"""Seconds of an idle measurement: many periods of replication fetches, ZooKeeper pings and
+sweeps."""
 TOPIC_PARTITIONS_MAX = 1_000
-"""That a topic may be made with (``max.create.partitions``)."""
+"""Most partitions of a topic (``max.create.partitions``)."""
 RETENTION_SECONDS_MAX = 60.0
 SECONDS_MAX = 1800.0
-"""That one size may take."""
+"""Most seconds of one size."""
 ROOM = 1.3
-"""Times a log's size that must be free on the disk."""
+"""Free disk space needed, as a multiple of the log's size."""
 MB = 1_000_000
 
 Run = Callable[[Bench, int], Measures]
@@ -39,7 +40,7 @@ Unit = Callable[[int], str]
 
 
 def partitions(bench: Bench, count: int) -> Measures:
-    """Topics of at most 1,000; 20 MB over all of their partitions, and a restart."""
+    """Topics of at most 1,000 partitions with 20 MB in all, and a restart."""
     shares = {
         f"t{first}": min(TOPIC_PARTITIONS_MAX, count - first)
         for first in range(0, count, TOPIC_PARTITIONS_MAX)
@@ -74,16 +75,18 @@ def partitions(bench: Bench, count: int) -> Measures:
 
 
 def log_size(bench: Bench, megabytes: int) -> Measures:
-    """One partition, segments of 64 MB: reading, restarting, and letting go of all but one."""
+    """One partition with segments of 64 MB: read it, restart, and delete all segments but one."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free / MB
     if free < ROOM * megabytes:
-        raise fetch.Cannot(f"{folder} has {free:,.0f} MB free, this takes {ROOM * megabytes:,.0f}")
+        raise fetch.Cannot(
+            f"{folder} has {free:,.0f} MB free, the row needs {ROOM * megabytes:,.0f}"
+        )
     with alone(bench, **{"log.retention.check.interval.ms": "1000"}) as logbus:
         logbus.new_topic("t", segment_bytes=str(64 * MB), file_delete_delay_ms="1000")
         rows = column(bench.lines.sized(50_000, VALUE_BYTES))
         count = max(1, megabytes * MB // (rows.row_count * VALUE_BYTES))
-        where = TopicPartition("t", 0)
+        tp = TopicPartition("t", 0)
         began_ms, before = int(time.time() * 1000), time.perf_counter()
         with logbus.bus.producer() as producer:
             for _ in range(count):
@@ -93,27 +96,27 @@ def log_size(bench: Bench, megabytes: int) -> Measures:
         total = count * rows.row_count
         found = {
             "write_mb_per_s": count * rows.row_count * VALUE_BYTES / MB / written,
-            **_reads(logbus, where, total, began_ms),
-            "restart_s": logbus.restart(by_kill=False, last=where),
-            "restart_after_kill_s": logbus.restart(by_kill=True, last=where),
+            **_reads(logbus, tp, total, began_ms),
+            "restart_s": logbus.restart(by_kill=False, last=tp),
+            "restart_after_kill_s": logbus.restart(by_kill=True, last=tp),
         }
-        return {**found, **_retention(logbus, where)}
+        return {**found, **_retention(logbus, tp)}
 
 
-def _reads(logbus: Alone, where: TopicPartition, total: int, began_ms: int) -> Measures:
-    """A first record anywhere, the place of a time since ``began_ms``, and the last 200 MB or all
-    of it."""
+def _reads(logbus: Alone, tp: TopicPartition, total: int, began_ms: int) -> Measures:
+    """Read the first record of an offset, look up a time since ``began_ms``, and read the last
+    200 MB or all."""
     places, ended_ms = random.Random(1), int(time.time() * 1000)
     seeks, lookups = [], []
-    with logbus.bus.consumer(where.topic, start="earliest") as consumer:
+    with logbus.bus.consumer(tp.topic, start="earliest") as consumer:
         consumer.poll(5.0)
         for _ in range(30):
             before = time.perf_counter()
-            consumer.seek(where, places.randrange(total))
+            consumer.seek(tp, places.randrange(total))
             consumer.poll(5.0)
             seeks.append((time.perf_counter() - before) * 1000)
         start = max(0, total - 1_000_000)
-        consumer.seek(where, start)
+        consumer.seek(tp, start)
         got = 0
         before = time.perf_counter()
         while got < total - start:
@@ -122,7 +125,7 @@ def _reads(logbus: Alone, where: TopicPartition, total: int, began_ms: int) -> M
     for _ in range(30):
         time_ms = places.randrange(began_ms, ended_ms)
         before = time.perf_counter()
-        logbus.bus.admin.list_offsets({where: time_ms})
+        logbus.bus.admin.list_offsets({tp: time_ms})
         lookups.append((time.perf_counter() - before) * 1000)
     return {
         "read_mb_per_s": got * VALUE_BYTES / MB / read,
@@ -131,8 +134,8 @@ def _reads(logbus: Alone, where: TopicPartition, total: int, began_ms: int) -> M
     }
 
 
-def _retention(logbus: Alone, where: TopicPartition) -> Measures:
-    """All but the newest segment go; what that costs those who write meanwhile."""
+def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
+    """Delete all segments but the newest by retention, under produce requests."""
     times: list[float] = []
     done = threading.Event()
 
@@ -140,7 +143,7 @@ def _retention(logbus: Alone, where: TopicPartition) -> Measures:
         with logbus.bus.producer(linger_ms=0) as producer:
             while not done.is_set():
                 before = time.perf_counter()
-                producer.send(where.topic, b"meanwhile", partition=0).result(60)
+                producer.send(tp.topic, b"meanwhile", partition=0).result(60)
                 times.append((time.perf_counter() - before) * 1000)
                 time.sleep(0.002)
 
@@ -148,13 +151,13 @@ def _retention(logbus: Alone, where: TopicPartition) -> Measures:
     writer.start()
     try:
         before = time.perf_counter()
-        logbus.bus.admin.alter_configs(where.topic, {"retention.bytes": "1000"})
-        while logbus.bus.admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset == 0:
+        logbus.bus.admin.alter_configs(tp.topic, {"retention.bytes": "1000"})
+        while logbus.bus.admin.list_offsets({tp: EARLIEST_TIMESTAMP})[tp].offset == 0:
             if time.perf_counter() - before > RETENTION_SECONDS_MAX:
-                raise RuntimeError("retention let nothing go")
+                raise RuntimeError("retention deleted no segment")
             time.sleep(0.02)
         gone = time.perf_counter() - before
-        time.sleep(2.5)  # the files follow a second later
+        time.sleep(2.5)  # The files are removed seconds later.
     finally:
         done.set()
         writer.join()
@@ -162,7 +165,7 @@ def _retention(logbus: Alone, where: TopicPartition) -> Measures:
 
 
 def brokers(bench: Bench, count: int) -> Measures:
-    """Two partitions a broker; without copies, and with one copy on every broker."""
+    """Two partitions a broker: with one replica, and with a replica on every broker."""
     rows = column(bench.lines.sized(5_000, VALUE_BYTES))
     with alone(bench, count) as logbus:
         found: Measures = {}
@@ -199,7 +202,7 @@ def _ack_p50(logbus: Alone, topic: str, count: int = 200) -> float:
 
 
 def connections(bench: Bench, count: int) -> Measures:
-    """Consumers at the end of one partition, each with a connection of its own."""
+    """Consumers at the end of one partition, each with its own connection."""
     with alone(bench) as logbus:
         logbus.new_topic("t")
         empty = resident_mb(logbus.processes()["broker"])
@@ -235,7 +238,7 @@ def connections(bench: Bench, count: int) -> Measures:
 
 
 def group_members(bench: Bench, count: int) -> Measures:
-    """Members of one Kafka group, none of which reads."""
+    """Members of one Kafka group that do not read."""
     with alone(bench) as logbus:
         logbus.new_topic(kafka_groups.TOPIC, kafka_groups.PARTITIONS_A_MEMBER)
         return members.measure(logbus, count)
@@ -248,7 +251,7 @@ def open_growth(
     def measured(size: int) -> Measures:
         return {key: round(value, 4) for key, value in run(bench, size).items()}
 
-    bench.stop_all()  # or what the servers of rows before took were counted when they end
+    bench.stop_all()  # Otherwise servers of earlier rows would count when they end.
     chosen = sizes if not bench.quick else (sizes[0], sizes[len(sizes) // 2])
     yield {unit(size): Side(partial(measured, size), within=bench.within) for size in chosen}
 

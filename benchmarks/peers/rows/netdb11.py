@@ -1,7 +1,7 @@
 """The experiment of the NetDB'11 paper: one producer, one consumer, messages of 200 bytes.
 
-As there, nobody waits for a message before sending the next. Unlike there, every producer hears in
-the end whether all of its messages are safe; how safe, the settings say.
+As in the paper, a producer does not wait for a message before it sends the next. Unlike there,
+every producer waits at the end until all its messages are safe; the settings say how safe.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ ACTIVEMQ, RABBITMQ = "activemq", "rabbitmq"
 MESSAGE_BYTES = 200
 SECONDS = 2.0
 MESSAGES = 100_000
-"""A producer sends so long, and so many: its first second is the compiler's and is not counted, and
-a consumer of fewer would have little else."""
+"""Seconds and messages of a producer.
+
+Its first second is not counted because of the JIT compiler, and a consumer of fewer messages would
+measure little else.
+"""
 WARM_UP_SECONDS = 1.0
 RUN_SECONDS_MAX = 180
 POINTS = 20
-"""Of a chart's line, at most."""
+"""Most characters of a chart's line."""
 LINES = 20_000
 BATCHES = {"single messages": 1, "batches of 50": 50}
 NAMES = {LOGBUS: "logbus", KAFKA: "Kafka", ACTIVEMQ: "ActiveMQ", RABBITMQ: "RabbitMQ"}
@@ -45,7 +48,7 @@ NO_BATCHES = "its protocol has no batches of messages; see single messages"
 
 
 class Paper:
-    """Runs the Java programs of one variant."""
+    """Run the Java programs of one variant."""
 
     def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
         self._batch = batch
@@ -56,7 +59,7 @@ class Paper:
         self._lines.write_bytes(b"".join(bench.lines.sized(LINES, MESSAGE_BYTES)))
 
     def run(self, name: str, system: str, address: str, topic: str) -> Measures:
-        """Produce for some seconds, then consume all of it."""
+        """Produce for some seconds, then consume all messages."""
         sent = self._java(system, "produce", address, topic, str(self._batch),
                           str(self._seconds), str(self._least), str(self._lines))  # fmt: skip
         got = self._java(system, "consume", address, topic, str(sent["messages"]))
@@ -78,7 +81,7 @@ class Paper:
 
 
 def warm_rate(found: Mapping[str, Any]) -> float:
-    """Messages a second to the last acknowledgement, without the first second."""
+    """Return messages a second until the last acknowledgement, without the first second."""
     before = next(
         ((count, at) for count, at in found["samples"] if at >= WARM_UP_SECONDS), (0, 0.0)
     )
@@ -88,7 +91,7 @@ def warm_rate(found: Mapping[str, Any]) -> float:
 
 @contextlib.contextmanager
 def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Every system that is there; of one that is not, its side says why."""
+    """Open every installed system; the side of a missing system has the reason."""
     batch = BATCHES[chosen.name]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-")))
@@ -105,7 +108,7 @@ def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
 
 
 def _side(paper: Paper, name: str, bench: Bench, stack: contextlib.ExitStack) -> Side:
-    """One system, its server running until the stack ends. Raises Cannot where it is missing."""
+    """Open one system, whose server runs until the stack ends. Raises Cannot if it is missing."""
     if name in (LOGBUS, KAFKA):
         servers = bench.logbus() if name == LOGBUS else bench.kafka()
         run, settings, processes = partial(_log, paper, name, servers), servers.settings, servers

@@ -18,10 +18,10 @@ from peers.servers import KafkaServers, LogbusServers
 
 PARTITIONS = 4
 PRODUCED_MB = 200
-"""Of the row with records of 1 KB."""
+"""Records of the row with 1 KB values."""
 FLUSHED = f"{FLOOR}, flushed"
 PAYLOADS_MB = 20
-"""Of different values; the tool draws from them at random."""
+"""Distinct values; the tool draws from them at random."""
 
 TUNED = {"batch.size": "262144", "linger.ms": "10", "buffer.memory": "67108864"}
 FLUSH_NOTE = (
@@ -59,7 +59,7 @@ VARIANTS = tuple(
 
 
 def write_payloads(bench: Bench, path: Path, size: int) -> None:
-    """A file of real lines of one size, for ``--payload-file``."""
+    """Write a file of real lines of one size, for ``--payload-file``."""
     values = bench.lines.sized(PAYLOADS_MB * 1_000_000 // size, size)
     path.write_bytes(b"\n".join(values) + b"\n")
 

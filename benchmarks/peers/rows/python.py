@@ -1,4 +1,4 @@
-"""Rows 10 to 13: logbus's Python client beside confluent-kafka, each against its own broker."""
+"""Rows 10 to 13: logbus's Python client and confluent-kafka, each with its own broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAKING = "records made of values that are in memory, as logbus's consumer makes 
 
 
 def work(ask: Mapping[str, Any]) -> Measures:
-    """Let a Python process do it; what it measured."""
+    """Run the work in a Python process; return its measures."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "peers.python_work", json.dumps(ask)],
         capture_output=True,
@@ -62,10 +62,13 @@ HASTY_READING = {
     "fetch.message.max.bytes": 8_388_608,
     "fetch.max.bytes": 67_108_864,
 }
-"""What a user of confluent-kafka changes who reads a backlog: on its defaults it stops to fetch
-for a second whenever 64 MB or 100,000 messages wait for the program."""
+"""Settings of a confluent-kafka user who reads a backlog.
+
+With its defaults the client stops fetching for a second when 64 MB or 100,000 messages wait for the
+program.
+"""
 HASTY_TURNS = {"socket.nagle.disable": True, "fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 1}
-"""The same for who waits for single records."""
+"""Settings of a confluent-kafka user who waits for single records."""
 OPTIONS: Mapping[str, Options] = {
     "defaults": {LOGBUS: {}, KAFKA: {}},
     "tuned": {LOGBUS: {}, KAFKA: TUNED_KAFKA},
@@ -86,14 +89,14 @@ def _variant(name: str) -> Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """What both clients do in a row: a ``python_work`` of this name, on values of one size."""
+    """The work of both clients in a row: a ``python_work`` on values of one size."""
 
     name: str
     size: int
     count: int
 
     def asked(self, bench: Bench, client: str, **more: Any) -> Mapping[str, Any]:
-        """The words for ``python_work``."""
+        """Return the arguments of ``python_work``."""
         count = bench.size(self.count)
         return {"work": self.name, "client": client, "size": self.size, "count": count, **more}
 
@@ -114,7 +117,7 @@ def open_writing(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapp
 
 @contextlib.contextmanager
 def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
-    """One record there and back, again and again."""
+    """Open the row that sends one record and polls it back, repeatedly."""
     is_tuned = variant.name == "tuned"
     options: Options = {
         LOGBUS: {"asyncio": True} if is_tuned else {},
@@ -127,7 +130,7 @@ def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mappin
 
 @contextlib.contextmanager
 def _asking(bench: Bench, task: Task) -> Iterator[Ask]:
-    """What lets a client do the task once, with values from a file."""
+    """Return a function that runs the work once with a client, with values from a file."""
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         lines = Path(folder) / "values"
         values = bench.lines.sized(VALUES_MB * 1_000_000 // task.size, task.size)
@@ -140,7 +143,7 @@ def _asking(bench: Bench, task: Task) -> Iterator[Ask]:
 
 
 def _in_turns(both: Sequence[Servers], ask: Ask, options: Options) -> dict[str, Side]:
-    """Both clients, each run in a topic of its own."""
+    """Return both clients' sides; each run has its own topic."""
 
     def run(servers: Servers) -> Measures:
         topic, peer = servers.new_topic(), servers.peer
@@ -154,7 +157,7 @@ def _in_turns(both: Sequence[Servers], ask: Ask, options: Options) -> dict[str, 
 
 
 def _beside(bare: BareServer, ask: Ask, *, client: str, options: Mapping[str, Any]) -> Side:
-    """A client of the least of servers."""
+    """Return the side of a client with a minimal server."""
     where = {"servers": bare.bootstrap_servers, "topic": "t"}
     run = partial(ask, client, **where, options=options)
     whose = "logbus's own client; " if client != "bare" else ""
@@ -185,7 +188,7 @@ IN_PLACE_NOTE = (
 
 
 def fill(servers: Servers, topic: str, values: list[bytes], *, rows: bool, packed: bool) -> None:
-    """All values into a topic, by logbus's own client or by confluent-kafka."""
+    """Write all values to a topic, with logbus's client or confluent-kafka."""
     if servers.peer == LOGBUS and not rows:
         with (
             connect(servers.bootstrap_servers) as bus,

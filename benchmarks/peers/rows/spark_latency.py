@@ -1,6 +1,6 @@
 """Row 6: one record into a topic, through Spark's source and sink, and out of another topic.
 
-The client outside is confluent-kafka on both sides: the brokers, Spark and the connectors differ.
+Both sides use confluent-kafka outside Spark; only the brokers and connectors differ.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from peers.spark import Both, both
 from peers.spark_variants import DEFAULTS, TUNED, Options, variant
 
 RECORDS = 100
-"""A run, so that its p99 is not its worst record alone."""
+"""Records of a run, enough that its p99 is not its slowest record."""
 WARM_UP = 4
 PAUSE_SECONDS_MAX = 0.1
-"""Between records, at random, so that no rhythm of a query's is met again and again."""
+"""Random pause between records in seconds, so that it does not follow a query's rhythm."""
 WAIT_SECONDS = 60
 SOURCE: Options = {LOGBUS: {}, KAFKA: {"kafka.fetch.max.wait.ms": "10"}}
-"""Of ``tuned``."""
+"""Settings of ``tuned``."""
 
 
 class Probe:
-    """Sends a record and waits for it on the other side of a query."""
+    """Send a record and wait for it in the query's output topic."""
 
     def __init__(self, address: str, source: str, target: str) -> None:
         self._source = source
@@ -46,7 +46,7 @@ class Probe:
         self._consumer.assign([ck.TopicPartition(target, 0, 0)])
 
     def turn(self, value: bytes) -> float:
-        """Milliseconds from produce() to the record's return."""
+        """Return the milliseconds from produce() until the record is back."""
         before = time.perf_counter()
         self._producer.produce(self._source, value, partition=0)
         self._producer.poll(0)

@@ -24,12 +24,12 @@ from peers.spark_variants import (
 )
 
 ACCESS_LOG = ('" 404 ', 7)
-"""Errors, by page: the line's number is its first word."""
+"""Errors by page; the line's number is its first word."""
 SOURCE_CODE = ("return", 1)
 
 
 def wanted(bench: Bench) -> tuple[str, int]:
-    """What is looked for in a line and by which of its words it is counted."""
+    """The text to find in a line, and the index of the word to count by."""
     some = b"\n".join(bench.lines.whole(10_000))
     return ACCESS_LOG if ACCESS_LOG[0].encode() in some else SOURCE_CODE
 
@@ -61,7 +61,8 @@ def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mappi
             return {**rate(count, done["seconds"]), "rows_written": written[name]}
 
         found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
-        if call == "pipeline":  # few rows are written, and the floor's none: reading is what counts
+        # Few rows are written, and none by the floor, because reading dominates this row.
+        if call == "pipeline":
             found |= sides.floor(count, call, source=sides.ready(count), target=sides.dropped(),
                                  **more)  # fmt: skip
         yield found

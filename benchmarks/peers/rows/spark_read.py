@@ -1,4 +1,4 @@
-"""Rows 1 and 2: Spark reads a topic as a table, all seven columns or only two of them."""
+"""Rows 1 and 2: Spark reads a topic as a table, all seven columns or only two."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def open_read(
 
 @contextlib.contextmanager
 def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Each run has a session of its own, which has done nothing before."""
+    """Open the variant in which each run has a new Spark session."""
     count = bench.size(LINES)
     with both(bench, chosen) as sides:
         topics = sides.filled(count, chosen.compression[LOGBUS])

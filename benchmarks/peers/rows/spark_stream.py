@@ -1,4 +1,4 @@
-"""Row 3: a stream works off a backlog and ends (availableNow)."""
+"""Row 3: a streaming query processes a backlog and ends (availableNow)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from peers.spark_variants import (
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
 EMPTY_TURNS = 3
-"""Queries of each side that have nothing to read, after a first one."""
+"""Queries of each side without records to read, after a first one."""
 LINES_A_WRITE = 2_000_000
 """The backlog is written in parts, so that the input stays small."""
 
@@ -65,7 +65,7 @@ def _with_empty(run: Callable[[], Measures], seconds: float) -> Measures:
 
 
 def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
-    """What a query takes that has nothing to read, by side: the median, without each first one."""
+    """Return the median seconds of a query without records by side, without each first one."""
     sources = {
         name: sides.end(name, sides.servers[name].new_topic(), reading(chosen, name))
         for name in (LOGBUS, KAFKA)
@@ -81,7 +81,7 @@ def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
 
 @contextlib.contextmanager
 def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """The backlog is on disk: before each run its pages are dropped from the page cache."""
+    """Open the variant with a backlog on disk: before each run its pages leave the page cache."""
     with both(bench, chosen) as sides:
         parts, step = _parts(bench)
         topics = {name: _fill(sides, chosen, name, parts, step) for name in (LOGBUS, KAFKA)}
@@ -106,7 +106,7 @@ def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]
 
 
 def _parts(bench: Bench) -> tuple[int, int]:
-    """How often how many lines are written."""
+    """Return how often how many lines are written."""
     step = bench.size(LINES_A_WRITE)
     line = sum(map(len, bench.lines.whole(10_000))) / 10_000
     return max(1, round(bench.size(BACKLOG_BYTES) / line / step)), step
@@ -123,7 +123,7 @@ def _fill(sides: Both, chosen: Variant, name: str, parts: int, step: int) -> str
 
 
 def segments(servers: Servers, topic: str) -> list[Path]:
-    """A topic's segments; logbus names their folders by the topic's id."""
+    """Return a topic's segments; logbus names their folders by the topic's id."""
     name = topic
     if isinstance(servers, LogbusServers):
         with Admin(servers.bootstrap_servers) as admin:
@@ -135,7 +135,7 @@ def segments(servers: Servers, topic: str) -> list[Path]:
 
 
 def _forget(path: Path) -> None:
-    """Let the page cache drop a segment, as if it had been written long ago."""
+    """Drop a segment from the page cache, as if it had been written long ago."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -145,8 +145,10 @@ def _forget(path: Path) -> None:
 
 
 def by_floor_measured(found: Mapping[str, Any], _: str) -> float | None:
-    """The best ratio that any source in Python could have, of results whose floor is no side but a
-    measure of both: the floor through Kafka's connector."""
+    """Return the highest ratio of any Python source.
+
+    The floor is measured on both sides here: its rate divided by that of Kafka's connector.
+    """
     sides = found["sides"]
     floors = [each["median"].get("floor_rows_per_s") for each in sides.values()]
     if None in floors:

@@ -1,4 +1,4 @@
-"""Row 15: from the command to the first acknowledged record, with nothing running before."""
+"""Row 15: the time from the start command to the first acknowledged record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOTE = (
 
 
 def first_ack(address: str, topic: str, server: subprocess.Popen[bytes]) -> None:
-    """Return as soon as a record is acknowledged there."""
+    """Return as soon as a record is acknowledged at this address."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -94,7 +94,7 @@ def logbus_once(bench: Bench, folder: Path, number: int) -> Measures:
 
 
 def bare_once(bench: Bench, folder: Path) -> Measures:
-    """Until a ZooKeeper runs and one Python process has a session with it."""
+    """Start a ZooKeeper and a Python process with a session."""
     began = time.perf_counter()
     command = [sys.executable, "-P", "-m", "peers.bare", "start", str(folder)]
     with (
@@ -110,12 +110,14 @@ def bare_once(bench: Bench, folder: Path) -> Measures:
         server.stdin.close()
         server.wait(STOP_SECONDS)
     if not said:
-        raise RuntimeError(f"it did not start: {(folder / 'out').read_text('utf-8')[-600:]}")
+        raise RuntimeError(
+            f"the server did not start: {(folder / 'out').read_text('utf-8')[-600:]}"
+        )
     return {"first_ack_s": round(took, 3)}
 
 
 class Kafka:
-    """Starts Kafka again and again; the first time in a folder its format counts, too."""
+    """Start Kafka repeatedly; the first start in a folder includes its storage format."""
 
     def __init__(self, bench: Bench, *, is_tuned: bool, archive: Path) -> None:
         self._bench = bench
@@ -125,14 +127,14 @@ class Kafka:
             self._jvm = kafka_java(HEAP, jvm=[*HASTY_JVM, f"-XX:SharedArchiveFile={archive}"])
 
     def prepare(self, folder: Path) -> None:
-        """Let a first start leave the archive of its classes."""
+        """Create the class data archive with a first start."""
         folder.mkdir()
         (settings,) = kafka_settings(folder, free_ports(2), {})
         format_storage(settings)
         java = kafka_java(HEAP, jvm=[*HASTY_JVM, f"-XX:ArchiveClassesAtExit={self._archive}"])
         self._start(java, settings, "prepared")
         if not self._archive.is_file():
-            raise RuntimeError("Kafka's JVM left no archive of its classes")
+            raise RuntimeError("Kafka's JVM wrote no class data archive")
 
     def once(self, folder: Path, number: int) -> Measures:
         settings = folder / "1" / "server.properties"
@@ -156,7 +158,7 @@ class Kafka:
 @contextlib.contextmanager
 def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
     bench.stop_all()
-    kafka_java(HEAP)  # fetched before anything is timed
+    kafka_java(HEAP)  # Download before the measurement.
     numbers = iter(range(1_000_000))
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         is_tuned = variant.name == TUNED

@@ -1,0 +1,409 @@
+"""Measure the cost of TLS, logins and the authorizer, beside Apache Kafka.
+
+    python benchmarks/security.py [--seconds 2] [--rounds 5] [--only NAME,…] [--before CHECKOUT]
+
+Prints one JSON object. Every broker has an open listener and one with SASL_SSL (SCRAM-SHA-256), and
+all cases of a round run in turns. ``load`` is the machine's load average around a part.
+
+``transfer``: librdkafka produces values of 1 KB with acks=all, and consumes them, in MB/s. ``tls``
+is TLS divided by plaintext; ``beside_kafka`` is logbus divided by Kafka with TLS, divided by the
+same without. All ratios are medians of the rounds. logbus flushes before it acknowledges, Kafka
+does not. ``broker_cpu_ms_per_mb`` is the broker's processor time without and with TLS, which other
+load disturbs less.
+
+``logins``: LOGIN_THREADS threads connect, log in with keys derived beforehand, and close.
+``broker_cpu_ms`` is the broker's processor time a login. Without Maven the rows of Kafka
+are missing.
+
+``authorizer``: ``cached_us`` is the time that an authorizer adds to a request with one topic, the
+difference of the minima of short runs in turns. ``share`` divides it by the broker's processor time
+of a small produce (``benchmarks/broker.py``). ``uncached_us`` is a first decision under ACLS ACLs.
+
+``before``: ``benchmarks/broker.py`` of another checkout and of this one in turns, all security off;
+``ratio`` is the former processor time of a small produce divided by the present one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import confluent_kafka as ck
+from confluent_kafka import admin as ck_admin
+from peers.fetch import Cannot
+from peers.servers import KafkaServers, LogbusServers, free_ports
+
+from broker_lite.client.administration import users
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.transport.blocking import PooledConnection
+from broker_lite.config import BrokerConfig, parse
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.config.secret import Secret
+from broker_lite.local.issuing import CertificateFolder
+from broker_lite.model import Endpoint, ScramMechanism
+from broker_lite.security.acls import (
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceKind,
+)
+from broker_lite.security.authorizer import AclIndex
+from broker_lite.server.network.access import Authorizer
+from broker_lite.server.network.context import RequestContext, Session
+
+FOLDER = Path(__file__).parent
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+VALUE = os.urandom(1000)
+PARTITIONS = 4
+LOGIN_THREADS = 4
+LOGIN_TIMEOUT_S = 30.0
+ACLS = 10_000
+SHORT_RUN, SHORT_RUNS = 300, 400
+USER, PASSWORD = "bench", "of the bench"
+SMALL = "produce_100B_16_connections_8_deep"
+JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+
+
+class Side(NamedTuple):
+    """One broker: its servers, the address of its TLS listener, and the CA to trust."""
+
+    servers: LogbusServers | KafkaServers
+    port: int
+    ca: str
+
+    def options(self, *, tls: bool) -> dict[str, Any]:
+        """Return the options of librdkafka."""
+        if not tls:
+            return {"bootstrap.servers": self.servers.bootstrap_servers, "log_level": 0}
+        return {
+            "bootstrap.servers": f"127.0.0.1:{self.port}",
+            "log_level": 0,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+            "ssl.ca.location": self.ca,
+        }
+
+    def security(self) -> ClientSecurity:
+        """Return the settings of logbus's client."""
+        return ClientSecurity(
+            "SASL_SSL",
+            ca_location=self.ca,
+            mechanism="SCRAM-SHA-256",
+            username=USER,
+            secret=Secret(PASSWORD),
+        )
+
+    def cpu_s(self) -> float:
+        """Return the broker's processor seconds."""
+        (pid,) = self.servers.processes()["broker"]
+        fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+@contextlib.contextmanager
+def sides() -> Iterator[dict[str, Side]]:
+    """Start both brokers, with a user; Kafka only where it can be fetched."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        made = CertificateFolder(folder)
+        pem = made.certify("clients", "broker", ["127.0.0.1"], datetime.datetime.now(datetime.UTC))
+        ca = str(folder / "clients-ca.pem")
+        opened, ours = free_ports(2)
+        config = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{opened},SASL_SSL://127.0.0.1:{ours}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "ssl.keystore.location": str(pem),
+        }
+        found = {"logbus": Side(stack.enter_context(LogbusServers(1, config)), ours, ca)}
+        with Admin(found["logbus"].servers.bootstrap_servers) as admin:
+            mechanisms = [ScramMechanism.SHA_256]
+            admin.run(lambda at, ms: users.set_password(at, USER, PASSWORD, mechanisms, ms))
+        config = {
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+            "SASL_SSL:SASL_SSL",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": JAAS,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(pem),
+        }
+        try:
+            kafka = stack.enter_context(KafkaServers(config=config, further="SASL_SSL"))
+            found["kafka"] = Side(kafka, kafka.further_port, ca)
+            _add_user_to_kafka(found["kafka"])
+        except Cannot as error:
+            print(f"without Kafka: {error}", file=sys.stderr)
+        yield found
+
+
+def _add_user_to_kafka(side: Side) -> None:
+    info = ck_admin.ScramCredentialInfo(ck_admin.ScramMechanism.SCRAM_SHA_256, 8192)
+    change = ck_admin.UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
+    client = ck_admin.AdminClient(side.options(tls=False))
+    for done in client.alter_user_scram_credentials([change]).values():
+        done.result(60)
+
+
+def until_logged_in(side: Side) -> None:
+    """Wait until the broker has learned of the user."""
+    deadline = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(ck.KafkaException):
+            ck_admin.AdminClient(side.options(tls=True)).list_topics(timeout=5)
+            return
+        assert time.monotonic() < deadline, f"no login at {side.servers.peer}"
+
+
+class Speed(NamedTuple):
+    """One transfer: its rate, and the broker's processor time."""
+
+    mb_per_s: float
+    cpu_ms_per_mb: float
+
+
+def transfer(side: Side, seconds: float, *, tls: bool) -> tuple[Speed, Speed]:
+    """Produce for so long, then consume it all."""
+    topic = side.servers.new_topic(PARTITIONS)
+    options = side.options(tls=tls)
+    producer = ck.Producer({**options, "acks": "all", "linger.ms": 5})
+    producer.list_topics(topic, timeout=30)
+    count, began, cpu_s = 0, time.perf_counter(), side.cpu_s()
+    while time.perf_counter() - began < seconds:
+        for _ in range(200):
+            try:
+                producer.produce(topic, VALUE, partition=count % PARTITIONS)
+                count += 1
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    assert producer.flush(120) == 0
+    size_mb, took = count * len(VALUE) / 1e6, time.perf_counter() - began
+    produced = Speed(size_mb / took, (side.cpu_s() - cpu_s) * 1000 / size_mb)
+    cpu_s = side.cpu_s()
+    consumer = ck.Consumer({**options, "group.id": topic, "enable.auto.commit": False})
+    consumer.assign([ck.TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
+    seen, first = 0, 0.0
+    while seen < count:
+        rows = [row for row in consumer.consume(10_000, 1.0) if row.error() is None]
+        if rows and not first:
+            first, skipped = time.perf_counter(), len(rows)
+        seen += len(rows)
+    rate = (seen - skipped) * len(VALUE) / (time.perf_counter() - first) / 1e6
+    consumed = Speed(rate, (side.cpu_s() - cpu_s) * 1000 / size_mb)
+    consumer.close()
+    side.servers.delete_topic(topic)
+    return produced, consumed
+
+
+def transfers(found: dict[str, Side], rounds: int, seconds: float) -> dict[str, Any]:
+    cases = [(name, tls) for name in found for tls in (False, True)]
+    kept: dict[tuple[str, bool], list[tuple[Speed, Speed]]] = {case: [] for case in cases}
+    for number in range(rounds + 1):
+        for name, tls in cases if number % 2 else reversed(cases):
+            speeds = transfer(found[name], seconds, tls=tls)
+            if number:  # The first round warms caches and compilers.
+                kept[name, tls].append(speeds)
+    result: dict[str, Any] = {}
+    for index, kind in enumerate(("produce", "consume")):
+        rows: dict[str, Any] = {}
+        for name in found:
+            speeds = {tls: [each[index] for each in kept[name, tls]] for tls in (False, True)}
+            plain, secured = ([each.mb_per_s for each in speeds[tls]] for tls in (False, True))
+            rows[name] = {
+                "broker_cpu_ms_per_mb": [
+                    round(statistics.median(each.cpu_ms_per_mb for each in speeds[tls]), 2)
+                    for tls in (False, True)
+                ],
+                "plaintext_mb_per_s": round(statistics.median(plain), 1),
+                "tls_mb_per_s": round(statistics.median(secured), 1),
+                "tls": _ratio(secured, plain),
+            }
+        if "kafka" in found:
+            ours = [a[index][0] / b[index][0] for a, b in _pairs(kept, "logbus")]
+            theirs = [a[index][0] / b[index][0] for a, b in _pairs(kept, "kafka")]
+            rows["beside_kafka"] = _ratio(ours, theirs)
+        result[kind] = rows
+    return result
+
+
+def _pairs(kept: dict[tuple[str, bool], Any], name: str) -> Iterator[tuple[Any, Any]]:
+    return zip(kept[name, True], kept[name, False], strict=True)
+
+
+def _ratio(above: list[float], below: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2)
+
+
+def log_in(side: Side, seconds: float) -> tuple[float, float]:
+    """Log in repeatedly; return logins a second, and the broker's processor ms a login."""
+    security, address = side.security(), Endpoint("127.0.0.1", side.port)
+    first = PooledConnection(address, "bench", LOGIN_TIMEOUT_S, security)
+    assert first.task_secret is not None
+    keys = ClientSecurity(
+        "SASL_SSL",
+        ca_location=side.ca,
+        mechanism="SCRAM-SHA-256",
+        username=USER,
+        secret=first.task_secret,
+    )
+    first.close()
+    counts = [0] * LOGIN_THREADS
+    until = time.perf_counter() + seconds
+
+    def run(number: int) -> None:
+        while time.perf_counter() < until:
+            PooledConnection(address, "bench", LOGIN_TIMEOUT_S, keys).close()
+            counts[number] += 1
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(LOGIN_THREADS)]
+    before, began = side.cpu_s(), time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took, cpu_s = time.perf_counter() - began, side.cpu_s() - before
+    return sum(counts) / took, cpu_s * 1000 / max(sum(counts), 1)
+
+
+def logins(found: dict[str, Side], rounds: int, seconds: float) -> dict[str, Any]:
+    kept: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
+    for number in range(rounds + 1):
+        for name in found if number % 2 else reversed(found):
+            measured = log_in(found[name], seconds)
+            if number:
+                kept[name].append(measured)
+    result: dict[str, Any] = {
+        name: {
+            "per_s": round(statistics.median(each[0] for each in rows), 1),
+            "broker_cpu_ms": round(statistics.median(each[1] for each in rows), 2),
+        }
+        for name, rows in kept.items()
+    }
+    if "kafka" in kept:
+        result["ratio"] = _ratio([a[0] for a in kept["logbus"]], [a[0] for a in kept["kafka"]])
+    return result
+
+
+class _Topic(NamedTuple):
+    name: str
+    topic_id: str = ""
+
+
+def authorizer(small_us: float) -> dict[str, float]:
+    header = memoryview(struct.pack(">hhih5s", 0, 9, 1, 5, b"bench") + b"\0")
+    grant = Entry(f"User:{USER}", "*", Operation.WRITE, Permission.ALLOW)
+    rows = [_Topic("events")]
+
+    def made(**settings: str) -> Callable[[], float]:
+        config = parse(BrokerConfig, {key.replace("_", "."): settings[key] for key in settings})
+        decider = Authorizer(config)
+        pattern = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "events")
+        decider.index = decider.index.with_pattern(pattern, [grant])
+        session = Session(1, "127.0.0.1:1", principal=f"User:{USER}")
+
+        def run() -> float:
+            began = time.perf_counter()
+            for _ in range(SHORT_RUN):
+                access = RequestContext.read(header, session, 0, decider).access
+                if access.is_checked and access.row.cluster:
+                    raise AssertionError
+                access.denied_topics(rows, {})
+                _ = access.is_asked
+            return (time.perf_counter() - began) / SHORT_RUN * 1e6
+
+        return run
+
+    off, on = made(), made(authorizer="enforce", super_users="User:admin")
+    runs = [(off(), on()) for _ in range(SHORT_RUNS)]
+    cached_us = min(each[1] for each in runs) - min(each[0] for each in runs)
+    kinds = (PatternType.LITERAL, PatternType.PREFIXED)
+    index = AclIndex({
+        Pattern(ResourceKind.TOPIC, kinds[number % 2], f"team-{number}-"): frozenset({grant})
+        for number in range(ACLS)
+    })  # fmt: skip
+    took = []
+    for number in range(ACLS):
+        began = time.perf_counter()
+        index.may(f"User:{USER}", "h", Operation.WRITE, ResourceKind.TOPIC, f"team-{number}-x")
+        took.append(time.perf_counter() - began)
+    return {
+        "cached_us": round(cached_us, 3),
+        "small_produce_cpu_us": small_us,
+        "share": round(cached_us / small_us, 4),
+        "uncached_us": round(statistics.median(took) * 1e6, 2),
+    }
+
+
+def small_produce_us(checkout: Path, seconds: float) -> float:
+    """Run ``benchmarks/broker.py`` of a checkout; return processor us of a small produce."""
+    done = subprocess.run(
+        [sys.executable, "-P", "benchmarks/broker.py", "--seconds", str(seconds)],
+        cwd=checkout,
+        env=os.environ | {"PYTHONPATH": str(checkout)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return float(json.loads(done.stdout)[SMALL]["cpu_us"])
+
+
+def before(checkout: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    pairs = []
+    for number in range(rounds):
+        places = (checkout, FOLDER.parent) if number % 2 else (FOLDER.parent, checkout)
+        found = {place: small_produce_us(place, seconds) for place in places}
+        pairs.append((found[checkout], found[FOLDER.parent]))
+    return {"cpu_us": pairs, "ratio": _ratio([a for a, _ in pairs], [b for _, b in pairs])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="transfer,logins,authorizer")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT")
+    options = parser.parse_args()
+    wanted = set(options.only.split(","))
+    result: dict[str, Any] = {}
+
+    def measure(name: str, work: Callable[[], dict[str, Any]]) -> None:
+        load = os.getloadavg()[0]
+        result[name] = work()
+        result[name]["load"] = [round(load, 1), round(os.getloadavg()[0], 1)]
+
+    if wanted & {"transfer", "logins"}:
+        with sides() as found:
+            for side in found.values():
+                until_logged_in(side)
+            if "transfer" in wanted:
+                measure("transfer", lambda: transfers(found, options.rounds, options.seconds))
+            if "logins" in wanted:
+                measure("logins", lambda: logins(found, options.rounds, options.seconds))
+    if "authorizer" in wanted:
+        small_us = small_produce_us(FOLDER.parent, options.seconds)
+        measure("authorizer", lambda: dict(authorizer(small_us)))
+    if options.before is not None:
+        measure("before", lambda: before(options.before, options.rounds, options.seconds))
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
