@@ -1,8 +1,8 @@
-"""Other people's clients as their package managers bring them, and the table of what they got.
+"""Third-party clients from their package managers, and the table of their results.
 
-``make compat`` runs them all (mark ``compat``: those that Maven, npm, Go or rsyslog bring; the
-plain suite leaves them out) and writes the table to the file that LOGBUS_COMPAT_RESULTS names; a
-run of some of them (``PYTEST_ARGS='-k java'``) writes their rows anew and leaves the others.
+``make compat`` runs all (mark ``compat``: those from Maven, npm, Go or Debian, which the plain
+suite leaves out) and writes the table to the file that LOGBUS_COMPAT_RESULTS names. A run of some
+of them (``PYTEST_ARGS='-k java'``) replaces their rows and keeps the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from client_programs import (
+from support.client_programs import (
     GO,
     GO_MODULES,
     JAVA,
@@ -27,7 +27,7 @@ from client_programs import (
     kcat_program,
     names,
 )
-from fetched import fetched
+from support.fetched import fetched
 
 RESULTS = "LOGBUS_COMPAT_RESULTS"
 HEAD = """# What other people's clients were answered
@@ -47,8 +47,10 @@ _LEFT_OUT: list[pytest.Item] = []
 
 @pytest.fixture(scope="session")
 def answered() -> Note:
-    """Notes a client, what it asked for and what it was answered. Of a table of cases the same row
-    is noted once."""
+    """Return a function that records a client's name, its request and the answer.
+
+    Equal rows of a parametrized test are recorded once.
+    """
 
     def note(client: str, asked: str, answer: str) -> None:
         row = (client, asked, answer)
@@ -60,12 +62,12 @@ def answered() -> Note:
 
 @pytest.fixture(scope="session")
 def versions() -> dict[str, str]:
-    """What each client is called in the table."""
+    """Return each client's display name in the table."""
     return names()
 
 
 def built_class_path(folder: Path, *settings: str) -> str:
-    """Apache Kafka's tools and broker, by the user's Maven."""
+    """Return the class path of Apache Kafka's tools and broker, from the user's Maven."""
     listed = folder / "class-path"
     goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}", *settings)
     fetched(["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *goal], folder, "Kafka's tools")
@@ -79,14 +81,17 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def old_class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The same of the oldest Kafka that a mirror copies from."""
+    """Return the class path of the oldest Kafka that a mirror copies from."""
     return built_class_path(tmp_path_factory.mktemp("maven"), f"-Dkafka.version={OLD_KAFKA}")
 
 
 @pytest.fixture(scope="session")
 def jars(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Spark's Kafka connector, one by one: a repository that Spark's parent pom names need not be
-    reachable."""
+    """Return the jars of Spark's Kafka connector.
+
+    Each artifact is fetched separately, because a repository in Spark's parent pom may be
+    unreachable.
+    """
     folder = tmp_path_factory.mktemp("jars")
     for each in SPARK_CONNECTOR:
         copy = ["dependency:copy", f"-Dartifact={each}", f"-DoutputDirectory={folder}"]
@@ -96,7 +101,7 @@ def jars(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="session")
 def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where node finds kafkajs and its codecs, by the user's npm."""
+    """Return the folder in which npm installed kafkajs and its codecs."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     folder = tmp_path_factory.mktemp("node")
@@ -108,7 +113,7 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The program of go/ around a client, built once by the user's Go."""
+    """Return the program of go/ for a client, built once with the user's Go."""
 
     @cache
     def built(client: str) -> str:
@@ -124,7 +129,7 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]
 
 @pytest.fixture(scope="session")
 def kcat() -> str:
-    """The program, as the user's system has it."""
+    """Return the path of kcat as the system has it."""
     program = kcat_program()
     if program is None:
         pytest.skip("kcat is not installed: apt-get install kcat")
@@ -155,7 +160,7 @@ def pytest_sessionfinish() -> None:
 
 
 def _kept(path: Path) -> list[Row]:
-    """The rows of earlier runs that this one says nothing about."""
+    """Return the rows of earlier runs that this run does not replace."""
     text = path.read_text("utf-8") if path.exists() else ""
     noted = {(_cell(client), _cell(asked)) for client, asked, _ in _ROWS}
     found = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \|$", text.removeprefix(HEAD), re.M)

@@ -1,5 +1,8 @@
-"""Both ways across bodies: rows of other people's clients are columns to Spark, and columns that
-Spark wrote are rows to them; with every codec, from the middle of a batch, with headers and nulls.
+"""Row and column batches in both directions, with every codec, headers, nulls and starts inside a
+batch.
+
+Rows of third-party clients become columns in Spark, and columns that Spark wrote become rows for
+them.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_programs import GO_MODULES, Note
-from client_rows import CODECS, ROWS, Aiokafka, KafkaPython, Librdkafka, Row, RowClient
-from log_batches import iter_headers
-from program_rows import Console, GoProgram, Kafkajs, Kcat, Platformatic
-from spark_queries import Queries
+from support.client_programs import GO_MODULES, Note
+from support.client_rows import CODECS, ROWS, Aiokafka, KafkaPython, Librdkafka, Row, RowClient
+from support.log_batches import iter_headers, segments_of
+from support.program_rows import Console, GoProgram, Kafkajs, Kcat, Platformatic
+from support.spark_queries import Queries
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
@@ -92,7 +95,7 @@ def test_row_batches_of_other_clients_become_spark_columns(
         return found
 
     assert read() == dict.fromkeys(topics, written)
-    # Both ends in the middle of a batch.
+    # Start and end in the middle of a batch.
     first, end = 2, len(written) - 3
     cut = read(
         startingOffsets=json.dumps({topic: {"0": first} for topic in topics}),
@@ -105,7 +108,7 @@ def test_row_batches_of_other_clients_become_spark_columns(
 
 @pytest.fixture(scope="module")
 def columns(spark: Any, cluster: LocalCluster) -> dict[str, str]:
-    """By codec, a topic that Spark wrote: ROWS in batches of columns, BATCHES times."""
+    """By codec, a topic that Spark wrote: ROWS in column batches, BATCHES times."""
     zero = datetime(1970, 1, 1, tzinfo=UTC)
     topics = {codec: f"columns-{os.getpid()}-{codec}" for codec in COLUMN_CODECS}
     with connect(cluster.bootstrap_servers) as bus:
@@ -127,8 +130,9 @@ def columns(spark: Any, cluster: LocalCluster) -> dict[str, str]:
 
 
 def assert_batches_of_columns(cluster: LocalCluster, topic_id: str) -> None:
-    """On every replica's disk; else these tests would show nothing."""
-    logs = list(Path(cluster.directory).glob(f"**/{topic_id}-0/*.log"))
+    """Check that every replica's disk has column batches; otherwise these tests would show
+    nothing."""
+    logs = segments_of(cluster.directory, topic_id)
     assert len(logs) == len(cluster.brokers)
     for log in logs:
         headers = [header for _, header in iter_headers(log.read_bytes())]
@@ -141,7 +145,7 @@ def test_columnar_batches_of_spark_become_rows_for_other_clients(
     expected = [other.seen(row) for row in ROWS] * BATCHES
     for topic in columns.values():
         assert other.read(topic, 0, len(expected)) == expected
-        # From the middle of the first batch on, over the next one's beginning.
+        # From the middle of the first batch to after the start of the next one.
         first = len(ROWS) - 5
         assert other.read(topic, first, 20) == expected[first : first + 20]
     answered(

@@ -1,4 +1,4 @@
-"""franz-go, unchanged, built by the user's Go: many collectors of logs are made with it."""
+"""franz-go, unchanged and built with the user's Go; many log collectors use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from client_programs import GO_CODECS, Note, OwnNote, Steps, assert_go_reads_what_it_wrote
+from support.client_programs import GO_CODECS, Note, OwnNote, Steps, assert_go_reads_what_it_wrote
 
 from broker_lite.local.cluster import LocalCluster
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def steps(cluster: LocalCluster, go_program: Callable[[str], str]) -> Steps:
-    """What each step of go/franz-go was answered."""
+    """Return the answers to each step of go/franz-go."""
     topic, group = f"go-{os.getpid()}", f"go group {os.getpid()}"
     return Steps([go_program("franz-go"), "steps", cluster.bootstrap_servers, topic, group])
 
@@ -54,7 +54,8 @@ def test_go_client_describes_users(steps: Steps, note: OwnNote) -> None:
     note("DescribeUserSCRAMs", "served")
 
 
-def test_go_client_is_refused_unserved_apis(steps: Steps, note: OwnNote) -> None:
-    """By the client itself: the broker's list of APIs does not name them."""
-    assert "broker is too old" in steps.error("DescribeACLs")
-    note("DescribeACLs", "refused: UnsupportedVersion")
+def test_go_client_gets_an_error_for_acls_without_an_authorizer(
+    steps: Steps, note: OwnNote
+) -> None:
+    assert "SECURITY_DISABLED" in steps.error("DescribeACLs")
+    note("DescribeACLs without an authorizer", "refused: SecurityDisabled")

@@ -1,7 +1,7 @@
-"""Groups of clients that people already have, unchanged: they share partitions, one comes, goes or
-dies, static and cooperative members, and the coordinator is killed under all of them at once.
+"""Groups of third-party clients, unchanged: joins, leaves, deaths, static and cooperative members.
 
-A client runs in a thread that polls, as its users' programs do.
+The coordinator is also killed under a group of all of them. Each client polls in its own thread, as
+users' programs do.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 class Reader(threading.Thread, ABC):
-    """A member of a group: what it was given, what it has read. ``lost`` are the partitions that
-    were taken from it, one tuple each time."""
+    """A member of a group: its assignment and the records that it has read.
+
+    ``lost`` has one tuple for each revocation, with the revoked partitions.
+    """
 
     def __init__(self, servers: str, topic: str, group: str) -> None:
         super().__init__(daemon=True)
@@ -163,7 +165,7 @@ def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) ->
 
 @pytest.fixture
 def topic(bus: Bus) -> str:
-    """A new topic; its name is the group's too."""
+    """Create a topic; its name is also the group's."""
     name = f"group-{os.getpid()}-{next(NUMBERS)}"
     bus.create_topic(name, partitions=PARTITIONS, replication_factor=3)
     return name
@@ -171,7 +173,7 @@ def topic(bus: Bus) -> str:
 
 @pytest.fixture
 def feed(bus: Bus, topic: str) -> Iterator[Callable[[], list[Where]]]:
-    """Ten more records in each partition; where all are that were fed."""
+    """Produce ten more records to each partition; return the positions of all records so far."""
     fed: list[Where] = []
     with bus.producer() as producer:
 
@@ -187,13 +189,13 @@ def feed(bus: Bus, topic: str) -> Iterator[Callable[[], list[Where]]]:
 
 
 def shared(readers: list[Reader]) -> bool:
-    """Every partition has one owner, and every reader has some."""
+    """Return whether every partition has one owner and every reader owns some."""
     owned = [partition for reader in readers for partition in reader.owned]
     return sorted(owned) == list(range(PARTITIONS)) and all(reader.owned for reader in readers)
 
 
 def all_read(readers: list[Reader], fed: list[Where]) -> bool:
-    return {where for reader in readers for where in reader.read} >= set(fed)
+    return {tp for reader in readers for tp in reader.read} >= set(fed)
 
 
 NAMES: dict[type[Reader], str] = {
@@ -222,13 +224,13 @@ def test_members_join_and_leave_a_group(
         eventually(lambda: shared([one]))
         fed = feed()
         eventually(lambda: all_read([one, two], fed))
-    # Nothing was read twice: who gave partitions up had committed.
+    # No record was read twice, because members commit revoked partitions.
     assert len(one.read) + len(two.read) == len(fed)
     with kind(servers, topic, topic) as again:
         eventually(lambda: shared([again]))
         fed = feed()
         eventually(lambda: all_read([one, two, again], fed))
-        assert len(again.read) == 10 * PARTITIONS, "it went on from what was committed"
+        assert len(again.read) == 10 * PARTITIONS, "it did not resume at the committed offset"
     note(NAMES[kind], "a group: one joins, one leaves, one comes back")
 
 
@@ -273,7 +275,7 @@ async def consume():
 asyncio.run(consume())
 """,
 }
-"""A member of each kind that commits nothing and never leaves, as a process to kill."""
+"""Programs of a member of each kind that commits nothing and never leaves, to be killed."""
 
 
 @pytest.mark.parametrize("kind", list(NAMES))
@@ -327,7 +329,7 @@ def test_static_member_rejoins_without_rebalance(
         with Librdkafka(servers, topic, topic, group_instance_id="two") as two:
             eventually(lambda: two.owned == given)
             assert one.owned == mine and one.lost == taken
-            # A third under the same name takes its place, and it is told so.
+            # A third member with the same instance id replaces this one, which gets an error.
             with Librdkafka(servers, topic, topic, group_instance_id="two") as third:
                 eventually(lambda: third.owned == given)
                 assert one.owned == mine
@@ -338,13 +340,13 @@ def test_static_member_rejoins_without_rebalance(
 def test_group_of_three_client_kinds_survives_coordinator_death(
     cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
-    """One group of them all, since they know the range assignor in common."""
+    """All clients form one group, because they have the range assignor in common."""
     servers, fed = cluster.bootstrap_servers, feed()
     admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
     kinds: list[type[Reader]] = [Librdkafka, KafkaPython, Aiokafka]
     readers = [kind(servers, topic, topic) for kind in kinds]
-    # They go before the coordinator comes back and has its group again: aiokafka commits for ever
-    # where it is stopped while it looks for a coordinator.
+    # Stop aiokafka before the coordinator is back: stopped during a lookup it would commit for
+    # ever.
     with ExitStack() as later, readers[0], readers[1], readers[2]:
         eventually(lambda: shared(readers) and all_read(readers, fed))
         found = admin.describe_consumer_groups([topic])[topic].result(WAIT_S)

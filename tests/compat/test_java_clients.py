@@ -1,5 +1,8 @@
-"""Kafka's own Java clients, unchanged, by the user's Maven: producer, consumers, administration;
-what they ask that is not served; and every request that they could send, frame by frame."""
+"""Kafka's own Java clients, unchanged, from the user's Maven: producer, consumers, administration.
+
+Also the APIs that logbus does not serve, and every request that the clients could send, frame by
+frame.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from client_programs import JAVA, Note, OwnNote, Steps
+from support.client_programs import JAVA, Note, OwnNote, Steps
 
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_java
@@ -24,7 +27,8 @@ Run = Callable[..., Steps]
 
 @pytest.fixture(scope="module")
 def run(class_path: str, cluster: LocalCluster) -> Run:
-    """What each step of one of our programs was answered, which Java compiles as it starts."""
+    """Run one of the test's Java programs, compiled when it starts; return the answers to its
+    steps."""
     java = find_java()
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)
     if "jdk.compiler@" not in modules.stdout:
@@ -83,10 +87,10 @@ def test_java_client_queries_apis_of_newer_brokers(steps: Steps, note: OwnNote) 
     note("updateFeatures", "refused: InvalidUpdateVersion, with the cure")
 
 
+ACLS = ("describeAcls", "createAcls", "deleteAcls")
 SETTINGS = (
-    "describeAcls", "createAcls", "deleteAcls", "describeClientQuotas", "alterClientQuotas",
-    "createDelegationToken",
-    "renewDelegationToken", "expireDelegationToken", "describeDelegationToken",
+    "createDelegationToken", "renewDelegationToken", "expireDelegationToken",
+    "describeDelegationToken",
 )  # fmt: skip
 CLUSTER = (
     "describeMetadataQuorum", "addRaftVoter", "removeRaftVoter", "alterReplicaLogDirs",
@@ -108,6 +112,13 @@ def test_java_client_is_refused_unserved_apis(
 ) -> None:
     assert {name: steps.error(name) for name in asked} == dict.fromkeys(asked, UNSUPPORTED)
     note(", ".join(asked), "refused: UnsupportedVersion")
+
+
+def test_java_client_gets_an_error_for_acls_without_an_authorizer(
+    steps: Steps, note: OwnNote
+) -> None:
+    assert {steps.error(name) for name in ACLS} == {"SecurityDisabledException"}
+    note(f"{', '.join(ACLS)} without an authorizer", "refused: SecurityDisabled")
 
 
 def test_java_client_administers_transactions(steps: Steps, note: OwnNote) -> None:
@@ -133,7 +144,7 @@ def test_config_of_unsupported_resources_is_refused(steps: Steps, note: OwnNote)
 def test_every_unserved_java_request_is_refused_in_its_own_format(
     run: Run, cluster: LocalCluster, note: OwnNote
 ) -> None:
-    """All that no broker says it serves, on one connection, which goes on."""
+    """Send all requests that no broker advertises on one connection, which must stay open."""
     told = run("Frames.java", cluster.brokers[0].endpoint).all()
     assert len(told) > 40
     assert [row for row in told if row.get("answer") != ["UNSUPPORTED_VERSION"]] == []

@@ -1,7 +1,7 @@
-"""Kafka Connect and Kafka Streams, unchanged, by the user's Maven: what runs, what is refused.
+"""Kafka Connect and Kafka Streams, unchanged, from the user's Maven: what runs and what is refused.
 
-Connect's standalone worker keeps its offsets in a file; the distributed one keeps all that it knows
-in compacted topics, which are refused. Streams' stores are kept in compacted topics too, unless two
+Connect's standalone worker stores its offsets in a file. The distributed worker stores its state in
+compacted topics, which are refused. Streams also keeps its stores in compacted topics unless two
 settings say otherwise.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from client_programs import JAVA, Note
-from fetched import fetched
-from member_process import Member, eventually
+from support.client_programs import JAVA, Note
+from support.fetched import fetched
+from support.member_process import Member, eventually
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
@@ -50,7 +50,7 @@ def platform_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def start(platform_path: str, cluster: LocalCluster, tmp_path: Path) -> Start:
-    """Starts a class with files of settings, each a dictionary."""
+    """Return a function that starts a class with properties files, each given as a dictionary."""
 
     def run(kind: str, *files: dict[str, str]) -> Member:
         paths = []
@@ -75,7 +75,7 @@ def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str, str], 
 def test_connect_standalone_resumes_from_its_offsets(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
-    """From a file through a topic into a file."""
+    """Copy from a file through a topic to a file."""
     bus.create_topic("connect-lines", partitions=1)
     source, sink = tmp_path / "in.txt", tmp_path / "out.txt"
     worker = {
@@ -154,7 +154,7 @@ def test_kafka_streams_counts_words_and_restores_its_store(
         with start(WORD_COUNT, kept | {"state.dir": str(tmp_path / "first")}) as running:
             eventually(lambda: counted(expected), lambda: (counts, running.said))
             running.leave()
-        # Its folder is lost: the store comes back from its topic.
+        # Its folder is lost; the store is restored from its topic.
         say(b"one")
         with start(WORD_COUNT, kept | {"state.dir": str(tmp_path / "second")}) as running:
             eventually(lambda: counted(expected | {b"one": 3}), lambda: (counts, running.said))
@@ -185,7 +185,7 @@ def test_kafka_streams_counts_words_exactly_once_while_it_is_killed(
         return len(counts) >= count
 
     with bus.consumer("streams-wordcount-output", start="earliest") as reader:
-        # Twice, the process is killed before it has counted all lines.
+        # The process is killed twice before it has counted all lines.
         for lines, count in ((200, 50), (400, 250), (600, 600)):
             with bus.producer() as sender:
                 for _ in range(200):

@@ -14,7 +14,7 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from client_programs import JAVA, Note, OwnNote
+from support.client_programs import JAVA, Note, OwnNote
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster

@@ -1,6 +1,6 @@
-"""kcat, unchanged, from the user's system: its modes, codecs, headers, times and formats.
+"""kcat, unchanged, from the system's packages: modes, codecs, headers, times and formats.
 
-Its members of groups are in test_members. Where it is not installed these tests skip.
+test_members has its group members. The tests skip where kcat is not installed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from client_programs import Note, OwnNote
+from support.client_programs import Note, OwnNote
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
@@ -28,7 +28,7 @@ Kcat = Callable[..., str]
 
 @pytest.fixture
 def run(kcat: str, cluster: LocalCluster) -> Kcat:
-    """What kcat prints to stdout with these arguments; ``fails``: what it says where it fails."""
+    """Return kcat's stdout for these arguments; with ``fails`` its error message."""
 
     def call(*arguments: str, stdin: str = "", fails: str = "") -> str:
         done = subprocess.run(
@@ -48,7 +48,7 @@ def run(kcat: str, cluster: LocalCluster) -> Kcat:
 
 @pytest.fixture
 def topic(bus: Bus) -> str:
-    """A new topic of two partitions that every broker answers for."""
+    """Create a topic of two partitions that every broker's metadata has."""
     name = f"kcat-{os.getpid()}-{next(NUMBERS)}"
     bus.create_topic(name, partitions=2)
     return name

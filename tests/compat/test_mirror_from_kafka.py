@@ -1,8 +1,8 @@
-"""``logbus mirror`` from a real Apache Kafka broker, fetched by the user's Maven.
+"""``logbus mirror`` from a real Apache Kafka broker from the user's Maven.
 
-One KRaft broker, no flush, a cleaner that never rests. What comes through: keys, values, headers,
-times and codecs, transactions without what was aborted, compacted logs with their gaps, settings,
-and groups' offsets that lead to the same record.
+The broker is one KRaft node without flushes, with a cleaner that runs all the time. The mirror
+copies keys, values, headers, times, codecs, committed transactions, compacted logs with their gaps,
+settings, and group offsets that lead to the same record.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from client_programs import Note
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_broker import kafka_running
+from support.client_programs import Note
+from support.kafka_broker import kafka_running
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration.admin import Admin
@@ -65,7 +65,7 @@ def command(kafka: str, cluster: LocalCluster) -> list[str]:
 
 @pytest.fixture
 def mirror(command: list[str], tmp_path: Path) -> Mirror:
-    """Runs ``logbus mirror --once``; its report, with what it told people as ``said``."""
+    """Run ``logbus mirror --once``; return its report, with its messages as ``said``."""
 
     def run(*arguments: str) -> Any:
         done = subprocess.run(
@@ -89,7 +89,7 @@ def make_topic(kafka: str, name: str, partitions: int = 1, **config: str) -> Non
 
 
 def rows_at(servers: str, topic: str, partitions: int = 1) -> list[list[tuple[Any, ...]]]:
-    """What librdkafka reads of each partition: offset, time, key, value, headers."""
+    """Return what librdkafka reads from each partition: offset, time, key, value, headers."""
     found = []
     consumer = ck.Consumer(
         {
@@ -164,9 +164,9 @@ def test_records_settings_and_groups_are_copied(
     settings = bus.admin.describe_configs([topic])["topic", topic]
     assert settings["retention.ms"].value == "-1" and settings["segment.bytes"].value == "20000000"
     offsets = bus.admin.committed("readers-" + topic)
-    assert {where.partition: at.offset for where, at in offsets.items()} == {0: 17, 1: 250}
+    assert {tp.partition: at.offset for tp, at in offsets.items()} == {0: 17, 1: 250}
 
-    # Again: nothing is copied twice; what is new comes behind.
+    # A second run copies nothing twice, and new records follow.
     produce(kafka, topic, 10, 500)
     said = mirror("--topics", topic)
     assert [row["copied"] for row in said["partitions"]] == [5, 5]
@@ -216,8 +216,9 @@ def test_compacted_topic_with_gaps_is_copied(
         kafka, topic, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01"
     )
     producer = ck.Producer({"bootstrap.servers": kafka, "linger.ms": 20})
-    # It stays at offset 0, and what comes right behind it goes: there is a gap wherever the cleaner
-    # stopped. Of rounds alone, each of which has every key, it leaves the log's end without any.
+    # The record at offset 0 stays, and the next ones are compacted away, so there is a gap wherever
+    # the cleaner stopped. Rounds that all have every key would leave no record before the log's
+    # end.
     producer.produce(topic, b"first", b"stays")
     deadline = time.monotonic() + CLEAN_SECONDS
     rows: list[tuple[Any, ...]] = []
@@ -226,7 +227,8 @@ def test_compacted_topic_with_gaps_is_copied(
         for n in range(20):
             producer.produce(topic, uuid.uuid4().bytes, f"k{n % 7 if n % 2 else n}".encode())
         producer.flush()
-        time.sleep(0.3)  # the cleaner has no event to wait for, and leaves the newest segment alone
+        # The cleaner has no event to wait for, and never compacts the active segment.
+        time.sleep(0.3)
         rows = rows_at(kafka, topic)[0]
     assert rows[0][2:4] == (b"stays", b"first")
     group = f"readers-{topic}"
@@ -237,7 +239,7 @@ def test_compacted_topic_with_gaps_is_copied(
     newest = {row[2]: row[3] for row in source}
     assert {row[2]: row[3] for row in copy} == newest
     assert said["partitions"][0]["source_offset"] > said["partitions"][0]["target_offset"]
-    # An offset that the cleaner took leads to the record behind the gap.
+    # A compacted offset is translated to the next record after the gap.
     (row,) = (row for row in said["groups"] if row["group"] == group)
     assert newest.pop(b"stays") == b"first"
     assert {rest[2]: rest[3] for rest in copy if rest[0] >= row["target_offset"]} == newest
@@ -248,7 +250,7 @@ def test_repeatedly_killed_mirror_copies_each_record_once(
 ) -> None:
     make_topic(kafka, topic, 2)
     admin = Admin(cluster.bootstrap_servers)
-    where = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     end = 0
     for attempt in range(4):
         produce(kafka, topic, 4000, attempt * 4000, **{"batch.size": 2000})
@@ -261,9 +263,9 @@ def test_repeatedly_killed_mirror_copies_each_record_once(
             deadline = time.monotonic() + WAIT_SECONDS
             while (
                 time.monotonic() < deadline
-            ):  # until it wrote something that it may not have noted
+            ):  # until it wrote a batch whose position it may not have stored
                 if topic in admin.cluster().topics:
-                    newest = admin.list_offsets({where: -1})[where].offset
+                    newest = admin.list_offsets({tp: -1})[tp].offset
                     if newest > end:
                         end = newest
                         break
@@ -294,7 +296,7 @@ def test_old_kafka_version_is_copied(
         assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
     with connect(cluster.bootstrap_servers) as bus:
         offsets = bus.admin.committed("readers-" + topic)
-    assert {where.partition: at.offset for where, at in offsets.items()} == {0: 17, 1: 250}
+    assert {tp.partition: at.offset for tp, at in offsets.items()} == {0: 17, 1: 250}
     answered(versions["old broker"], "mirrored from, by logbus mirror", "copied")
 
 
@@ -308,8 +310,10 @@ def test_queries_resume_from_converted_checkpoints(
     answered: Note,
     versions: dict[str, str],
 ) -> None:
-    """From format("kafka") to format("logbus"): what files and state hold is neither lost nor
-    doubled, though a batch was not completed and the copy has other offsets."""
+    """From format("kafka") to format("logbus"): no row in files or state is lost or duplicated.
+
+    One micro-batch was not completed, and the copy has other offsets.
+    """
     make_topic(kafka, topic, 2)
 
     def fill(first: int, last: int) -> None:
@@ -355,7 +359,7 @@ def test_queries_resume_from_converted_checkpoints(
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_kafka_is_sent_rows_and_the_user_is_told(kafka: str, topic: str, codec: str) -> None:
+def test_mirror_sends_rows_to_kafka_and_tells_the_user(kafka: str, topic: str, codec: str) -> None:
     make_topic(kafka, topic)
     produce = [sys.executable, "-P", "-m", "broker_lite", "produce", topic, "-K", ":", "-z", codec]
     done = subprocess.run(

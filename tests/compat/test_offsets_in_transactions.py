@@ -1,5 +1,7 @@
-"""confluent-kafka (librdkafka) consumes, transforms and produces in transactions while the group's
-coordinator is killed: the output equals the input, once."""
+"""confluent-kafka (librdkafka) copies in transactions while the group's coordinator is killed.
+
+Each transaction consumes, transforms and produces; the output must equal the input, once.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ class Copier:
             error: KafkaError = failure.args[0]
             if error.txn_requires_abort():
                 self.producer.abort_transaction(30)
-            # The positions are those after the records: begin again at the committed offsets.
+            # The positions are after the records, so start again at the committed offsets.
             self.restart()
             return 0
 

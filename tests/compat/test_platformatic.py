@@ -1,4 +1,4 @@
-"""@platformatic/kafka, unchanged, fetched by the user's npm: the newer of Node's own clients."""
+"""@platformatic/kafka, unchanged, from the user's npm: a newer client for Node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_programs import NODE, Note, OwnNote, Steps
+from support.client_programs import NODE, Note, OwnNote, Steps
 
 from broker_lite.local.cluster import LocalCluster
 
@@ -18,7 +18,7 @@ CODECS = ["none", "gzip", "snappy", "lz4"]
 
 @pytest.fixture(scope="module")
 def steps(cluster: LocalCluster, node_folder: Path) -> Steps:
-    """What each step of platformatic.mjs was answered."""
+    """Return the answers to each step of platformatic.mjs."""
     arguments = [cluster.bootstrap_servers, f"platformatic-{os.getpid()}"]
     return Steps(["node", str(NODE / "platformatic.mjs"), *arguments], node_folder)
 
@@ -56,7 +56,8 @@ def test_platformatic_administers_a_cluster(steps: Steps, note: OwnNote) -> None
     note("admin: topics, partitions, configs, log dirs, groups and their offsets", "served")
 
 
-def test_platformatic_is_refused_unserved_apis(steps: Steps, note: OwnNote) -> None:
-    """By the client itself: the broker's list of APIs does not name them."""
-    assert "Unsupported API" in steps.error("describeAcls")
-    note("describeAcls", "refused: UnsupportedVersion")
+def test_platformatic_gets_an_error_for_acls_without_an_authorizer(
+    steps: Steps, note: OwnNote
+) -> None:
+    assert "response with error while executing API DescribeAcls" in steps.error("describeAcls")
+    note("describeAcls without an authorizer", "refused: SecurityDisabled")

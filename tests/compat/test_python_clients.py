@@ -1,7 +1,7 @@
-"""Clients that people already have, unchanged: librdkafka's, kafka-python and aiokafka.
+"""Third-party Python clients, unchanged: confluent-kafka (librdkafka), kafka-python and aiokafka.
 
 Producing and consuming by assignment with every codec, headers, tombstones and timestamps;
-administration; a group's offsets. Members of groups are in test_groups.
+administration; committed offsets. test_groups has their group members.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from client_rows import KafkaPython
+from support.client_rows import KafkaPython
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
@@ -50,8 +50,8 @@ def new_name(prefix: str) -> str:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Any broker may answer, and those that are not the controller hear of a change a moment
-    after it was made, as in Kafka."""
+    """Retry until the condition holds: brokers learn of the controller's change a moment later,
+    as in Kafka."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline
@@ -73,10 +73,10 @@ def rd_admin(cluster: LocalCluster) -> confluent_admin.AdminClient:
 
 @pytest.fixture
 def topic(rd_admin: confluent_admin.AdminClient) -> str:
-    """A new topic of three partitions, made by a client that is not ours."""
+    """Create a topic of three partitions with a third-party client."""
     name = new_name("t")
     rd_admin.create_topics([confluent_admin.NewTopic(name, 3, 1)])[name].result(WAIT_S)
-    # Leaders that answer: with acks=0 a record sent before that would be lost without a word.
+    # Wait for the leaders, because a record sent earlier with acks=0 would be lost silently.
     partitions = [confluent_kafka.TopicPartition(name, number) for number in range(3)]
     earliest = dict.fromkeys(partitions, confluent_admin.OffsetSpec.earliest())
 
@@ -89,7 +89,7 @@ def topic(rd_admin: confluent_admin.AdminClient) -> str:
 
 
 def rd_produce(servers: str, topic: str, codec: str, **settings: Any) -> list[int]:
-    """All rows into partition 1; their offsets."""
+    """Produce all rows to partition 1; return their offsets."""
     offsets: list[int] = []
 
     def delivered(error: Any, message: Any) -> None:
@@ -220,15 +220,15 @@ def test_librdkafka_administers(
     assert settings()["segment.bytes"].is_default
 
     rd_produce(cluster.bootstrap_servers, name, "none")
-    where = confluent_kafka.TopicPartition(name, 1)
-    ends = rd_admin.list_offsets({where: confluent_admin.OffsetSpec.latest()})
-    assert ends[where].result(WAIT_S).offset == len(ROWS)
-    found = rd_admin.list_offsets({where: confluent_admin.OffsetSpec.for_timestamp(ROWS[2][3])})
-    assert found[where].result(WAIT_S).offset == 2
+    tp = confluent_kafka.TopicPartition(name, 1)
+    ends = rd_admin.list_offsets({tp: confluent_admin.OffsetSpec.latest()})
+    assert ends[tp].result(WAIT_S).offset == len(ROWS)
+    found = rd_admin.list_offsets({tp: confluent_admin.OffsetSpec.for_timestamp(ROWS[2][3])})
+    assert found[tp].result(WAIT_S).offset == 2
     until = confluent_kafka.TopicPartition(name, 1, 10)
     assert rd_admin.delete_records([until])[until].result(WAIT_S).low_watermark == 10
-    starts = rd_admin.list_offsets({where: confluent_admin.OffsetSpec.earliest()})
-    assert starts[where].result(WAIT_S).offset == 10
+    starts = rd_admin.list_offsets({tp: confluent_admin.OffsetSpec.earliest()})
+    assert starts[tp].result(WAIT_S).offset == 10
 
     rd_admin.delete_topics([name])[name].result(WAIT_S)
     eventually(lambda: name not in rd_admin.list_topics(timeout=WAIT_S).topics)
@@ -243,9 +243,9 @@ def test_librdkafka_commits_group_offsets(
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group}
     )
-    where = confluent_kafka.TopicPartition(topic, 1, 17, metadata="seventeen")
-    consumer.assign([where])
-    consumer.commit(offsets=[where], asynchronous=False)
+    tp = confluent_kafka.TopicPartition(topic, 1, 17, metadata="seventeen")
+    consumer.assign([tp])
+    consumer.commit(offsets=[tp], asynchronous=False)
     (kept,) = consumer.committed([confluent_kafka.TopicPartition(topic, 1)], timeout=WAIT_S)
     assert kept.offset == 17
     consumer.close()
@@ -269,7 +269,7 @@ def test_librdkafka_commits_group_offsets(
     note("librdkafka", "admin: groups and their offsets, changed, deleted")
 
 
-# kafka-python: codecs but gzip take a package each, which make compat installs.
+# kafka-python needs a package for each codec except gzip; make compat installs them.
 
 
 @pytest.fixture
@@ -280,14 +280,14 @@ def py_admin(cluster: LocalCluster) -> Iterator[kafka.admin.KafkaAdminClient]:
 
 
 def py_consume(servers: str, topic: str, count: int) -> list[Row]:
-    where = kafka.TopicPartition(topic, 1)
+    tp = kafka.TopicPartition(topic, 1)
     consumer = kafka.KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
-    consumer.assign([where])
-    consumer.seek_to_beginning(where)
+    consumer.assign([tp])
+    consumer.seek_to_beginning(tp)
     rows: list[Row] = []
     deadline = time.monotonic() + WAIT_S
     while len(rows) < count and time.monotonic() < deadline:
-        for message in consumer.poll(timeout_ms=500).get(where, []):
+        for message in consumer.poll(timeout_ms=500).get(tp, []):
             headers = [(name, value) for name, value in message.headers]
             rows.append((message.key, message.value, headers, message.timestamp))
     consumer.close()
@@ -339,14 +339,14 @@ def test_kafka_python_administers(
     py_admin.alter_configs([changed])
     eventually(lambda: "2000" in str(py_admin.describe_configs([resource])))
     rd_produce(cluster.bootstrap_servers, name, "none")
-    where = kafka.TopicPartition(name, 1)
+    tp = kafka.TopicPartition(name, 1)
 
     def offset(spec: int) -> int:
-        found: dict[Any, Any] = py_admin.list_partition_offsets({where: spec})
-        return int(found[where].offset)
+        found: dict[Any, Any] = py_admin.list_partition_offsets({tp: spec})
+        return int(found[tp].offset)
 
     assert offset(kafka.admin.OffsetSpec.LATEST) == len(ROWS)
-    py_admin.delete_records({where: 10})
+    py_admin.delete_records({tp: 10})
     assert offset(kafka.admin.OffsetSpec.EARLIEST) == 10
     assert py_admin.list_partition_reassignments() == {}
     py_admin.delete_topics([name])
@@ -357,21 +357,21 @@ def test_kafka_python_administers(
 def test_kafka_python_commits_group_offsets(
     cluster: LocalCluster, topic: str, py_admin: kafka.admin.KafkaAdminClient, note: Note
 ) -> None:
-    where = kafka.TopicPartition(topic, 2)
+    tp = kafka.TopicPartition(topic, 2)
     group = new_name("py")
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=cluster.bootstrap_servers, group_id=group, enable_auto_commit=False
     )
-    consumer.assign([where])
-    consumer.commit({where: kafka.OffsetAndMetadata(5, "five", -1)})
-    assert consumer.committed(where) == 5
+    consumer.assign([tp])
+    consumer.commit({tp: kafka.OffsetAndMetadata(5, "five", -1)})
+    assert consumer.committed(tp) == 5
     consumer.close()
     assert group in str(py_admin.list_groups())
     assert "5" in str(py_admin.list_group_offsets({group: None}))
     assert "Empty" in str(py_admin.describe_groups([group]))
-    py_admin.alter_group_offsets(group, {where: kafka.OffsetAndMetadata(2, "", -1)})
-    assert py_admin.list_group_offsets({group: None})[group][where].offset == 2
-    py_admin.delete_group_offsets(group, [where])
+    py_admin.alter_group_offsets(group, {tp: kafka.OffsetAndMetadata(2, "", -1)})
+    assert py_admin.list_group_offsets({group: None})[group][tp].offset == 2
+    py_admin.delete_group_offsets(group, [tp])
     py_admin.delete_groups([group])
     assert group not in str(py_admin.list_groups())
     note("kafka-python", "admin: groups and their offsets, changed, deleted")
@@ -393,13 +393,13 @@ async def aio_round_trip(servers: str, topic: str, codec: str) -> list[Row]:
         )
     await producer.stop()
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
-    where = AioTopicPartition(topic, 1)
-    consumer.assign([where])
+    tp = AioTopicPartition(topic, 1)
+    consumer.assign([tp])
     await consumer.start()
     rows: list[Row] = []
     async with asyncio.timeout(WAIT_S):
         while len(rows) < len(ROWS):
-            for message in (await consumer.getmany(where, timeout_ms=500)).get(where, []):
+            for message in (await consumer.getmany(tp, timeout_ms=500)).get(tp, []):
                 rows.append((message.key, message.value, list(message.headers), message.timestamp))
     await consumer.stop()
     return rows
@@ -432,14 +432,14 @@ async def aio_administer(servers: str, name: str, group: str) -> None:
         ):
             await asyncio.sleep(0.01)
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, group_id=group, enable_auto_commit=False)
-    where = AioTopicPartition(name, 0)
-    consumer.assign([where])
+    tp = AioTopicPartition(name, 0)
+    consumer.assign([tp])
     await consumer.start()
-    await consumer.commit({where: 0})
-    assert await consumer.committed(where) == 0
+    await consumer.commit({tp: 0})
+    assert await consumer.committed(tp) == 0
     await consumer.stop()
     kept = await admin.list_consumer_group_offsets(group)
-    assert kept[where].offset == 0
+    assert kept[tp].offset == 0
     assert group in [row[0] for row in await admin.list_consumer_groups()]
     assert group in str(await admin.describe_consumer_groups([group]))
     await admin.delete_topics([name])
@@ -451,7 +451,7 @@ def test_aiokafka_administers(cluster: LocalCluster, note: Note) -> None:
     note("aiokafka", "admin: topics, partitions, configs, groups and their offsets, cluster")
 
 
-# One log for all
+# All clients read and write the same log.
 
 
 def test_every_client_reads_records_of_every_other(

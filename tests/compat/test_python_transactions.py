@@ -1,7 +1,7 @@
-"""Transactional producers of Python's clients of Kafka, which use the first transaction version.
+"""Transactional producers of third-party Python clients, with the first transaction version.
 
-Also with connections that are cut before the end of each transaction: the end then comes on a newer
-connection than the transaction's begin, and the coordinator refuses older ones only.
+Also with connections that are cut before the end of each transaction. The end then arrives on a
+newer connection than the begin; the coordinator refuses only older connections.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
-from client_programs import Note
-from cutting_proxy import CuttingProxy
+from support.client_programs import Note
+from support.cutting_proxy import CuttingProxy
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
@@ -105,7 +105,7 @@ def test_aiokafka_commits_and_aborts(
 def proxy(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
 ) -> Iterator[CuttingProxy]:
-    """The only way to a cluster of one broker."""
+    """A proxy that is the only way to a cluster of one broker."""
     with CuttingProxy() as proxy:
         config = {"advertised.port": str(proxy.port)}
         folder = tmp_path_factory.mktemp("proxied")

@@ -1,7 +1,7 @@
 """rsyslog's omkafka, unchanged, as Debian packages it: lines of a file become records, and columns
 in Spark.
 
-It follows a file, as a log shipper does; each run ends once the records are in the topic.
+rsyslog follows the file, as a log shipper does; each run ends once the records are in the topic.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_programs import Note
-from member_process import eventually
-from spark_queries import Queries
+from support.client_programs import Note
+from support.member_process import eventually
+from support.spark_queries import Queries
 
 from broker_lite import client
 from broker_lite.bus import Bus
@@ -54,7 +54,7 @@ def rsyslogd() -> str:
 def ship(
     rsyslogd: str, cluster: LocalCluster, tmp_path: Path
 ) -> Iterator[Callable[[str, str], Path]]:
-    """Starts rsyslogd on a folder's app.log; the folder."""
+    """Start rsyslogd on a folder's app.log; return the folder."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(topic: str, codec: str) -> Path:

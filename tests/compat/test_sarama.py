@@ -1,7 +1,7 @@
-"""sarama, unchanged, built by the user's Go: what most shippers and collectors written in Go use.
+"""sarama, unchanged and built with the user's Go; most shippers and collectors in Go use it.
 
-Today's and the last one under its first owner, each as its users have it who set no version, and
-with the newest version that it knows.
+Tested are the newest version and the last one of its first owner, each without a configured Kafka
+version and with the newest version that it supports.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from client_programs import GO_CODECS, Note, OwnNote, Steps, assert_go_reads_what_it_wrote
+from support.client_programs import GO_CODECS, Note, OwnNote, Steps, assert_go_reads_what_it_wrote
 
 from broker_lite.local.cluster import LocalCluster
 
@@ -29,13 +29,13 @@ Variant = tuple[str, str]
     ids="-".join,
 )
 def variant(request: pytest.FixtureRequest) -> Variant:
-    """Which sarama, and for which version of the brokers it takes them."""
+    """The sarama version, and the configured Kafka version."""
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
 def steps(cluster: LocalCluster, go_program: Callable[[str], str], variant: Variant) -> Steps:
-    """What each step of go/sarama was answered."""
+    """Return the answers to each step of go/sarama."""
     number = next(NUMBERS)
     topic, group = f"sarama-{os.getpid()}-{number}", f"sarama group {os.getpid()} {number}"
     client, newest = variant
@@ -53,7 +53,8 @@ def test_sarama_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
 
 
 def test_sarama_records_are_found_by_timestamp(steps: Steps, note: OwnNote) -> None:
-    """The old one says no newest time of its batches; the broker reads it from their records."""
+    """The old version sets no maximum timestamp in its batches; the broker reads it from their
+    records."""
     names = ("GetOffset newest", "GetOffset of a time", "GetOffset oldest")
     assert steps.answers(*names) == [10, 0, 3]
     note("offsets: newest, oldest, by time", "served")
@@ -81,8 +82,10 @@ def test_sarama_administers_groups(steps: Steps, variant: Variant, note: OwnNote
     note("commits without Consumer.Offsets.Retention", "served")
 
 
-def test_sarama_acl_requests_are_refused(steps: Steps, variant: Variant, note: OwnNote) -> None:
-    """The old one does not look at the answer's error, and takes it for an empty list."""
+def test_sarama_gets_an_error_for_acls_without_an_authorizer(
+    steps: Steps, variant: Variant, note: OwnNote
+) -> None:
+    """The old version ignores the response's error and returns an empty list."""
     if variant[0] == "sarama":
-        assert steps.error("ListAcls") == UNSUPPORTED
-    note("ListAcls", "refused: UnsupportedVersion")
+        assert "Security features are disabled" in steps.error("ListAcls")
+    note("ListAcls without an authorizer", "refused: SecurityDisabled")

@@ -1,5 +1,7 @@
-"""Spark's own Kafka connector, unchanged, fetched by the user's Maven: batches and a stream of it
-against logbus, and beside ``format("logbus")`` in one session."""
+"""Spark's own Kafka connector, unchanged, from the user's Maven.
+
+It runs batches and a stream on logbus, also beside ``format("logbus")`` in one session.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_programs import Note
+from support.client_programs import Note
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from client_programs import GO_MODULES, NODE, Note, Steps, go_command
-from fetched import fetched
+from support.client_programs import GO_MODULES, NODE, Note, Steps, go_command
+from support.fetched import fetched
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import row_batches
-from kafka_broker import kafka_running
-from transaction_suite import *  # noqa: F403
+from support import row_batches
+from support.kafka_broker import kafka_running
+from support.transaction_suite import *  # noqa: F403
 
 from broker_lite.bus import Bus, connect
 from broker_lite.record import arrow

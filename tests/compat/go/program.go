@@ -5,12 +5,15 @@
 //	client write HOST:PORT,… TOPIC CODEC                rows from stdin into partition 0
 //	client read HOST:PORT,… TOPIC START COUNT           rows of partition 0
 //	client transactions HOST:PORT,… TOPIC [reconnect]   three that commit and two that abort, in turns
+//	client login HOST:PORT,… TOPIC CA USER PASSWORD MECHANISM   rows over SASL_SSL, read in the group TOPIC
 //	client member HOST:PORT,… TOPIC GROUP SESSION_MS    until a signal; "partition offset" for each record
 package main
 
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -34,6 +37,13 @@ func main() {
 		write(ctx, servers, topic, given[0], stdin())
 	case "read":
 		read(ctx, servers, topic, number(given[0]), number(given[1]))
+	case "login":
+		trusted := x509.NewCertPool()
+		pem, err := os.ReadFile(given[0])
+		must(err)
+		trusted.AppendCertsFromPEM(pem)
+		rows, err := login(ctx, servers, topic, &tls.Config{RootCAs: trusted}, given[1:])
+		step("login", rows, err)
 	case "transactions":
 		transactions(servers, topic, given)
 	case "member":
@@ -41,6 +51,15 @@ func main() {
 		defer stop()
 		member(signalled, servers, topic, given[0], time.Duration(number(given[1]))*time.Millisecond)
 	}
+}
+
+// loginRows are what "client login" writes, one after another.
+func loginRows() []string {
+	rows := make([]string, 50)
+	for i := range rows {
+		rows[i] = fmt.Sprintf("row %d", i)
+	}
+	return rows
 }
 
 func number(text string) int {

@@ -1,4 +1,5 @@
-"""What users of Spark's own Kafka connector do, against logbus; one JSON line for each step.
+"""A Spark program with Spark's own Kafka connector, run against logbus; prints one JSON line for
+each step.
 
 ``python job.py HOST:PORT,… PREFIX FOLDER JAR…`` with topics ``PREFIX-rows``, ``-columns`` and
 ``-copy`` of two partitions each.
@@ -41,7 +42,7 @@ class Job:
         writer.option("kafka.compression.type", codec).save()
 
     def rows(self) -> DataFrame:
-        """Keys, values and headers of which some are null, into both partitions."""
+        """Return keys, values and headers, some of them null, for both partitions."""
         return self.spark.range(ROWS).selectExpr(
             "if(id % 10 = 0, null, cast(concat('k', id) AS binary)) AS key",
             "if(id % 10 = 1, null, cast(concat('row ', id) AS binary)) AS value",
@@ -51,7 +52,8 @@ class Job:
         )
 
     def copy(self) -> int:
-        """A stream from topic to topic until the end, from where its last run ended; its rows."""
+        """Copy a topic with a streaming query, from the end of its last run; return the copied
+        rows."""
         source = self.spark.readStream.format(KAFKA).option("subscribe", f"{self.prefix}-rows")
         source = source.option("kafka.bootstrap.servers", self.servers)
         source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "150")
@@ -68,7 +70,8 @@ def told(step: str, answer: Any) -> None:
 
 
 def different(one: DataFrame, other: DataFrame) -> int:
-    """How many rows are in one of them only; equal offsets, bodies and times make equal rows."""
+    """Return how many rows are in only one of two frames; equal offsets, values and times make
+    equal rows."""
     columns = ["key", "value", "partition", "offset", "timestamp", "timestampType", "headers"]
     left, right = one.select(columns), other.select(columns)
     return int(left.exceptAll(right).count() + right.exceptAll(left).count())

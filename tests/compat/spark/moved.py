@@ -1,7 +1,8 @@
-"""Two queries over one topic, by Spark's Kafka connector or by logbus's source, to its end.
+"""Two queries over one topic until its end, with Spark's Kafka connector or logbus's source.
 
-``python moved.py FORMAT HOST:PORT TOPIC FOLDER CHECKPOINTS JAR…``: the values go to files below
-FOLDER, and how often each key was seen is counted; prints one JSON object with the counts.
+``python moved.py FORMAT HOST:PORT TOPIC FOLDER CHECKPOINTS JAR…``: one query writes the values to
+files below FOLDER, the other counts the occurrences of each key. Prints one JSON object with the
+counts.
 """
 
 from __future__ import annotations

@@ -178,8 +178,11 @@ func groups(ctx context.Context, admin *kadm.Client, topic, group string) {
 
 // refused asks for what is not served.
 func refused(ctx context.Context, admin *kadm.Client) {
-	_, err := admin.DescribeACLs(ctx, kadm.NewACLs().AnyResource().Allow().AllowHosts().
+	acls, err := admin.DescribeACLs(ctx, kadm.NewACLs().AnyResource().Allow().AllowHosts().
 		Operations().ResourcePatternType(kadm.ACLPatternAny))
+	for _, row := range acls {
+		err = errors.Join(err, row.Err)
+	}
 	step("DescribeACLs", nil, err)
 	_, err = admin.DescribeUserSCRAMs(ctx)
 	step("DescribeUserSCRAMs", nil, err)

@@ -1,0 +1,146 @@
+"""Apache Kafka's own tools administer a secured cluster: users and access control lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.client_programs import Note, OwnNote
+from support.java_tools import ACLS, CONFIGS, CONSUMER, PRODUCER, TOPICS, Tools
+from support.token_issuer import AUDIENCE, ISSUER, Issuer
+
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
+
+ISSUED = Issuer()
+TOPIC, GROUP, PASSWORD = "guarded", "readers", "of alice"
+ALICE = ("--entity-type", "users", "--entity-name", "alice")
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("secured")
+    (folder / "keys.json").write_bytes(ISSUED.key_set())
+    config = {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN,OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": str(folder / "keys.json"),
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+    }
+    with LocalCluster(3, directory=folder / "cluster", secure=True, config=config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(secured: LocalCluster, class_path: str) -> Tools:
+    return Tools(class_path, secured.bootstrap_servers, str(_admin_file(secured)))
+
+
+@pytest.fixture(scope="module")
+def alice(
+    secured: LocalCluster, class_path: str, tmp_path_factory: pytest.TempPathFactory
+) -> Tools:
+    """The tools with the login of alice, with Kafka's setting names."""
+    rows = _admin_file(secured).read_text("utf-8").splitlines()
+    login = (
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="alice" password="{PASSWORD}";'
+    )
+    own = [row for row in rows if not row.startswith("sasl.jaas.config=")]
+    file = tmp_path_factory.mktemp("alice") / "alice.properties"
+    file.write_text("\n".join([*own, login]) + "\n", "utf-8")
+    return Tools(class_path, secured.bootstrap_servers, str(file))
+
+
+def _admin_file(secured: LocalCluster) -> Path:
+    return Path(str(secured.client_config)).with_suffix(".properties")
+
+
+@pytest.fixture
+def note(answered: Note, versions: dict[str, str]) -> OwnNote:
+    return lambda asked, answer: answered(versions["java"], asked, answer)
+
+
+def test_java_client_logs_in_with_plain_and_with_a_token(
+    secured: LocalCluster,
+    class_path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    note: OwnNote,
+) -> None:
+    rows = _admin_file(secured).read_text("utf-8").splitlines()
+    own = [row for row in rows if not row.startswith(("sasl.jaas.config=", "sasl.mechanism="))]
+    (tmp_path / "token").write_text(ISSUED.token("admin"))
+    url = f"file://{tmp_path}/token"
+    monkeypatch.setenv(
+        "JDK_JAVA_OPTIONS", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"
+    )
+    packages = "org.apache.kafka.common.security"
+    password = dict(
+        row.split("=", 1) for row in Path(str(secured.client_config)).read_text().splitlines()
+    )["sasl.password"]
+    logins = {
+        "PLAIN": f'sasl.jaas.config={packages}.plain.PlainLoginModule required username="admin" '
+        f'password="{password}";',
+        "OAUTHBEARER": f"sasl.jaas.config={packages}.oauthbearer.OAuthBearerLoginModule required;\n"
+        f"sasl.oauthbearer.token.endpoint.url={url}\nsasl.login.callback.handler.class="
+        f"{packages}.oauthbearer.OAuthBearerLoginCallbackHandler",
+    }
+    for mechanism, login in logins.items():
+        file = tmp_path / f"{mechanism}.properties"
+        file.write_text("\n".join([*own, f"sasl.mechanism={mechanism}", login]) + "\n", "utf-8")
+        tools = Tools(class_path, secured.bootstrap_servers, str(file))
+        tools(TOPICS, "--create", "--topic", mechanism, "--partitions", "1")
+        tools(PRODUCER, "--topic", mechanism, stdin="hello\n")
+        read = ("--topic", mechanism, "--from-beginning", "--max-messages", "1")
+        tools(CONSUMER, *read, "--timeout-ms", "20000", says="hello")
+        note(f"SASL_SSL with {mechanism}", "works")
+
+
+def test_kafka_configs_and_kafka_acls_administer_a_secured_cluster(
+    admin: Tools, alice: Tools, note: OwnNote
+) -> None:
+    admin(TOPICS, "--create", "--topic", TOPIC, "--partitions", "1")
+    admin(PRODUCER, "--topic", TOPIC, stdin="hello\n")
+    scram = f"SCRAM-SHA-256=[iterations=8192,password={PASSWORD}]"
+    admin(CONFIGS, "--alter", *ALICE, "--add-config", scram, says="Completed updating")
+    note("kafka-configs --add-config SCRAM-SHA-256", "works")
+
+    read = ("--topic", TOPIC, "--group", GROUP, "--from-beginning", "--max-messages", "1")
+    consume = (*read, "--timeout-ms", "20000")
+    alice(CONSUMER, *consume, says="TopicAuthorizationException")
+    rights = ("--allow-principal", "User:alice", "--operation", "Read", "--topic", TOPIC)
+    admin(ACLS, "--add", *rights, "--group", GROUP, says="Adding ACLs for resource")
+    listed = admin.eventually("User:alice", ACLS, "--list", "--topic", TOPIC)
+    assert "operation=READ, permissionType=ALLOW" in listed
+    assert "hello" in alice.eventually("hello", CONSUMER, *consume)
+    note("kafka-acls --add, --list", "works")
+
+    alice(PRODUCER, "--topic", TOPIC, stdin="no\n", says="AuthorizationException")
+    assert "ClusterAuthorizationException" in _fails(alice, ACLS, "--list")
+    note("kafka-acls as a user without permission", "refused")
+
+    denial = ("--deny-principal", "User:alice", "--operation", "Read", "--topic", TOPIC)
+    admin(ACLS, "--add", *denial)
+    admin.eventually("permissionType=DENY", ACLS, "--list", "--topic", TOPIC)
+    alice(CONSUMER, *consume, says="TopicAuthorizationException")
+    admin(ACLS, "--remove", "--force", *denial)
+    admin(ACLS, "--remove", "--force", *rights, "--group", GROUP)
+    assert "User:alice" not in admin(ACLS, "--list", "--topic", TOPIC)
+    note("kafka-acls --remove", "works")
+
+    prefix = ("--topic", "guard", "--resource-pattern-type", "prefixed")
+    admin(ACLS, "--add", "--allow-principal", "User:alice", "--producer", *prefix)
+    alice.eventually(TOPIC, TOPICS, "--list")
+    note("kafka-acls --producer, --resource-pattern-type prefixed", "works")
+
+    admin(CONFIGS, "--alter", *ALICE, "--delete-config", "SCRAM-SHA-256", says="Completed")
+    assert "SaslAuthenticationException" in _fails(alice, TOPICS, "--list")
+    note("kafka-configs --delete-config SCRAM-SHA-256", "works")
+
+
+def _fails(tools: Tools, tool: str, *arguments: str) -> str:
+    """Return the output of a tool that must fail."""
+    return tools(tool, *arguments, code=1)

@@ -1,0 +1,175 @@
+"""Clients that log in over TLS, unchanged: each writes rows and reads them in a group.
+
+Debian's kcat is linked with a librdkafka that sends a wrong SCRAM nonce; logbus refuses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import confluent_kafka
+import kafka
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.helpers import create_ssl_context
+from support.client_programs import NODE, Note, Steps
+
+from broker_lite.bus import connect
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.real
+
+Record = Callable[[str, str], None]
+ROWS = [b"row %d" % number for number in range(50)]
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+CLIENTS = ("librdkafka", "kafka-python", "aiokafka", "franz-go", "sarama", "old sarama", "kafkajs")
+
+
+class Login(NamedTuple):
+    """The brokers, the path of their CA, and a user."""
+
+    servers: str
+    ca: str
+    user: str
+    password: str
+
+
+def topic_of(client: str, mechanism: str) -> str:
+    return f"{client}-{mechanism}".replace(" ", "-")
+
+
+def assert_program_reads_its_rows(
+    command: list[str], client: str, login: Login, mechanism: str, folder: Path | None = None
+) -> None:
+    topic = topic_of(client, mechanism)
+    given = [login.servers, topic, login.ca, login.user, login.password, mechanism]
+    assert Steps([*command, *given], folder).answer("login") == [row.decode() for row in ROWS]
+
+
+@pytest.fixture
+def note(answered: Note, versions: dict[str, str]) -> Record:
+    """Record that a client read all rows in a group with this mechanism."""
+    return lambda client, mechanism: answered(
+        versions[client], f"SASL_SSL with {mechanism}: {len(ROWS)} rows, read in a group", "served"
+    )
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
+    config = {"sasl.enabled.mechanisms": ",".join(MECHANISMS)}
+    folder = tmp_path_factory.mktemp("s") / "c"
+    with LocalCluster(1, directory=folder, secure=True, config=config) as cluster:
+        file = Path(str(cluster.client_config))
+        rows = dict(line.split("=", 1) for line in file.read_text("utf-8").splitlines())
+        with connect(cluster.bootstrap_servers, client_config=file) as bus:
+            for client in CLIENTS:
+                for mechanism in MECHANISMS:
+                    bus.create_topic(topic_of(client, mechanism), partitions=1)
+        yield Login(
+            cluster.bootstrap_servers,
+            rows["ssl.ca.location"],
+            rows["sasl.username"],
+            rows["sasl.password"],
+        )
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_logs_in_over_tls(login: Login, mechanism: str, note: Record) -> None:
+    topic = f"librdkafka-{mechanism}"
+    options = {
+        "bootstrap.servers": login.servers,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": login.ca,
+        "sasl.mechanism": mechanism,
+        "sasl.username": login.user,
+        "sasl.password": login.password,
+    }
+    producer = confluent_kafka.Producer(options)
+    for row in ROWS:
+        producer.produce(topic, row)
+    assert producer.flush(60) == 0
+    consumer = confluent_kafka.Consumer(
+        {**options, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list[bytes | None] = []
+    while len(found) < len(ROWS):
+        found += [message.value() for message in consumer.consume(len(ROWS), 1)]
+    consumer.close()
+    assert found == ROWS
+    note("librdkafka", mechanism)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_logs_in_over_tls(login: Login, mechanism: str, note: Record) -> None:
+    topic = f"kafka-python-{mechanism}"
+    options = {
+        "bootstrap_servers": login.servers.split(","),
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": login.ca,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": login.user,
+        "sasl_plain_password": login.password,
+    }
+    with kafka.KafkaProducer(**options) as producer:
+        for row in ROWS:
+            producer.send(topic, row)
+        producer.flush(60)
+    consumer = kafka.KafkaConsumer(
+        topic, **options, group_id=topic, auto_offset_reset="earliest"
+    )  # fmt: skip
+    found = [next(consumer).value for _ in ROWS]
+    consumer.close()
+    assert found == ROWS
+    note("kafka-python", mechanism)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_logs_in_over_tls(login: Login, mechanism: str, note: Record) -> None:
+    topic = f"aiokafka-{mechanism}"
+
+    async def exchange() -> list[bytes | None]:
+        options = {
+            "bootstrap_servers": login.servers,
+            "security_protocol": "SASL_SSL",
+            "ssl_context": create_ssl_context(cafile=login.ca),
+            "sasl_mechanism": mechanism,
+            "sasl_plain_username": login.user,
+            "sasl_plain_password": login.password,
+        }
+        async with AIOKafkaProducer(**options) as producer:
+            for row in ROWS:
+                await producer.send_and_wait(topic, row)
+        async with AIOKafkaConsumer(
+            topic, **options, group_id=topic, auto_offset_reset="earliest"
+        ) as consumer:
+            return [(await consumer.getone()).value for _ in ROWS]
+
+    assert asyncio.run(asyncio.wait_for(exchange(), 90)) == ROWS
+    note("aiokafka", mechanism)
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    ("client", "mechanism"),
+    [*(("franz-go", each) for each in MECHANISMS), ("sarama", "PLAIN"), ("old sarama", "PLAIN")],
+)
+def test_go_client_logs_in_over_tls(
+    login: Login, client: str, mechanism: str, go_program: Callable[[str], str], note: Record
+) -> None:
+    """sarama leaves SCRAM to its users, so it logs in with PLAIN alone."""
+    assert_program_reads_its_rows([go_program(client), "login"], client, login, mechanism)
+    note(client, mechanism)
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafkajs_logs_in_over_tls(
+    login: Login, mechanism: str, node_folder: Path, note: Record
+) -> None:
+    command = ["node", str(NODE / "login.mjs")]
+    assert_program_reads_its_rows(command, "kafkajs", login, mechanism, node_folder)
+    note("kafkajs", mechanism)
