@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+from broker_lite.cli.alerts import ALERTS
 from broker_lite.errors import TABLE, LogbusError
+from broker_lite.observing.metrics import CLUSTER_METRICS
+from broker_lite.server.log_events import EVENTS
 from broker_lite.server.metrics import COUNTER, METRICS, PREFIX, SECONDS
 from pyspark_logbus.lag_metrics import SPARK_METRICS
 from pyspark_logbus.options import OPTIONS, Option
@@ -36,11 +40,34 @@ everything else is a count. A counter has the suffix `_total`. Histograms of dur
 
 """
 
+_CONSOLE_METRICS = """
+## Metrics of a cluster
+
+`logbus console` serves these: what no broker knows by itself. Those of partitions need `--by-partition`.
+With `--compat kafka_exporter` it also serves the metrics of kafka_exporter under their names (`kafka_consumergroup_lag`, …).
+
+"""
+
 _SPARK_METRICS = """
 ## Spark driver
 
 `pyspark_logbus.LagMetrics(spark)` counts every query of a session.
 
+"""
+
+_EVENTS = """# Log events
+
+With `log.format=json` a broker logs one JSON object a line: `time`, `level`, `logger`, `message` and `broker_id`. Lines about
+these events also have `event`, and `topic`, `partition` or `group` where the event has one. Search for the event: its name
+stays when the text of a line changes.
+
+"""
+
+_ALERTS = """# Alerts
+
+`logbus generate prometheus-rules` prints these alerts as a rule file. Each is tested on what the brokers of a damaged
+cluster report, or against the table of [metrics](../reference/metrics.md). With `--runbooks URL`, the address of this
+site, an alert links to its section here.
 """
 
 _OPTIONS = """# Spark options
@@ -73,13 +100,40 @@ def _error(row: type[LogbusError]) -> str:
 
 
 def metrics() -> str:
-    """Return the reference of the metrics of brokers and of Spark drivers."""
+    """Return the reference of the metrics of brokers, of a cluster and of Spark drivers."""
     return (
         _METRICS.format(first=SECONDS[0], last=int(SECONDS[-1]))
         + _metric_table((m.name, m.kind, m.help, m.labels) for m in METRICS.values())
+        + _CONSOLE_METRICS
+        + _metric_table((m.name, m.kind, m.help, m.labels) for m in CLUSTER_METRICS.values())
         + _SPARK_METRICS
         + _metric_table((n, kind, text, labels) for n, (kind, text, labels) in spark_rows())
     )
+
+
+def log_events() -> str:
+    """Return the reference of the events in JSON logs."""
+    rows = ((code(name), cell(text)) for name, text in sorted(EVENTS.items()))
+    return _EVENTS + table(("event", "meaning"), rows)
+
+
+def alerts() -> str:
+    """Return the runbook of the alerts: each with an anchor, its expression and the next step."""
+    return _ALERTS + "".join(
+        f"\n## {alert.name} {{#{alert.name}}}\n\n{_plain(alert.summary)}\n\n"
+        f"**What to do:** {alert.runbook.rstrip('.')}.\n\n```text\n{alert.expression}\n```\n\n"
+        f"{alert.severity}, {_after(alert.minutes)}\n{{: .facts }}\n"
+        for alert in ALERTS
+    )
+
+
+def _plain(summary: str) -> str:
+    """Return a summary with Prometheus' templates as words: ``{{ $labels.dir }}`` as *dir*."""
+    return re.sub(r"\{\{ \$(?:labels\.)?(\w+) \}\}", r"*\1*", summary)
+
+
+def _after(minutes: int) -> str:
+    return f"after {minutes} minutes" if minutes else "at once"
 
 
 def spark_rows() -> list[tuple[str, tuple[str, str, tuple[str, ...]]]]:

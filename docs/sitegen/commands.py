@@ -20,7 +20,7 @@ brokers; without it, `LOGBUS_BOOTSTRAP_SERVERS`, `LOGBUS_ZOOKEEPER`, or the clus
 | code | meaning |
 |---|---|
 | 0 | success |
-| 1 | the command failed; the message says why |
+| 1 | the command failed; the message has the reason |
 | 2 | wrong usage: unknown option, missing argument |
 | 3 | no broker could be reached |
 | 4 | a check found a warning (`health`, `lag`, `doctor`) |
@@ -77,8 +77,8 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _help(text: str) -> str:
-    """Return a help text as Markdown. A paragraph that click keeps as it stands (``\\b``) becomes a
-    block of code."""
+    """Return a help text as Markdown; a paragraph that click leaves unwrapped (``\b``) becomes a
+    code block."""
     parts = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.lstrip().startswith("\b"):

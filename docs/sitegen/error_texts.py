@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 
 class Text(NamedTuple):
-    """Why an error occurs, and what the reader does next."""
+    """The cause of an error, and the reader's next step."""
 
     cause: str
     cure: str
 
 
 NO_TEXT = Text("", "")
-"""For an error that has no text yet; a test names it."""
+"""The text of an error without one; a test reports it."""
 
 _RETRIED = "Clients retry by themselves."
 _LOAD = "Wait. Clients retry by themselves until `delivery.timeout.ms` or the call's deadline."
@@ -37,9 +37,11 @@ ERROR_TEXTS: Mapping[str, Text] = {
     ),
     "CORRUPT_MESSAGE": Text(
         "The checksum or the structure of a batch is wrong: the disk or the network changed bytes.",
-        "A replicated partition is repaired from another replica. For one replica, run "
+        "A replicated partition is repaired from another replica in sync. Without one, run "
         '`logbus storage verify DIR`; readers pass the batch with `on_corrupt="skip"` or '
-        "`failOnDataLoss=false`.",
+        "`failOnDataLoss=false`. New replicas cannot pass it: start a broker that has a copy, or "
+        "delete the records up to the end of the batch, which `logbus storage inspect` shows: "
+        "`logbus topic trim TOPIC --before OFFSET --partition N`.",
     ),
     "UNDECODABLE_BATCH": Text(
         "A batch has a correct checksum, but its records cannot be decoded. The producer wrote it "
@@ -105,7 +107,8 @@ ERROR_TEXTS: Mapping[str, Text] = {
     ),
     "NOT_ENOUGH_REPLICAS": Text(
         "Fewer replicas than `min.insync.replicas` are in sync, so the leader refuses `acks=all`.",
-        "Start the missing brokers (`logbus health`). Producers retry until then.",
+        "Start the missing brokers (`logbus health`). Producers retry until their delivery "
+        "timeout. Where the message names damage in the leader's log, see CORRUPT_MESSAGE.",
     ),
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": Text(
         "A replica left the in-sync replicas after the leader had appended the batch.",
@@ -146,6 +149,12 @@ ERROR_TEXTS: Mapping[str, Text] = {
     "TOPIC_AUTHORIZATION_FAILED": Text(
         "The user may not do this with the topic.",
         "Ask an administrator for an access control list that allows the operation.",
+    ),
+    "THROTTLING_QUOTA_EXCEEDED": Text(
+        "The client has created or deleted more partitions than its quota "
+        "`controller_mutation_rate` allows.",
+        "Try again after the time that the message names, or raise the quota with "
+        "`logbus quota set`.",
     ),
     "GROUP_AUTHORIZATION_FAILED": Text(
         "The user may not use the consumer group.",
@@ -264,7 +273,8 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "folder: it copies its replicas from the others.",
     ),
     "SASL_AUTHENTICATION_FAILED": Text(
-        "The user is unknown or the password is wrong. Brokers answer both alike.",
+        "The user is unknown, the password is wrong, or the access token is not accepted. "
+        "Brokers answer all alike.",
         "Correct `sasl.username` and `sasl.password`. The broker's log has the reason.",
     ),
     "UNKNOWN_PRODUCER_ID": Text(
@@ -496,6 +506,10 @@ ERROR_TEXTS: Mapping[str, Text] = {
     "READ_ONLY_CONTEXT": Text(
         "The command changes a cluster, and the context was created with `--read-only`.",
         "Name the cluster with `-b`, or use a context that may change it.",
+    ),
+    "SEARCH_LIMIT": Text(
+        "The console runs as many searches, exports or tails at once as it may.",
+        "Wait until another page has its answer, or close a page with a live tail.",
     ),
     "TLS_FAILED": Text(
         "A TLS handshake failed, or only one side speaks TLS.",

@@ -13,7 +13,7 @@ SEPARATOR = "# COMMAND ----------"
 MAGIC = "# MAGIC"
 TITLE = "# DBTITLE 1,"
 _FOLDED = "Outside Databricks"
-"""The title of the cell that a reader rarely wants to see; it is folded on the page."""
+"""The title of the setup cell, which is folded on the page."""
 
 
 class Output(NamedTuple):

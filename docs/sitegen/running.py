@@ -94,7 +94,9 @@ def checked_cells(path: Path) -> list[Cell]:
     for each in found:
         magic = [line for line in each.source.splitlines() if line.startswith(MAGIC)]
         if magic and not each.is_markdown:
-            raise ValueError(f"{path.name} cell {each.number}: nothing runs {magic[0]!r}")
+            raise ValueError(
+                f"{path.name} cell {each.number}: the magic {magic[0]!r} is not supported"
+            )
     return found
 
 

@@ -33,8 +33,11 @@ _SETTINGS = {
 
 
 def pages(outputs: Mapping[str, notebooks.Outputs] | None = None) -> dict[str, str]:
-    """Return every page by its path in the site. ``outputs`` are those of notebooks that ran, by
-    notebook; without them the pages of notebooks show text and code alone."""
+    """Return every page by its path in the site.
+
+    ``outputs`` holds the outputs of notebooks that ran, by notebook. Pages of other notebooks have
+    only text and code.
+    """
     found = {
         path.relative_to(PAGES).as_posix(): path.read_text("utf-8") for path in PAGES.rglob("*.md")
     }
@@ -47,6 +50,8 @@ def pages(outputs: Mapping[str, notebooks.Outputs] | None = None) -> dict[str, s
         )
     found["reference/errors.md"] = code_reference.errors()
     found["reference/metrics.md"] = code_reference.metrics()
+    found["reference/log-events.md"] = code_reference.log_events()
+    found["operations/alerts.md"] = code_reference.alerts()
     found["reference/spark-options.md"] = code_reference.spark_options()
     for path in sorted((ROOT / "notebooks").glob("*.py")):
         shown = (outputs or {}).get(path.stem, {})

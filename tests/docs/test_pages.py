@@ -1,7 +1,8 @@
-"""Every block of the user pages runs, in order, on a cluster of the page.
+"""Every block of the user pages runs, in order, as a reader runs it.
 
-A page that begins with ``<!-- after OTHER -->`` continues with the processes and files of another
-page, so both run in one test.
+Pages that start no cluster share one, which is emptied between them. A page that begins with
+``<!-- after OTHER -->`` continues with the processes and files of another page, so both run in one
+test. Ports of the pages are replaced by free ones, so that tests can run side by side.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from sitegen import blocks, site
+from support.kafka_broker import free_ports as unused_ports
 
+from broker_lite.bus import connect
+from broker_lite.errors import GroupIdNotFoundError, NonEmptyGroupError
 from broker_lite.local.cluster import LocalCluster
 
 if TYPE_CHECKING:
@@ -31,6 +35,11 @@ BLOCK_S = 60
 OWN_TESTS = {"how-to/test-with-pytest.md": "tests/spark/test_testing_fixtures.py"}
 """Pages whose blocks another test runs."""
 
+
+PORT = re.compile(r"\b(?:19|12|13)\d{3}\b")
+"""A port in a page that is not one of logbus's defaults."""
+NUMBERED_PORT = re.compile(r"\b((?:19|12|13)\d{2})(?=\$n)")
+"""The first digits of such a port, where the script appends a number from 1 to 9."""
 
 _AFTER = re.compile(r"<!-- after (\S+) -->")
 
@@ -60,37 +69,67 @@ def to_run(name: str) -> list[blocks.Block]:
     return [each for each in found if each.language in ("python", "sh") and not each.reason]
 
 
-@pytest.fixture
-def groups() -> Iterator[list[int]]:
-    """The process groups of the shell blocks. What they left running ends with the test."""
-    started: list[int] = []
-    yield started
-    for group in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+KEEPER = """
+groups=()
+while read -r group; do groups+=("$group"); done
+for group in "${groups[@]}"; do kill -9 -- "-$group"; done
+find . -name cluster.json | while read -r file; do logbus down --dir "$(dirname "$file")"; done
+"""
+"""Ends the processes of a page once its pipe closes: at the end of the test, or of pytest itself,
+even by SIGKILL. The pipe has the process groups of the shell blocks."""
+KEEPER_S = 60
 
 
 @pytest.fixture
-def reader(
-    pages: tuple[str, ...], groups: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """The folder and the environment of a reader. Pages that start no cluster get one."""
+def keeper(
+    pages: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[IO[bytes]]:
+    """The pipe of the page's keeper. The reader has a folder and an environment of its own. Pages
+    that start no cluster share one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ".data"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     sources = "".join(block.source for name in pages for block in to_run(name))
-    if re.search(r"logbus (up|broker --config|generate)", sources):
-        try:
-            yield
-        finally:
-            subprocess.run(["logbus", "down"], check=False, capture_output=True)
-            for path in tmp_path.rglob("cluster.json"):
-                down = ["logbus", "down", "--dir", str(path.parent)]
-                subprocess.run(down, check=False, capture_output=True)
-        return
-    with LocalCluster(brokers=1) as cluster:
+    cluster: LocalCluster | None = None
+    if not re.search(r"logbus (up|broker --config|generate)", sources):
+        cluster = request.getfixturevalue("shared_cluster")
         monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
-        yield
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = subprocess.Popen(
+        ["bash", "-c", KEEPER], stdin=subprocess.PIPE, bufsize=0, start_new_session=True, **quiet
+    )
+    assert started.stdin is not None
+    try:
+        yield started.stdin
+    finally:
+        started.stdin.close()
+        started.wait(KEEPER_S)
+    if cluster is not None:
+        empty(cluster)
+
+
+@pytest.fixture(scope="module")
+def shared_cluster() -> Iterator[LocalCluster]:
+    """The cluster of all pages that start none."""
+    cluster = LocalCluster(brokers=1)
+    cluster.start()
+    yield cluster
+    cluster.kill()
+
+
+def empty(cluster: LocalCluster) -> None:
+    """Delete the topics and groups of a page."""
+    with connect(cluster.bootstrap_servers) as bus:
+        for topic in bus.topics():
+            if not topic.startswith("__"):
+                bus.delete_topic(topic, if_exists=True)
+        for listing in bus.admin.list_groups():
+            # A killed member stays for its session timeout: no later page uses its group.
+            with contextlib.suppress(GroupIdNotFoundError, NonEmptyGroupError):
+                bus.admin.delete_group(listing.group)
 
 
 @pytest.mark.slow
@@ -98,11 +137,11 @@ def reader(
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("pages", chains(), ids=lambda pages: pages[0])
-@pytest.mark.usefixtures("reader")
 def test_blocks_of_the_page_run(
-    pages: tuple[str, ...], groups: list[int], request: pytest.FixtureRequest
+    pages: tuple[str, ...], keeper: IO[bytes], request: pytest.FixtureRequest
 ) -> None:
     found = [(name, block) for name in pages for block in to_run(name)]
+    ports = free_ports("".join(block.source for _, block in found))
     spark: SparkSession | None = None
     if any("SparkSession" in block.source for _, block in found):
         spark = request.getfixturevalue("spark")
@@ -111,15 +150,60 @@ def test_blocks_of_the_page_run(
         for name, block in found:
             place = f"docs/pages/{name}:{block.line}"
             if block.language == "sh":
-                run_shell(place, block.source, groups)
+                run_shell(place, with_ports(block.source, ports), keeper)
             else:
-                run_python(place, "\n" * block.line + block.source, names)
+                run_python(place, "\n" * block.line + with_ports(block.source, ports), names)
     finally:
         for query in spark.streams.active if spark is not None else ():
             query.stop()
 
 
-def run_shell(place: str, source: str, groups: list[int]) -> None:
+def free_ports(source: str) -> dict[str, str]:
+    """Return a free port for each port of a page. Ports that a script numbers (``1909$n``) stay a
+    decade."""
+    decades = sorted({*NUMBERED_PORT.findall(source)})
+    singles = sorted({port for port in PORT.findall(source) if port[:-1] not in decades})
+    found: dict[str, str] = {}
+    taken: set[int] = set()
+    # Below the ports of clients; by process, because tests run side by side.
+    begin = 2100 + os.getpid() % 900
+    for decade in decades:
+        first = next(port for port in range(begin, 3200) if is_free_decade(port, taken))
+        taken.add(first)
+        found |= {decade: str(first)}
+        found |= {f"{decade}{last}": f"{first}{last}" for last in range(10)}
+    return found | dict(zip(singles, map(str, unused_ports(len(singles))), strict=True))
+
+
+def is_free_decade(first: int, taken: set[int]) -> bool:
+    """Return whether the nine ports that begin with these four digits are free."""
+    if first in taken:
+        return False
+    with contextlib.ExitStack() as sockets:
+        for last in range(1, 10):
+            listening = sockets.enter_context(socket.socket())
+            try:
+                listening.bind(("127.0.0.1", first * 10 + last))
+            except OSError:
+                return False
+    return True
+
+
+def with_ports(source: str, ports: Mapping[str, str]) -> str:
+    """Return a block with its ports replaced."""
+    replaced = NUMBERED_PORT.sub(lambda found: ports.get(found[0], found[0]), source)
+    return PORT.sub(lambda found: ports.get(found[0], found[0]), replaced)
+
+
+def test_ports_of_a_page_are_replaced() -> None:
+    source = "clientPort=1218$n\nzk=127.0.0.1:12181,127.0.0.1:12183\n--port 19192 seq 1000 12\n"
+    replaced = with_ports(source, ports := free_ports(source))
+    decade = ports["1218"]
+    assert f"clientPort={decade}$n\nzk=127.0.0.1:{decade}1,127.0.0.1:{decade}3\n" in replaced
+    assert f"--port {ports['19192']} seq 1000 12\n" in replaced and ports["19192"] != "19192"
+
+
+def run_shell(place: str, source: str, keeper: IO[bytes]) -> None:
     """Run a shell block in a process group of its own. Its output goes to a file, because processes
     in the background keep a pipe open."""
     with tempfile.TemporaryFile() as output:
@@ -129,10 +213,20 @@ def run_shell(place: str, source: str, groups: list[int]) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        groups.append(shell.pid)
+        keeper.write(b"%d\n" % shell.pid)
         code = shell.wait(BLOCK_S)
         output.seek(0)
-        assert code == 0, f"{place}\n{source}\n{output.read().decode()[-3000:]}"
+        logs = "" if code == 0 else ends_of_logs(Path.cwd())
+        assert code == 0, f"{place}\n{source}\n{output.read().decode()[-3000:]}\n{logs}"
+
+
+def ends_of_logs(folder: Path) -> str:
+    """Return the last lines of every log below the reader's folder, for the report of a failure."""
+    return "\n".join(
+        f"{path.relative_to(folder)}:\n{path.read_text('utf-8', 'replace')[-1500:]}"
+        for path in sorted(folder.rglob("*.log"))
+        if path.parent.name.startswith(("broker", "zk", "zookeeper")) or path.parent == folder
+    )
 
 
 def run_python(place: str, source: str, names: dict[str, Any]) -> None:
