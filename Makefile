@@ -1,6 +1,6 @@
 # make demo [FILE=any.log] [KILL=1]  run the demo on real log lines; KILL=1 kills a leading broker
 # make quick                         run the tests that start no server, in under 2 minutes
-# make test                          run all tests, in under 12 minutes (.ci/run)
+# make test                          run all tests, in under 20 minutes (.ci/run)
 # make check                         check style, types and layers, then run all tests
 # make wheel                         build dist/*.whl
 # make compat                        run other people's clients against a cluster, and the oldest PySpark
@@ -10,7 +10,9 @@
 # make soak [SECONDS=600]            run seeds through the simulated cluster
 # make soak-groups [SEEDS=1000]      run seeds through the simulated consumer groups
 # make stress [SECONDS=600]          run a Spark query while topics are created, extended and deleted
-# make chaos [KILLS=100] [CUTS=100]  kill, cut off and corrupt real brokers (as root)
+# make fuzz [SECONDS=600]            feed random input to what clients reach before their login
+# make rotation [ROUNDS=20]          rotate certificates, passwords and ACLs under load
+# make chaos [KILLS=100] [CUTS=100]  kill, cut off and corrupt real brokers (as root; SECURE=1: with TLS and ACLs)
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -20,13 +22,13 @@ BIN    := $(VENV)/bin
 # The oldest PySpark that setup.cfg allows. make test runs the newest.
 OLDEST_SPARK := 4.2
 OLDEST_VENV  := $(VENV)/pyspark-$(OLDEST_SPARK)
-SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml README.md
+SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml distribution/wheel_backend.py README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo quick test check compat compat-spark chaos soak soak-groups stress format docs bench figures wheel java kcat clients clean
+.PHONY: help demo quick test check compat compat-spark chaos soak soak-groups stress rotation fuzz format docs bench figures wheel java kcat clients clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -13
+	@sed -n 's/^# //p' Makefile | head -15
 
 # pip installs every dependency except Java.
 java:
@@ -43,7 +45,7 @@ clients = missing=; for pair in $(1); do command -v "$${pair%%:*}" >/dev/null ||
   apt-get install -y -qq -o DPkg::Lock::Timeout=120 --no-install-recommends $$missing) >&2 || echo "not installed:$$missing" >&2; fi
 
 kcat:
-	@$(call clients,kcat:kcat)
+	@$(call clients,kcat:kcat promtool:prometheus)
 
 clients:
 	@$(call clients,kcat:kcat rsyslogd:rsyslog-kafka mvn:maven npm:npm)
@@ -71,7 +73,7 @@ $(VENV)/.dependencies-all: setup.cfg | $(VENV)/.wheel
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[all]"
 	@touch $@
 
-$(VENV)/.dependencies-check: setup.cfg | $(VENV)/.dependencies-all
+$(VENV)/.dependencies-check: setup.cfg | $(VENV)/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[test,check]"
 	@touch $@
 
@@ -83,10 +85,14 @@ $(VENV)/.installed: $(VENV)/.wheel $(VENV)/.dependencies-all
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	@touch $@
 
+# Spark's classes, loaded and verified once for all JVMs of the tests.
+$(VENV)/.spark-classes.jsa: tests/support/spark_classes.py | java $(VENV)/.dependencies-all
+	@$(BIN)/python tests/support/spark_classes.py $@ >$@.log 2>&1 || { cat $@.log >&2; exit 1; }
+
 demo: java $(VENV)/.installed
 	@$(BIN)/logbus demo $(if $(FILE),--file '$(FILE)') $(if $(KILL),--kill)
 
-test: java kcat $(VENV)/.installed $(VENV)/.dependencies-check
+test: java kcat $(VENV)/.installed $(VENV)/.dependencies-check $(VENV)/.spark-classes.jsa
 	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 # Tests of state machines and formats, and a few simulated seeds, without ZooKeeper, brokers and Spark.
@@ -150,7 +156,7 @@ figures: java $(VENV)/.installed $(VENV)/.dependencies-check
 
 # Injects hundreds of faults under a workload and checks its history. Needs root to mount file systems.
 chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
-	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(ISOLATIONS),--isolations $(ISOLATIONS)) $(if $(FLIPS),--flips $(FLIPS))
+	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(ISOLATIONS),--isolations $(ISOLATIONS)) $(if $(FLIPS),--flips $(FLIPS)) $(if $(SINK_KILLS),--sink-kills $(SINK_KILLS)) $(if $(SECURE),--secure)
 
 # Simulates a cluster in virtual time, without processes and ports. Writes benchmarks/results/soak.json.
 # TRANSACTIONS=1: every seed has transactions and a sink. Writes benchmarks/results/soak-transactions.json.
@@ -165,6 +171,15 @@ soak-groups: $(VENV)/.installed $(VENV)/.dependencies-check
 stress: java $(VENV)/.installed $(VENV)/.dependencies-check
 	LOGBUS_TEST_INSTALLED=1 LOGBUS_STRESS_SECONDS=$(if $(filter command line,$(origin SECONDS)),$(SECONDS),600) \
 	  $(BIN)/pytest tests/spark/test_long.py -k come_and_go $(PYTEST_ARGS)
+
+# Fuzzes logins, access tokens, Envelopes, frames, certificate names and JAAS texts. Writes benchmarks/results/fuzz.json.
+fuzz: $(VENV)/.installed $(VENV)/.dependencies-check
+	PYTHONPATH=tests $(BIN)/python -P -m fuzz.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST))
+	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -m planted tests/unit/security/test_planted_faults.py
+
+# Rotates certificates, passwords and access control lists under load.
+rotation: java $(VENV)/.installed $(VENV)/.dependencies-check
+	LOGBUS_TEST_INSTALLED=1 LOGBUS_ROTATION_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest tests/cluster/test_rotation.py $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/.cache *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,16 +19,20 @@ ROOT = TESTS.parent
 for _folder in (ROOT / "docs", TESTS):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
+
+from support.spark_classes import jvm_options  # noqa: E402
+
 # Spark's Python workers and its lookup of data sources must use this interpreter, not "python3".
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_SUBMIT_OPTS"] = jvm_options()
 # Child processes, such as Spark's workers, must not import the checkout from the current folder.
 os.environ["PYTHONSAFEPATH"] = "1"
 # Tests must not use a cluster that the developer has running.
 for _name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
     os.environ.pop(_name, None)
 
-pytest_plugins = ["fix_cluster", "fix_spark"]
+pytest_plugins = ["support.fix_cluster", "support.fix_spark"]
 
 _SPARK_FOLDERS = ("spark", "notebooks")
 
@@ -47,11 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"the checkout is under test, not the installed package: {found}")
 
 
+@pytest.hookimpl(tryfirst=True)  # Run before pytest-xdist reads the groups.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        if folder in _SPARK_FOLDERS:
+        path = item.path.relative_to(TESTS)
+        if path.parts[0] in _SPARK_FOLDERS:
             item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
                 # The timeout of the first Spark test includes the start of the session.
                 item.add_marker(pytest.mark.timeout(300))
+        elif item.get_closest_marker("xdist_group") is None and _shares_a_module_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(str(path)))
+
+
+def _shares_a_module_fixture(item: pytest.Item) -> bool:
+    """Return whether both workers would make a fixture of the module, such as a cluster."""
+    definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
+    return any(found[-1].scope == "module" for found in definitions.values() if found)

@@ -1,4 +1,4 @@
-"""The one direction of flow, as contracts in setup.cfg, checked by import-linter."""
+"""The import contracts in setup.cfg, checked by import-linter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_import_contracts() -> None:
     linter = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
     if linter is None:
         missing = "import-linter comes with the extra [check]"
-        # Where the suite sets up its own environment, nothing that it needs may be absent.
+        # Where make sets up the environment, import-linter must be installed.
         if os.environ.get("LOGBUS_TEST_INSTALLED") == "1":
             pytest.fail(missing)
         pytest.skip(missing)

@@ -1,4 +1,4 @@
-"""The installed package: what it brings, and that Spark's lookup finds it from anywhere."""
+"""The installed package: its files, and that Spark finds its format from any folder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_importing_is_light_and_never_fails_without_spark(tmp_path: Path) -> Non
 
 
 def launched(bin_: Path, path: str) -> str:
-    """PYTHONPATH as the Python beside a copy of the launcher sees it."""
+    """Return the PYTHONPATH of a Python started by a copy of the launcher."""
     bin_.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "pyspark_logbus" / "logbus-python", bin_)
     python = bin_ / "python3"
@@ -56,24 +56,27 @@ def launched(bin_: Path, path: str) -> str:
     return done.stdout.strip().removesuffix(" -m pyspark.daemon two words")
 
 
-def test_the_launcher_leaves_out_zips_only_of_what_this_python_has(tmp_path: Path) -> None:
+def test_launcher_leaves_out_only_zips_that_this_python_has_installed(tmp_path: Path) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     zips = f"{packages}/pyspark/python/lib/pyspark.zip:{packages}/pyspark/python/lib/py4j-1-src.zip"
     bin_ = tmp_path / "bin"
-    assert launched(bin_, f"{zips}:/job") == f"{zips}:/job", "there is no py4j to take instead"
+    assert launched(bin_, f"{zips}:/job") == f"{zips}:/job", "this Python has no py4j"
     (packages / "py4j").mkdir(parents=True)
     assert launched(bin_, f"{zips}:/job/my files:/more") == "/job/my files:/more"
     assert launched(bin_, f"/first:{zips}") == "/first"
     assert launched(bin_, zips) == "unset"
     assert launched(bin_, "") == "unset"
     foreign = "/opt/spark/python/lib/pyspark.zip:/opt/spark/python/lib/py4j-1-src.zip"
-    assert launched(bin_, foreign) == foreign, "that may be another version"
-    assert launched(tmp_path / "elsewhere" / "bin", zips) == zips, "this Python is another one's"
+    assert launched(bin_, foreign) == foreign, "the zip's version may differ"
+    assert launched(tmp_path / "elsewhere" / "bin", zips) == zips, "PYTHONPATH is of another Python"
 
 
-def test_the_documents_that_stand_beside_the_code_are_installed() -> None:
+def test_documents_beside_the_code_are_installed() -> None:
     package = Path(str(broker_lite.__file__)).parent
-    for path in (ROOT / "broker_lite").rglob("*.md"):
+    files = [*(ROOT / "broker_lite").rglob("*.md")]
+    for folder in ("console/templates", "console/static", "cli/templates"):
+        files += [path for path in (ROOT / "broker_lite" / folder).iterdir() if path.is_file()]
+    for path in files:
         assert (package / path.relative_to(ROOT / "broker_lite")).is_file(), path
 
 
@@ -96,7 +99,10 @@ def test_the_distribution() -> None:
         "check",
         "cli",
         "compat",
+        "console",
         "docs",
+        "notebooks",
+        "oauth",
         "spark",
         "test",
     }
@@ -105,7 +111,7 @@ def test_the_distribution() -> None:
     assert packages == {"broker_lite", "pyspark_logbus"}
 
 
-def test_a_folder_that_somebody_made_by_hand_gets_the_build_tools(tmp_path: Path) -> None:
+def test_handmade_virtual_environment_gets_the_build_tools(tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()

@@ -1,4 +1,4 @@
-"""Rules of shape, checked like any other test: what a reader may count on in every file."""
+"""Rules of form for every file: lengths, imports, names and words."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ MACHINE_PATH = re.compile(
     r"(?<![\w.$}>~/-])/(?:(?:home|Users|work|workspace)/[\w.-]+|root(?:/|\b(?!\w)))"
     r"|\b[A-Za-z]:[\\/]+Users\b"
 )
-"""Folders of people and of build machines; a path that anybody may have, such as /tmp, is none."""
+"""Folders of people and of build machines; common paths such as /tmp are allowed."""
 
 LAZY_IMPORTS = {
     "broker_lite/__main__.py": "python -m broker_lite is the command line, which is lazy too",
     "broker_lite/cli/up_report.py": "`up` is soon ready: only one that has grown needs a client",
     "broker_lite/cli/broker.py": "`logbus --help` must not load the broker",
     "broker_lite/cli/completion.py": "completion answers in 300 ms: most need no client",
+    "broker_lite/cli/console.py": "a host without the extra [console] has the other commands",
     "broker_lite/cli/consume.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/context.py": "the client is loaded by the commands that talk to a cluster",
     "broker_lite/cli/doctor.py": "each check imports what it checks, and tells if it cannot",
+    "broker_lite/cli/export.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/main.py": "a command's module is loaded when it is called",
     "broker_lite/cli/mirror.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/perf.py": "`logbus --help` must not load pyarrow",
@@ -46,8 +48,9 @@ LAZY_IMPORTS = {
     "broker_lite/bus/aio.py": "kazoo is loaded only by members of native groups",
     "broker_lite/bus/blocking.py": "an admin's bus must not load pyarrow: producer and consumer do",
     "broker_lite/client/discovery.py": "kazoo is loaded only where ZooKeeper is named",
-    "broker_lite/server/broker.py": "prometheus_client takes 66 ms of a start without metrics.port",
+    "broker_lite/server/broker.py": "prometheus_client takes 66 ms; PyJWT is of the extra [oauth]",
     "broker_lite/net/opening.py": "ssl takes 5 ms and 2 MB; only clients that use TLS load it",
+    "broker_lite/client/transport/access_tokens.py": "ssl and http; only OAUTHBEARER needs them",
     "broker_lite/record/arrow.py": "pyarrow.compute takes 9 MB of every broker that never needs it",
     "broker_lite/record/newest_time.py": "a broker that decodes no body needs no numpy, no pyarrow",
     "broker_lite/record/records.py": "pyarrow, for codecs; a broker writes its state without it",
@@ -57,13 +60,14 @@ LAZY_IMPORTS = {
     "broker_lite/server/partitions/ranges.py": "brokers that decode no body need no numpy",
     "broker_lite/storage/reader.py": "a broker that decodes no body needs no numpy, no pyarrow",
     "pyspark_logbus/batch_reader.py": "executors unpickle it and must not import what plans",
+    "pyspark_logbus/connection_security.py": "tasks and commits import it; only planning logs in",
     "pyspark_logbus/datasource.py": "each Spark process imports its own part: reader or writer",
     "pyspark_logbus/exactly_once.py": "only a driver that ends a batch needs the client",
     "pyspark_logbus/stream_reader.py": "executors unpickle it and must not import what plans",
     "pyspark_logbus/testing.py": "pytest loads it in every session where logbus is installed",
     "pyspark_logbus/writers.py": "the process that commits must import neither client nor pyarrow",
 }
-"""Files that may import inside functions, each with the reason: lightness, never a cycle."""
+"""Files that may import inside functions, each with its reason, which is never a cycle."""
 
 POSITIONAL = {
     (
@@ -74,7 +78,7 @@ POSITIONAL = {
     ("broker_lite/client/transactions/producer.py", "send"): "the same call in a transaction",
     ("broker_lite/client/transactions/aio_producer.py", "send"): "the same call in a transaction",
 }
-"""Functions that may be given more by position; commands are given all by name, by click."""
+"""Functions with more positional parameters; click passes all of a command's by name."""
 
 
 def sources() -> list[Path]:
@@ -123,21 +127,21 @@ def function_faults(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) ->
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_shape(package: str) -> None:
+def test_files_follow_the_rules_of_form(package: str) -> None:
     found = [
         fault for path in sources() if name(path).startswith(package) for fault in faults(path)
     ]
     assert not found, "\n".join(found)
 
 
-def test_the_tables_of_exceptions_have_no_stale_row() -> None:
+def test_exception_tables_have_no_stale_row() -> None:
     rows = [*LAZY_IMPORTS, *(path for path, _ in POSITIONAL)]
     missing = [row for row in rows if not (ROOT / row).is_file()]
     assert not missing
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text file that is in version control, or, without that, every one that is there."""
+    """Yield every text file under version control; without git, every text file."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"],
         cwd=ROOT,
@@ -171,21 +175,21 @@ def texts() -> Iterator[tuple[str, str]]:
         ("/var/log and /dev/shm and /consumers/g/offsets", False),
     ],
 )
-def test_a_path_of_a_machine_is_told_from_others(line: str, is_of_a_machine: bool) -> None:
+def test_paths_of_one_machine_are_recognised(line: str, is_of_a_machine: bool) -> None:
     assert bool(MACHINE_PATH.search(line)) is is_of_a_machine
 
 
-def test_no_path_of_a_machine() -> None:
+def test_no_file_has_a_path_of_one_machine() -> None:
     found = [
-        f"{where}:{number}: {line.strip()[:80]}"
-        for where, text in texts()
+        f"{tp}:{number}: {line.strip()[:80]}"
+        for tp, text in texts()
         for number, line in enumerate(text.splitlines(), 1)
         if MACHINE_PATH.search(line)
     ]
     assert not found, "\n".join(found)
 
 
-def test_no_unfinished_mark() -> None:
+def test_no_file_has_an_unfinished_mark() -> None:
     marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
     found = [
         f"{name(path)}:{number}: {mark}"
@@ -212,18 +216,18 @@ WORDS_FORBIDDEN = re.compile(
 """Words that hide the subject of a sentence. Name the reader, the client, the broker."""
 
 
-def test_words_that_hide_their_subject_do_not_come_back() -> None:
+def test_forbidden_words_do_not_come_back() -> None:
     found = [
-        f"{where}:{number}: {line.strip()}"
-        for where, text in texts()
-        if where.startswith(PACKAGES) and where.endswith((".py", ".md"))
+        f"{tp}:{number}: {line.strip()}"
+        for tp, text in texts()
+        if tp.startswith(PACKAGES) and tp.endswith((".py", ".md"))
         for number, line in enumerate(text.splitlines(), 1)
         if WORDS_FORBIDDEN.search(line)
     ]
     assert not found, "\n".join(found)
 
 
-def test_walks_of_contributing_name_files_that_exist() -> None:
+def test_walks_of_contributing_name_existing_files() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     walks = text.partition("## Four walks")[2].partition("\n## ")[0].split("\n**")[1:]
     assert len(walks) == 4

@@ -1,4 +1,4 @@
-"""Settings that change how a broker serves: whose fetches are checked, and metrics over HTTP."""
+"""Broker settings for the validation of fetches and for metrics over HTTP."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_calls import RAW, ROWS_ONLY, find_topic, make_topic, read, rows_batch, send_batch
-from plain_connection import PlainConnection
 from prometheus_client.parser import text_string_to_metric_families
+from support.data_calls import RAW, ROWS_ONLY, find_topic, make_topic, read, rows_batch, send_batch
+from support.plain_connection import PlainConnection
 
+from broker_lite.bus import connect
 from broker_lite.errors import CorruptMessageError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.server.metrics import METRICS, PREFIX
@@ -38,7 +39,7 @@ def test_fetch_validation_follows_the_broker_setting(
     place = find_topic(running, "checked")
     with PlainConnection(place.address) as leader:
         for reader in (RAW, ROWS_ONLY):
-            # Twice: what was refused once is not taken for checked.
+            # Fetch twice, because a refused request must not count as validated.
             for _ in range(2):
                 got = read(leader, place, 0, reader=reader)
                 expected = CorruptMessageError.code if reader in refused else 0
@@ -51,6 +52,12 @@ def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster])
     place = make_topic(running, "measured")
     with PlainConnection(place.address) as leader:
         assert send_batch(leader, place, rows_batch([b"x"])).error_code == 0
+    with (
+        connect(running.bootstrap_servers) as bus,
+        bus.consumer("measured", group="committing", start="earliest") as consumer,
+    ):
+        next(iter(consumer))
+        consumer.commit()
     ports = [broker.metrics_port for broker in running.brokers]
     assert len(set(ports)) == 2 and None not in ports
     found: dict[str, list[Any]] = {}
@@ -60,7 +67,7 @@ def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster])
     declared = {PREFIX + name: metric for name, metric in METRICS.items()}
     served = {name for name in found if name.startswith(PREFIX)}
     only_with_tls = {PREFIX + "certificate_end_seconds"}
-    assert served == set(declared) - only_with_tls, "the table and the brokers agree"
+    assert served == set(declared) - only_with_tls, "the metrics differ from their table"
     for name in served:
         for sample in found[name]:
             assert set(sample.labels) - {"le"} == set(declared[name].labels)
@@ -70,12 +77,18 @@ def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster])
     assert [(one.labels["topic"], one.value) for one in received] == [("measured", 1)]
     counts = {
         one.name: one.value
-        for name in ("logbus_append_duration_seconds", "logbus_zookeeper_request_duration_seconds")
+        for name in (
+            "logbus_append_duration_seconds",
+            "logbus_offset_commit_duration_seconds",
+            "logbus_zookeeper_request_duration_seconds",
+        )
         for one in found[name]
         if one.name.endswith("_count") and one.value
     }
-    assert len(counts) == 2, counts
+    assert len(counts) == 3, counts
     assert sum(one.value for one in found["logbus_leader_elections"]) == 1
+    joined = [one for one in found["logbus_group_rebalances"] if one.labels == {"reason": "joined"}]
+    assert sum(one.value for one in joined) == 1
     assert "process_resident_memory_bytes" in found
     assert page(f"http://127.0.0.1:{ports[0]}/livez") == "ok\n"
     assert json.loads(page(f"http://127.0.0.1:{ports[0]}/readyz")) == {"ready": True, "reasons": []}

@@ -1,4 +1,4 @@
-"""Administration through real brokers, and how a cluster is found."""
+"""The admin client on real brokers, and how clients find a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import until
+from support.patience import until
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client import Admin
@@ -81,36 +81,36 @@ def test_admin_reads_and_changes_settings(bus: Bus, topic: str) -> None:
 
 
 def test_admin_lists_offsets(bus: Bus, topic: str) -> None:
-    where = TopicPartition(topic, 1)
+    tp = TopicPartition(topic, 1)
     with bus.producer(batch_bytes=1) as producer:
         for n in range(10):
             producer.send(topic, b"x" * 100, partition=1, timestamp_ms=1000 + n)
     admin = bus.admin
-    assert admin.list_offsets({where: -1})[where].offset == 10
-    assert admin.list_offsets({where: -2})[where].offset == 0
-    assert admin.list_offsets({where: 1004})[where][:2] == (4, 1004)
-    assert admin.list_offsets({where: 9999})[where].offset == -1
-    end, size = admin.offsets_for_bytes({where: (0, 1)})[where]
+    assert admin.list_offsets({tp: -1})[tp].offset == 10
+    assert admin.list_offsets({tp: -2})[tp].offset == 0
+    assert admin.list_offsets({tp: 1004})[tp][:2] == (4, 1004)
+    assert admin.list_offsets({tp: 9999})[tp].offset == -1
+    end, size = admin.offsets_for_bytes({tp: (0, 1)})[tp]
     assert (end, size > 100) == (1, True)
-    assert admin.offsets_for_bytes({where: (0, 1 << 30)})[where][0] == 10
-    times = [admin.record_times({where: offset})[where] for offset in (0, 4, 10, 99)]
+    assert admin.offsets_for_bytes({tp: (0, 1 << 30)})[tp][0] == 10
+    times = [admin.record_times({tp: offset})[tp] for offset in (0, 4, 10, 99)]
     assert times == [ListedOffset(0, 1000), ListedOffset(4, 1004), *[ListedOffset(-1)] * 2]
-    assert admin.delete_records({where: 3}) == {where: 3}
-    assert admin.record_times({where: 0})[where] == ListedOffset(3, 1003)
-    assert admin.list_offsets({where: -2})[where].offset == 3
+    assert admin.delete_records({tp: 3}) == {tp: 3}
+    assert admin.record_times({tp: 0})[tp] == ListedOffset(3, 1003)
+    assert admin.list_offsets({tp: -2})[tp].offset == 3
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-1"):
-        admin.delete_records({where: 99})
+        admin.delete_records({tp: 99})
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.list_offsets({TopicPartition(topic, 9): -1})
     with pytest.raises(InvalidConfigError, match="read_committed"):
-        admin.list_offsets({where: -1}, isolation="dirty")
+        admin.list_offsets({tp: -1}, isolation="dirty")
 
 
 def test_admin_manages_groups(bus: Bus, topic: str) -> None:
     rows = {TopicPartition(topic, 0): CommittedOffset(5, 0, "note"), TopicPartition(topic, 1): 7}
     bus.admin.commit_offsets("adm-group", rows)
     found = bus.admin.committed("adm-group")
-    assert {where: row.offset for where, row in found.items()} == {
+    assert {tp: row.offset for tp, row in found.items()} == {
         TopicPartition(topic, 0): 5,
         TopicPartition(topic, 1): 7,
     }
@@ -121,12 +121,12 @@ def test_admin_manages_groups(bus: Bus, topic: str) -> None:
 
 
 def test_lag_ends_at_the_last_stable_offset(bus: Bus, topic: str) -> None:
-    """An open transaction is no lag, and neither are markers and aborted records in seconds."""
-    group, where = f"lag-{topic}", TopicPartition(topic, 0)
+    """Markers, aborted records and records of an open transaction do not count as lag."""
+    group, tp = f"lag-{topic}", TopicPartition(topic, 0)
     hour_ago_ms = int(time.time() * 1000) - 3_600_000
 
     def lag() -> tuple[int | None, bool | None]:
-        found = bus.admin.lag(group)[where]
+        found = bus.admin.lag(group)[tp]
         return found.records, found.seconds is not None and found.seconds >= 3600
 
     with bus.producer(transactional_id=topic) as producer:
@@ -137,32 +137,32 @@ def test_lag_ends_at_the_last_stable_offset(bus: Bus, topic: str) -> None:
             producer.flush()
 
         begin()
-        bus.admin.commit_offsets(group, {where: 0})
+        bus.admin.commit_offsets(group, {tp: 0})
         assert lag() == (0, False)
         producer.commit()
         until(lag, lambda found: found == (2, True))
         # librdkafka commits the last record's offset + 1, which leaves the marker unread.
-        bus.admin.commit_offsets(group, {where: 1})
+        bus.admin.commit_offsets(group, {tp: 1})
         assert lag() == (1, False)
         begin()
         assert lag() == (1, False)
         producer.abort()
         until(lag, lambda found: found == (3, False))
-        bus.admin.commit_offsets(group, {where: 0})
+        bus.admin.commit_offsets(group, {tp: 0})
         assert lag() == (4, True)
 
 
 def test_lag_is_reported_in_records_and_seconds(bus: Bus, topic: str) -> None:
     group, began_ms = f"lag-{topic}", time.time() * 1000
-    wheres = [TopicPartition(topic, index) for index in range(3)]
+    tps = [TopicPartition(topic, index) for index in range(3)]
     with bus.producer() as producer:
-        for where in wheres:
+        for tp in tps:
             for age_s in (3600, 60, 0):
                 written_ms = int(began_ms) - 1000 * age_s
-                producer.send(topic, b"x", partition=where.partition, timestamp_ms=written_ms)
+                producer.send(topic, b"x", partition=tp.partition, timestamp_ms=written_ms)
         producer.send(topic, b"x", partition=2, timestamp_ms=int(began_ms) + 3_600_000)
-    bus.admin.commit_offsets(group, {wheres[0]: 1, wheres[1]: 3, wheres[2]: 3})
-    old, none, ahead = (bus.admin.lag(group)[where] for where in wheres)
+    bus.admin.commit_offsets(group, {tps[0]: 1, tps[1]: 3, tps[2]: 3})
+    old, none, ahead = (bus.admin.lag(group)[tp] for tp in tps)
     waited_s = time.time() - began_ms / 1000
     assert (old.committed.offset, old.end, old.records, old.owner) == (1, 3, 2, None)
     assert old.seconds is not None and 60 <= old.seconds <= 60 + waited_s
@@ -173,27 +173,27 @@ def test_lag_is_reported_in_records_and_seconds(bus: Bus, topic: str) -> None:
     assert bus.admin.lag("nobody") == {}
 
 
-def test_lag_of_many_groups_is_that_of_each(bus: Bus, topic: str) -> None:
-    wheres = [TopicPartition(topic, index) for index in range(3)]
+def test_lag_of_many_groups_equals_the_lag_of_each_group(bus: Bus, topic: str) -> None:
+    tps = [TopicPartition(topic, index) for index in range(3)]
     with bus.producer() as producer:
-        for where in wheres:
+        for tp in tps:
             for _ in range(5):
-                producer.send(topic, b"x", partition=where.partition)
+                producer.send(topic, b"x", partition=tp.partition)
     names = [f"many-{topic}-{n}" for n in range(12)]
     for n, name in enumerate(names):
-        bus.admin.commit_offsets(name, dict.fromkeys(wheres, n % 6))
+        bus.admin.commit_offsets(name, dict.fromkeys(tps, n % 6))
     with bus.consumer(topic, group=f"live-{topic}", start="earliest", auto_commit=False) as live:
         until(lambda: live.poll(0.1), what="the member reads")
         found = bus.admin.lag_many([*names, f"live-{topic}", "nobody"])
     assert list(found) == [*names, f"live-{topic}", "nobody"]
     for n, name in enumerate(names):
         rows = found[name].partitions
-        assert [rows[where].records for where in wheres] == [5 - n % 6] * 3
-        assert all((rows[where].seconds == 0) is (n % 6 == 5) for where in wheres)
+        assert [rows[tp].records for tp in tps] == [5 - n % 6] * 3
+        assert all((rows[tp].seconds == 0) is (n % 6 == 5) for tp in tps)
         assert (found[name].state, found[name].members) == ("Empty", ())
     member = found[f"live-{topic}"]
     assert (member.state, len(member.members)) == ("Stable", 1)
-    # Nothing is committed: the lag counts from the start of the log.
+    # The group has no committed offset, so its lag counts from the log start offset.
     assert {row.records for row in member.partitions.values()} == {5}
     assert {row.owner for row in member.partitions.values()} == {member.members[0].member_id}
     assert found["nobody"].state == "Dead" and not found["nobody"].partitions
@@ -206,7 +206,7 @@ def test_admin_describes_disks(bus: Bus, topic: str) -> None:
         producer.send(topic, b"v")
     found = bus.admin.log_dirs()
     assert [row.broker_id for row in found] == sorted(bus.cluster().brokers)
-    assert any(where.topic == topic for row in found for where in row.partitions)
+    assert any(tp.topic == topic for row in found for tp in row.partitions)
     assert all(row.error is None and row.total_bytes > 0 for row in found)
 
 

@@ -1,4 +1,4 @@
-"""The asyncio face through real brokers."""
+"""The asyncio client on real brokers."""
 
 from __future__ import annotations
 

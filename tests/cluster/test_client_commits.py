@@ -1,4 +1,5 @@
-"""Automatic commits are at least once: what was under way comes again, nothing is skipped."""
+"""Automatic commits deliver at least once: a record in progress comes again, and none is
+skipped."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from broker_lite.model import TopicPartition
 
 
 class Broken(Exception):
-    """What the reader's own code raises."""
+    """The error of the user's own code."""
 
 
 def fill(bus: Bus, topic: str, start: int, stop: int, partition: int = 0) -> None:
-    """Records in many small batches."""
+    """Produce records in many small batches."""
     with bus.producer(batch_bytes=300) as producer:
         for n in range(start, stop):
             producer.send(topic, b"%d" % n, partition=partition)
@@ -36,7 +37,7 @@ def group_at(bus: Bus, group: str, topic: str) -> int:
 
 
 def next_offset(bus: Bus, topic: str, group: str) -> int:
-    """The first record that a second consumer of the group gets."""
+    """Return the offset of the first record that a second consumer of the group receives."""
     with bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer:
         return consumer.poll(10.0, max_records=1)[0].offset
 
@@ -130,11 +131,11 @@ def test_normal_close_commits_delivered_records(bus: Bus, topic: str) -> None:
 
 def test_commit_uses_position_and_settled_records(bus: Bus, topic: str) -> None:
     fill(bus, topic, 0, 20)
-    where = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     with bus.consumer(topic, group=topic, start="earliest", auto_commit=False) as consumer:
         consumer.poll(10.0, max_records=5)
         consumer.poll(10.0, max_records=5)
-        assert consumer.settled()[where].offset == 5
+        assert consumer.settled()[tp].offset == 5
         consumer.commit(consumer.settled())
         assert group_at(bus, topic, topic) == 5
         consumer.commit()
@@ -171,7 +172,7 @@ def test_commit_never_runs_ahead_of_the_reader(
             check(found[0])
             offset = found[-1] + 1
         assert consumer.commit_error is None
-        assert seen > 0, "it commits while it reads"
+        assert seen > 0, "the reader committed nothing while it read"
 
 
 READER = """
@@ -217,7 +218,7 @@ def test_killed_reader_skips_no_record(
         found: list[int] = []
         while not found or found[-1] < 499:
             found += [record.offset for record in consumer.poll(10.0)]
-    assert found[0] <= 400, "the record under way comes again"
+    assert found[0] <= 400, "the record in progress was skipped"
     assert found == list(range(found[0], 500))
 
 
@@ -226,7 +227,7 @@ def test_killed_logbus_consume_may_repeat_but_skips_no_record(
     cluster: LocalCluster, bus: Bus, topic: str, tmp_path: Path
 ) -> None:
     fill(bus, topic, 0, 500)
-    # Static, so that the next one need not wait until the session of this one has ended.
+    # A static member, so that the next one need not wait for its session timeout.
     command = [sys.executable, "-P", "-m", "broker_lite", "consume", topic, "-g", topic, "-i", "x"]
     environment = os.environ | {"LOGBUS_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
     with subprocess.Popen(
@@ -293,7 +294,7 @@ def test_asyncio_cancelled_first_poll_does_not_set_the_start(bus: Bus, topic: st
     asyncio.run(main())
 
 
-# -- where reading begins, and begins again
+# -- where a consumer starts and resumes
 
 
 def test_group_started_at_latest_resumes_there_after_a_crash(bus: Bus, topic: str) -> None:
@@ -316,7 +317,10 @@ def test_partitions_added_while_group_is_empty_start_at_earliest(bus: Bus, topic
 
 
 def test_partitions_without_commit_use_the_start_option(bus: Bus, topic: str) -> None:
-    """Their records, of before the group began at the end, were once handed out to it."""
+    """A partition without a commit starts at ``start``, here the log end offset.
+
+    Records from before the group began were once delivered.
+    """
     for partition in range(3):
         fill(bus, topic, 0, 5, partition=partition)
     with bus.consumer(topic, group=topic, auto_commit=False) as consumer:
@@ -342,19 +346,19 @@ def test_offset_resets_are_counted_and_logged_once_per_partition(
     bus: Bus, face_bus: Bus, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(bus, topic, 0, 10)
-    where = TopicPartition(topic, 0)
-    bus.admin.delete_records({where: 6})
+    tp = TopicPartition(topic, 0)
+    bus.admin.delete_records({tp: 6})
     with (
         caplog.at_level(logging.WARNING, "logbus.consumer"),
         face_bus.consumer(topic, start="earliest", partitions=[0]) as consumer,
     ):
         assert consumer.resets == []
-        consumer.seek(where, 2)
+        consumer.seek(tp, 2)
         assert consumer.poll(10.0, max_records=1)[0].offset == 6
-        consumer.seek(where, 3)
+        consumer.seek(tp, 3)
         assert consumer.poll(10.0, max_records=1)[0].offset == 6
-        assert consumer.resets == [(where, 2, 6), (where, 3, 6)]
-        assert consumer.beginning_offsets() == {where: 6}
+        assert consumer.resets == [(tp, 2, 6), (tp, 3, 6)]
+        assert consumer.beginning_offsets() == {tp: 6}
     (line,) = caplog.messages
     assert f"topic '{topic}' partition 0: offset 2 is not in the log" in line
-    assert "goes on at 6, as start='earliest' says" in line
+    assert "reading resumes at 6, as start='earliest' says" in line

@@ -1,17 +1,19 @@
-"""The consumer, ranges and ends through real brokers."""
+"""The consumer, range reads and end offsets on real brokers."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-from patience import until
+from support.faces import Face
+from support.patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.client import EndOffsetsWatch, read_range
 from broker_lite.client.consuming.fetch_collector import JOINED_BYTES
 from broker_lite.client.received import records
 from broker_lite.errors import (
+    ClosedError,
     InvalidConfigError,
     InvalidGroupIdError,
     InvalidPartitionsError,
@@ -20,6 +22,7 @@ from broker_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, TopicPartition
 
 
@@ -72,14 +75,17 @@ def test_arrow_tables_are_joined_up_to_a_size_without_gaps(bus: Bus, topic: str)
 def test_rows_that_failed_to_join_are_redelivered(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two gigabytes of values did not fit into one column, and were passed over."""
+    """A failed join moves no position.
+
+    Two gigabytes of values do not fit into one column; such rows were once skipped.
+    """
     fill(bus, topic, 10, batch_bytes=200)
 
     def full(*_: object, **__: object) -> None:
         raise MemoryError
 
     with bus.consumer(topic, group="unjoined", start="earliest") as consumer:
-        where = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         for module, read in (
             ("reader_core.arrow_rows", consumer.poll_arrow),
             ("fetch_collector.records", consumer.poll),
@@ -88,8 +94,8 @@ def test_rows_that_failed_to_join_are_redelivered(
                 patch.setattr(f"broker_lite.client.consuming.{module}", full)
                 with pytest.raises(MemoryError):
                     read(10.0)
-            assert consumer.position(where) == 0
-            assert consumer.settled()[where].offset == 0
+            assert consumer.position(tp) == 0
+            assert consumer.settled()[tp].offset == 0
         assert consumer.poll_arrow(10.0).column("offset").to_pylist()[0] == 0
 
 
@@ -128,20 +134,23 @@ def test_seek_moves_the_position(bus: Bus, face_bus: Bus, topic: str) -> None:
 
 
 def test_out_of_range_numbers_are_refused(bus: Bus, face_bus: Bus, topic: str) -> None:
-    """They ended the consumer's thread, or came out of ``struct``."""
+    """An out-of-range number raises InvalidConfigError.
+
+    It once ended the consumer's thread or raised struct.error.
+    """
     fill(bus, topic, 3)
-    where, admin = TopicPartition(topic, 0), bus.admin
+    tp, admin = TopicPartition(topic, 0), bus.admin
     with face_bus.consumer(topic, group="bounds", partitions=[0], start="earliest") as consumer:
         for attempt in (
             lambda: consumer.seek_to_time(10**20),
-            lambda: consumer.commit({where: 10**20}),
-            lambda: consumer.commit({where: -5}),
-            lambda: admin.commit_offsets("bounds", {where: CommittedOffset(1, 10**10)}),
+            lambda: consumer.commit({tp: 10**20}),
+            lambda: consumer.commit({tp: -5}),
+            lambda: admin.commit_offsets("bounds", {tp: CommittedOffset(1, 10**10)}),
             lambda: admin.commit_offsets("bounds", {TopicPartition(topic, 10**10): 1}),
-            lambda: admin.list_offsets({where: -(10**20)}),
-            lambda: admin.delete_records({where: 10**20}),
-            lambda: admin.offsets_for_bytes({where: (10**20, 1)}),
-            lambda: admin.offsets_for_bytes({where: (1, 10**20)}),
+            lambda: admin.list_offsets({tp: -(10**20)}),
+            lambda: admin.delete_records({tp: 10**20}),
+            lambda: admin.offsets_for_bytes({tp: (10**20, 1)}),
+            lambda: admin.offsets_for_bytes({tp: (1, 10**20)}),
             lambda: admin.create_partitions(topic, 10**10),
         ):
             with pytest.raises((InvalidRequestError, InvalidPartitionsError)):
@@ -185,7 +194,7 @@ def test_group_resumes_from_its_committed_offset(bus: Bus, topic: str) -> None:
     with bus.consumer(topic, group="g-on", start="latest") as consumer:
         assert consumer.poll(5.0)[0].offset == 4
     with bus.consumer(topic, group="g-on") as consumer:
-        assert consumer.position(topic, 0) == 10, "committed by close"
+        assert consumer.position(topic, 0) == 10, "close did not commit"
         consumer.commit({TopicPartition(topic, 0): 2})
         assert bus.admin.committed("g-on")[TopicPartition(topic, 0)].offset == 2
         consumer.seek(topic, 0, 2)
@@ -195,7 +204,7 @@ def test_group_resumes_from_its_committed_offset(bus: Bus, topic: str) -> None:
 
 def test_consumer_commits_automatically(bus: Bus, topic: str) -> None:
     fill(bus, topic, 3)
-    where = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     with bus.consumer(
         topic, group="g-auto", start="earliest", auto_commit_interval_ms=50
     ) as consumer:
@@ -203,16 +212,54 @@ def test_consumer_commits_automatically(bus: Bus, topic: str) -> None:
 
         def is_committed() -> bool:
             consumer.poll(0.01)
-            found = bus.admin.committed("g-auto").get(where)
+            found = bus.admin.committed("g-auto").get(tp)
             return found is not None and found.offset == 3
 
         until(is_committed)
         assert consumer.commit_error is None
 
 
+def test_closing_a_bus_closes_its_consumers(
+    face: Face, cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    group = f"g-{topic}"
+    fill(bus, topic, 3)
+    with face.connect(cluster.bootstrap_servers) as closing:
+        member = closing.consumer(topic, group=group, start="earliest")
+        native = closing.consumer(
+            topic, group=f"{group}-native", coordination="zookeeper", start="earliest"
+        )
+        alone, ended = closing.consumer(topic), closing.consumer(topic)
+        ended.close()
+        for reader in (member, native):
+            until(lambda reader=reader: bool(reader.poll(0.1)))
+    for consumer in (member, native, alone, ended):
+        assert not consumer.is_open
+        with pytest.raises(ClosedError):
+            consumer.poll()
+    for name in (group, f"{group}-native"):
+        assert bus.admin.committed(name)[TopicPartition(topic, 0)].offset == 3
+        assert not bus.admin.group_members(name)
+    with pytest.raises(KeyError), face.connect(cluster.bootstrap_servers) as failing:
+        reader = failing.consumer(topic, group=f"{group}-failed", start="earliest")
+        until(lambda: bool(reader.poll(0.1)))
+        raise KeyError
+    assert not reader.is_open
+    committed = bus.admin.committed(f"{group}-failed")
+    assert {row.offset for row in committed.values()} <= {0}
+
+
 def test_missing_topics_and_partitions_raise_errors(bus: Bus, topic: str) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="logbus topic create nowhere"):
         bus.consumer("nowhere")
+    typo = topic.replace("fixture", "fixtrue")
+    for use in (
+        lambda: bus.consumer(typo),
+        lambda: bus.consumer(typo, group="g"),
+        lambda: bus.producer().send(typo, b"").result(),
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError, match=rf"did you mean .*'{topic}'"):
+            use()
     with pytest.raises(UnknownTopicOrPartitionError, match="3 partitions"):
         bus.consumer(topic, partitions=[3])
     with pytest.raises(InvalidConfigError, match="needs a topic"):
@@ -233,41 +280,41 @@ def test_recreated_topic_is_another_topic(bus: Bus) -> None:
 
 def test_range_reads_its_exact_offsets(bus: Bus, topic: str) -> None:
     fill(bus, topic, 1000, batch_bytes=700)
-    where = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     view = bus.admin.cluster([topic])
 
     def read(start: int, end: int, **options: object) -> list[int]:
         found = []
         for rows in read_range(
-            where,
+            tp,
             view.topic_id(topic),
-            view.leader_epoch(where),
+            view.leader_epoch(tp),
             start,
             end,
             bootstrap=bus.bootstrap_servers,
             **options,  # type: ignore[arg-type]
         ):
-            found += [record.offset for record in records(where, rows)]
+            found += [record.offset for record in records(tp, rows)]
         return found
 
     assert read(0, 1000) == list(range(1000))
     assert read(123, 877, fetch_bytes=2000) == list(range(123, 877))
     assert read(123, 877, fetch_bytes=2000, depth=0) == list(range(123, 877))
     assert read(5, 5) == []
-    assert read(999, 1000, leader=view.leader(where)) == [999]
-    assert read(10, 12, leader=next(iter(set(view.brokers.values()) - {view.leader(where)}))) == [
+    assert read(999, 1000, leader=view.leader(tp)) == [999]
+    assert read(10, 12, leader=next(iter(set(view.brokers.values()) - {view.leader(tp)}))) == [
         10,
         11,
     ], "another broker is not the leader"
     with pytest.raises(OffsetOutOfRangeError, match="begins at 0 and ends at 1000"):
         read(1001, 1005)
-    bus.admin.delete_records({where: 500})
+    bus.admin.delete_records({tp: 500})
     with pytest.raises(OffsetOutOfRangeError, match="begins at 500"):
         read(400, 600)
     half = read_range(
-        where,
+        tp,
         view.topic_id(topic),
-        view.leader_epoch(where),
+        view.leader_epoch(tp),
         500,
         1000,
         bootstrap=bus.bootstrap_servers,
@@ -277,14 +324,12 @@ def test_range_reads_its_exact_offsets(bus: Bus, topic: str) -> None:
     half.close()  # type: ignore[attr-defined]
     with pytest.raises(UnknownTopicIdError, match="made again"):
         list(
-            read_range(
-                where, "AAAAAAAAAAAAAAAAAAAAAQ", -1, 500, 600, bootstrap=bus.bootstrap_servers
-            )
+            read_range(tp, "AAAAAAAAAAAAAAAAAAAAAQ", -1, 500, 600, bootstrap=bus.bootstrap_servers)
         )
 
 
 def test_watch_reports_end_offsets(bus: Bus, topic: str) -> None:
-    where = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     changed = threading.Event()
     with EndOffsetsWatch(
         bus.bootstrap_servers, [topic], refresh_ms=200, on_change=changed.set
@@ -296,9 +341,9 @@ def test_watch_reports_end_offsets(bus: Bus, topic: str) -> None:
         before = watch.ends()
         assert watch.ends() is before
         fill(bus, topic, 5)
-        until(lambda: watch.ends()[where].offset == 5)
+        until(lambda: watch.ends()[tp].offset == 5)
         assert changed.is_set()
-        assert before[where].offset == 0, "snapshots do not change"
+        assert before[tp].offset == 0, "snapshots do not change"
         bus.admin.create_partitions(topic, 4)
         until(lambda: len(watch.ends()) == 4)
         fill(bus, topic, 2, partition=3)
@@ -309,7 +354,7 @@ def test_watch_reports_end_offsets(bus: Bus, topic: str) -> None:
         assert watch.error is not None
         bus.create_topic(topic, 1)
         until(lambda: watch.topic_ids().get(topic, old) != old)
-        until(lambda: watch.ends().get(where) is not None and watch.ends()[where].offset == 0)
+        until(lambda: watch.ends().get(tp) is not None and watch.ends()[tp].offset == 0)
 
 
 def test_watch_follows_a_topic_pattern(bus: Bus, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Brokers die, disks rot: users see a delay or a clear error, never a wrong record."""
+"""Killed brokers and damaged disks: clients see a delay or a clear error, never a wrong record."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-import poison
 import pytest
-from data_calls import columns_batch, find_topic, send_batch
-from plain_connection import PlainConnection
-from replicated import Watched
+from support import poison
+from support.data_calls import columns_batch, find_topic, send_batch
+from support.plain_connection import PlainConnection
+from support.replicated import Watched
 
 from broker_lite.bus import Bus, connect
 from broker_lite.cli.main import run
@@ -68,7 +68,9 @@ def test_producer_and_readers_survive_a_killed_broker(
         reader.join(30)
         for n in range(4):
             offsets = [offset for offset, _ in seen[n]]
-            assert offsets == list(range(len(offsets))), "each once, in order"
+            assert offsets == list(range(len(offsets))), (
+                "records are lost, duplicated or out of order"
+            )
             assert [value for _, value in seen[n]] == [b"%d" % i for i in range(n, count, 4)]
             for index, place in enumerate(places[n::4]):
                 assert (place.partition, place.offset) == (n, index)
@@ -83,7 +85,7 @@ def test_producer_and_readers_survive_a_killed_broker(
 def test_range_read_survives_a_broker_restart(make_cluster: Callable[..., LocalCluster]) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
         bus.create_topic("t", 1)
-        where = TopicPartition("t", 0)
+        tp = TopicPartition("t", 0)
         with bus.producer(batch_bytes=1000) as producer:
             for n in range(5000):
                 producer.send("t", b"%d" % n)
@@ -92,12 +94,12 @@ def test_range_read_survives_a_broker_restart(make_cluster: Callable[..., LocalC
         def ranges(timeout_ms: float) -> int:
             rows = 0
             for batch in read_range(
-                where,
+                tp,
                 view.topic_id("t"),
-                view.leader_epoch(where),
+                view.leader_epoch(tp),
                 0,
                 5000,
-                leader=view.leader(where),
+                leader=view.leader(tp),
                 bootstrap=bus.bootstrap_servers,
                 fetch_bytes=5000,
                 depth=1,
@@ -122,12 +124,12 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
 ) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
         bus.create_topic("t", 1)
-        where = TopicPartition("t", 0)
+        tp = TopicPartition("t", 0)
         with bus.producer(linger_ms=0) as producer:
             sizes = []
             for n in range(5):
                 producer.send("t", b"%d" % n * 100).result(30)
-                sizes.append(sum(row.partitions[where] for row in bus.admin.log_dirs()))
+                sizes.append(sum(row.partitions[tp] for row in bus.admin.log_dirs()))
         (path,) = [each for each in tmp_path.rglob("0*.log") if each.stat().st_size >= sizes[-1]]
         view = bus.cluster()
         skipped: list[tuple[TopicPartition, int, int]] = []
@@ -136,9 +138,9 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
             return [
                 rows.header.base_offset
                 for rows in read_range(
-                    where,
+                    tp,
                     view.topic_id("t"),
-                    view.leader_epoch(where),
+                    view.leader_epoch(tp),
                     start,
                     5,
                     bootstrap=bus.bootstrap_servers,
@@ -157,13 +159,13 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
         assert read(3) == [3, 4]
         skip = {"on_corrupt": "skip", "on_skipped": lambda *row: skipped.append(row)}
         assert read(0, **skip) == [0, 1, 3, 4]
-        assert skipped == [(where, 2, 3)]
+        assert skipped == [(tp, 2, 3)]
         with bus.consumer("t", start="earliest", on_corrupt="skip") as consumer:
             found: list[int] = []
             while len(found) < 4:
                 found += [record.offset for record in consumer.poll(5.0)]
             assert found == [0, 1, 3, 4]
-            assert consumer.skipped == [(where, 2, 3)]
+            assert consumer.skipped == [(tp, 2, 3)]
         with bus.consumer("t", start="earliest") as consumer:
             assert [record.offset for record in consumer.poll(5.0, max_records=2)] == [0, 1]
             with pytest.raises(CorruptMessageError, match="offset 2"):
@@ -177,7 +179,7 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
             read(3)
         skipped.clear()
         assert read(0, **skip) == [0, 1, 4]
-        assert skipped == [(where, 2, 3), (where, 3, 4)]
+        assert skipped == [(tp, 2, 3), (tp, 3, 4)]
         with bus.consumer("t", start="earliest", on_corrupt="skip") as consumer:
             found = []
             while len(found) < 3:
@@ -186,24 +188,23 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
 
 
 def test_undecodable_batch_fails_only_its_readers(cluster: LocalCluster, bus: Bus) -> None:
-    """Its CRC is right, so all replicas have it: nobody leaves the ISR, and readers may skip it."""
+    """A valid CRC on an undecodable batch: every replica stores it, none leaves the ISR, and
+    readers may skip it."""
     bus.create_topic("poison", 1, 3)
-    place, where = find_topic(cluster, "poison"), TopicPartition("poison", 0)
+    place, tp = find_topic(cluster, "poison"), TopicPartition("poison", 0)
     with PlainConnection(place.address) as leader:
         for batch in (columns_batch([b"0"]), poison.backwards(3, "lz4"), columns_batch([b"4"])):
             assert send_batch(leader, place, batch).error_code == 0
     watched = Watched(cluster, bus, "poison")
     before = watched.state()
-    read = partial(
-        read_range, where, place.topic_id, before[1], 0, 5, bootstrap=bus.bootstrap_servers
-    )
+    read = partial(read_range, tp, place.topic_id, before[1], 0, 5, bootstrap=bus.bootstrap_servers)
     named = "topic 'poison' partition 0 offset 1"
     with pytest.raises(CorruptMessageError, match=named):
         list(read())
     skipped: list[tuple[TopicPartition, int, int]] = []
     found = read(on_corrupt="skip", on_skipped=lambda *row: skipped.append(row))
     assert [rows.header.base_offset for rows in found] == [0, 4]
-    assert skipped == [(where, 1, 4)]
+    assert skipped == [(tp, 1, 4)]
     with bus.consumer("poison", start="earliest") as consumer:
         assert [record.value for record in consumer.poll(5.0)] == [b"0"]
         with pytest.raises(CorruptMessageError, match=named):
@@ -233,7 +234,7 @@ def test_producer_timeout_on_a_full_disk_names_the_cause(
         with bus.producer() as producer:
             producer.send("t", bytes(100_000)).result(30)
         unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        # No file may grow beyond this: the kernel then cuts writes short, as on a full disk.
+        # RLIMIT_FSIZE: the kernel cuts writes beyond it short, as on a full disk.
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (150_000, unlimited[1]))
         producer = bus.producer(delivery_timeout_ms=1500)
         try:
@@ -256,11 +257,11 @@ def test_leaderless_partition_error_names_the_dead_broker(
     soon = {"zookeeper.session.timeout.ms": "2000"}
     with make_cluster(2, config=soon) as cluster, connect(cluster.bootstrap_servers) as bus:
         bus.create_topic("t", 1, 1)
-        where = TopicPartition("t", 0)
-        known = bus.cluster().partition(where)
+        tp = TopicPartition("t", 0)
+        known = bus.cluster().partition(tp)
         assert known is not None
         leader = known.leader
-        bus.admin.commit_offsets("g", {where: 0})
+        bus.admin.commit_offsets("g", {tp: 0})
         (broker,) = [each for each in cluster.brokers if each.id == leader]
         broker.kill()
         deadline = time.monotonic() + 60
@@ -273,7 +274,7 @@ def test_leaderless_partition_error_names_the_dead_broker(
         assert "start it" in str(late.value)
         with contextlib.suppress(DeliveryTimedOutError):
             producer.close()
-        # Nor is it known how far a group is behind there: no lag of 0, and said in words.
+        # The group's lag is unknown there, so the command prints that instead of 0.
         (lag,) = bus.admin.lag("g").values()
         assert lag.committed is not None and lag.committed.offset == 0
         assert (lag.end, lag.records, lag.seconds) == (None, None, None)

@@ -1,5 +1,8 @@
-"""Transactions of the client on three real brokers: the tests that Apache Kafka passes too, and
-kills of the coordinator, of a leader and of every broker in turn under a copying loop."""
+"""The client's transactions on three real brokers.
+
+The tests pass on Apache Kafka too. While a copying loop runs, the coordinator, a leader and every
+broker in turn are killed.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from transaction_suite import *  # noqa: F403
-from transaction_suite import visible
+from support.transaction_suite import *  # noqa: F403
+from support.transaction_suite import visible
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration.transactions import list_transactions
@@ -92,8 +95,10 @@ def test_a_commit_survives_the_death_of_a_partitions_leader(
 
 
 class Copier(threading.Thread):
-    """Copies numbers in transactions with the group's offsets, until the group has committed all.
-    After a failed transaction it begins again at the committed offsets."""
+    """Copy numbers in transactions with the group's offsets until the group has committed all.
+
+    After a failed transaction it continues at the committed offsets.
+    """
 
     def __init__(self, bus: Bus, source: str, target: str) -> None:
         super().__init__(daemon=True)

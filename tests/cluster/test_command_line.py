@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -11,17 +12,21 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from kazoo.client import KazooClient
+from support.log_batches import segments_of
 
 from broker_lite.bus import connect
+from broker_lite.cli.main import run
 from broker_lite.client.administration.query_lease import lease_text
 from broker_lite.errors import GroupLeaseHeldError
 from broker_lite.local.cluster import LocalCluster
@@ -41,22 +46,47 @@ def environment(cluster: LocalCluster, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def logbus(environment: dict[str, str], tmp_path: Path) -> Logbus:
-    def run(*arguments: str, stdin: bytes = b"", code: int | None = 0) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "broker_lite", *arguments],
-            input=stdin,
-            capture_output=True,
-            check=False,
-            env=environment,
-            cwd=tmp_path,
-            timeout=60,
-        )
+def logbus(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Logbus:
+    """Runs a command in this process, because starting Python takes longer than most commands."""
+
+    def run_command(*arguments: str, stdin: bytes = b"", code: int | None = 0) -> Any:
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+            files[0].write(stdin)
+            files[0].seek(0)
+            patch = opened.enter_context(monkeypatch.context())
+            patch.setattr(os, "environ", environment)
+            patch.chdir(tmp_path)
+            opened.enter_context(_standard_streams(files, patch))
+            returned = run([*arguments])
+            for file in files:
+                file.seek(0)
+            done = subprocess.CompletedProcess(
+                arguments, returned, files[1].read(), files[2].read()
+            )
         assert code in (done.returncode, None), done.stderr.decode()
-        assert b"Traceback" not in done.stderr
         return done
 
-    return run
+    return run_command
+
+
+@contextlib.contextmanager
+def _standard_streams(files: Sequence[BinaryIO], patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Replace the descriptors 0 to 2, and Python's streams on them, by files."""
+    kept = [os.dup(number) for number in range(3)]
+    streams = []
+    try:
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            os.dup2(files[number].fileno(), number)
+            streams.append(os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+            patch.setattr(sys, name, streams[number])
+        yield
+    finally:
+        for stream in streams[1:]:
+            stream.flush()
+        for number, descriptor in enumerate(kept):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
 @pytest.fixture
@@ -106,11 +136,11 @@ def test_produced_lines_are_consumed(logbus: Logbus, new_topic: str) -> None:
     assert logbus("consume", new_topic, "-e", "-s", "latest").stdout == b""
     assert logbus("consume", new_topic, "-e", "-s", "-3").stdout.count(b"\n") <= 6
     left = {row["group"] for row in rows(logbus("groups", "list"))}
-    assert left <= groups, "a reader without a group makes none"
+    assert left <= groups, "a consumer without a group created one"
 
 
 def test_slow_pipe_lines_are_sent_at_once(environment: dict[str, str], new_topic: str) -> None:
-    """``tail -f x.log | logbus produce t``, watched by ``logbus consume t``."""
+    """Run ``tail -f x.log | logbus produce t``; ``logbus consume t`` prints each line at once."""
     command = [sys.executable, "-P", "-m", "broker_lite"]
     consumer = subprocess.Popen(
         [*command, "consume", new_topic], stdout=subprocess.PIPE, env=environment
@@ -178,8 +208,28 @@ def test_produce_reports_records_per_partition_on_a_terminal(
     assert re.fullmatch(rf"2 records to {new_topic} in [\d.]+ s\s+", said)
 
 
+def test_export_shows_its_progress_on_a_terminal(
+    environment: dict[str, str], logbus: Logbus, new_topic: str, tmp_path: Path
+) -> None:
+    logbus("produce", new_topic, stdin=b"x\n" * 500)
+    main, terminal = pty.openpty()
+    command = [sys.executable, "-P", "-m", "broker_lite", "consume", new_topic, "-e"]
+    try:
+        with (tmp_path / "records").open("wb") as file:
+            subprocess.run(
+                command, stdout=file, stderr=terminal, env=environment, check=True, timeout=60
+            )
+        said = os.read(main, 10_000).decode()
+    finally:
+        os.close(main)
+        os.close(terminal)
+    assert (tmp_path / "records").read_bytes() == b"x\n" * 500
+    assert "records" in said and "100%" in said
+
+
 def test_ctrl_c_reports_acknowledged_records(environment: dict[str, str], new_topic: str) -> None:
-    """It ended without a word: whether the last lines had arrived was anybody's guess."""
+    """Ctrl-C prints how many records were acknowledged, because the user cannot know it
+    otherwise."""
     command = [sys.executable, "-P", "-m", "broker_lite"]
     with (
         subprocess.Popen(
@@ -190,7 +240,7 @@ def test_ctrl_c_reports_acknowledged_records(environment: dict[str, str], new_to
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
-            # A shell has what it starts in the background, this test with it, ignore Ctrl-C.
+            # A shell makes background processes, as this test may be, ignore Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as producer,
     ):
@@ -200,7 +250,7 @@ def test_ctrl_c_reports_acknowledged_records(environment: dict[str, str], new_to
             producer.stdin.flush()
             assert sorted(consumer.stdout.readline() for _ in range(2)) == [b"a\n", b"b\n"]
             producer.send_signal(signal.SIGINT)
-            # Its input stays open until it has ended: that is not what it ends for.
+            # Standard input stays open, so that only Ctrl-C can end the command.
             producer.wait(timeout=60)
             said = producer.stderr.read().decode()
         finally:
@@ -247,7 +297,7 @@ def test_closed_output_pipe_is_no_error(environment: dict[str, str], new_topic: 
 def test_consumer_exits_with_its_pipe_reader_on_an_idle_topic(
     environment: dict[str, str], logbus: Logbus, new_topic: str
 ) -> None:
-    """``logbus consume t | head -n 1`` where head has all that there is."""
+    """Run ``logbus consume t | head -n 1``; head exits after the first record."""
     logbus("produce", new_topic, stdin=b"one\ntwo\n")
     command = [sys.executable, "-P", "-m", "broker_lite", "consume", new_topic]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as consumer:
@@ -295,7 +345,7 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
     assert b"nothing was changed" in plan.stderr
     assert {row["topic"] for row in rows(plan)} == {new_topic, other}
     beyond = logbus("groups", "reset-offsets", group, "--to", "9999")
-    assert f"{other}-0: 9999 is outside of the log; its end 10 is taken" in beyond.stderr.decode()
+    assert f"{other}-0: 9999 is outside of the log; using its end 10" in beyond.stderr.decode()
     assert sum(row["to"] for row in rows(beyond)) == 20
     logbus("groups", "reset-offsets", group, "--to", "-2", "-t", other, "--yes")
     assert {row["topic"]: row["lag"] for row in rows(logbus("lag", "-g", group))} == {
@@ -320,7 +370,7 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
 def test_group_with_unknown_members_is_not_reported_empty(
     cluster: LocalCluster, logbus: Logbus
 ) -> None:
-    """As a coordinator leaves it that dies under them."""
+    """The coordinator's znode has members, but the coordinator has died."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     left = znodes.CoordinatorZnode(99, 1, 1, 4, None, "1-1", 2, 600_000)
     zookeeper = KazooClient(cluster.zookeeper)
@@ -337,9 +387,11 @@ def test_group_with_unknown_members_is_not_reported_empty(
         zookeeper.stop()
         zookeeper.close()
     listed = [row for row in rows(logbus("groups", "list")) if row["group"] == group]
-    assert listed == [{"group": group, "state": "PreparingRebalance", "kind": "Kafka"}]
+    assert listed == [{"group": group, "state": "PreparingRebalance", "kind": "Consumer"}]
     for command in ("members", "describe"):
-        assert b"had members when its coordinator went" in logbus("groups", command, group).stderr
+        assert (
+            b"had members when its coordinator went down" in logbus("groups", command, group).stderr
+        )
     assert b"NON_EMPTY_GROUP" in logbus("groups", "delete", group, "--yes", code=1).stderr
 
 
@@ -369,8 +421,8 @@ def test_description_of_a_group_names_partitions_of_open_transactions(
 def test_offsets_of_a_running_query_are_not_reset(
     logbus: Logbus, new_topic: str, cluster: LocalCluster
 ) -> None:
-    """Moving them succeeded, and the query's next commit put them back without a word."""
-    group, where = f"q-{new_topic}", TopicPartition(new_topic, 1)
+    """A query with a live lease would overwrite moved offsets with its next commit."""
+    group, tp = f"q-{new_topic}", TopicPartition(new_topic, 1)
     logbus("produce", new_topic, stdin=b"x\n" * 10)
     commands: tuple[tuple[str, ...], ...] = (
         ("seek", group, new_topic, "--to", "earliest"),
@@ -381,8 +433,8 @@ def test_offsets_of_a_running_query_are_not_reset(
     with connect(cluster.bootstrap_servers) as bus:
         until_ms = int(time.time() * 1000) + 60_000
         held = CommittedOffset(1, metadata=lease_text("query-7", until_ms))
-        bus.admin.commit_each(group, {where: held})
-        # A plan that would be refused said "add --yes to do it".
+        bus.admin.commit_each(group, {tp: held})
+        # The plan alone must report the refusal too, instead of "add --yes to do it".
         for options in ((), ("--yes",)):
             for command in commands:
                 said = logbus("groups", *command, *options, code=1).stderr.decode()
@@ -391,17 +443,17 @@ def test_offsets_of_a_running_query_are_not_reset(
         listed = {"group": group, "state": "Running", "kind": "Spark query"}
         assert rows(logbus("groups", "list", "-r", group)) == [listed]
         for refused in (
-            lambda: bus.admin.commit_offsets(group, {where: 0}),
-            lambda: bus.admin.delete_offsets(group, [where]),
+            lambda: bus.admin.commit_offsets(group, {tp: 0}),
+            lambda: bus.admin.delete_offsets(group, [tp]),
             lambda: bus.admin.delete_group(group),
         ):
             with pytest.raises(GroupLeaseHeldError, match="query-7"):
                 refused()
-        assert bus.admin.committed(group)[where].offset == 1
+        assert bus.admin.committed(group)[tp].offset == 1
         assert [row["owner"] for row in rows(logbus("groups", "describe", group))] == ["query-7"]
         assert b"(query-7) reads" in logbus("groups", "members", group).stderr
-        # A lease that ran out, as of a query that was killed, hinders nobody.
-        bus.admin.commit_each(group, {where: held._replace(metadata=lease_text("query-7", 1))})
+        # An expired lease, as of a killed query, does not prevent a reset.
+        bus.admin.commit_each(group, {tp: held._replace(metadata=lease_text("query-7", 1))})
         listed["state"] = "Empty"
         assert rows(logbus("groups", "list", "-r", group)) == [listed]
         for command in commands[1:3]:
@@ -418,7 +470,7 @@ def test_lag_of_a_missing_group_is_an_error(
     said = logbus("lag", "-g", group[:-1], "--crit", "1", code=1).stderr.decode()
     assert "GROUP_ID_NOT_FOUND" in said and f"did you mean {group!r}" in said
     said = logbus("lag", "-t", "nosuch", code=1).stderr.decode()
-    assert said.endswith("there is no topic 'nosuch'\n")
+    assert said.endswith("topic 'nosuch' does not exist, or you may not see it\n")
     later = f"later-{new_topic}"
     watch = subprocess.Popen(
         [sys.executable, "-P", "-m", "broker_lite", "lag", "-g", later, "-w", "--interval", "0.1"],
@@ -430,7 +482,7 @@ def test_lag_of_a_missing_group_is_an_error(
     try:
         assert b"waiting for it" in watch.stderr.readline()
         logbus("consume", new_topic, "-g", later, "-e")
-        # A look before its first commit counts from the log's start.
+        # Before the first commit the lag counts from the log start offset.
         while json.loads(watch.stdout.readline())["lag"]:
             pass
     finally:
@@ -442,7 +494,7 @@ def test_lag_of_a_missing_group_is_an_error(
 def test_member_without_commits_lags_by_the_whole_log(
     logbus: Logbus, new_topic: str, cluster: LocalCluster, coordination: str
 ) -> None:
-    """Its group had no rows, so a check of it passed whatever it left unread."""
+    """A group without committed offsets has the whole log as its lag, so that a check fails."""
     group = f"stuck-{new_topic}"
     logbus("produce", new_topic, stdin=b"x\n" * 10)
     options: dict[str, Any] = {"coordination": coordination, "auto_commit": False}
@@ -460,7 +512,7 @@ def test_member_without_commits_lags_by_the_whole_log(
             (None,) * 2
         ] * 2
         assert all(each["owner"] for each in described)
-        kind = {"kafka": "Kafka", "zookeeper": "Native"}[coordination]
+        kind = {"kafka": "Consumer", "zookeeper": "Native"}[coordination]
         listed = {"group": group, "state": "Stable", "kind": kind}
         assert rows(logbus("groups", "list", "-r", group)) == [listed]
         plan = logbus("groups", "seek", group, new_topic, "--to", "latest", code=1)
@@ -470,9 +522,23 @@ def test_member_without_commits_lags_by_the_whole_log(
         plan = logbus("groups", "delete", group, "-t", new_topic, code=1)
         assert len(rows(plan)) == 2 and b"live members" in plan.stderr
     logbus("groups", "delete", group, "-t", new_topic, "--yes")
-    # Nothing is left of it but its name: that is no lag of 0 either.
+    # Only the group's name is left; its lag is unknown, not 0.
     assert b"is empty" in logbus("groups", "describe", group).stderr
-    assert b"its lag is not known" in logbus("lag", "-g", group, "--crit", "1", code=5).stderr
+    assert b"its lag is unknown" in logbus("lag", "-g", group, "--crit", "1", code=5).stderr
+
+
+def test_user_is_deleted_only_after_confirmation(logbus: Logbus, tmp_path: Path) -> None:
+    name = f"user-{uuid.uuid4().hex[:8]}"
+    (tmp_path / "password").write_text("a password\n")
+    logbus("user", "add", name, "--password-file", "password")
+    asked = logbus("user", "delete", name, stdin=b"n\n", code=130)
+    assert b"with its passwords?" in asked.stderr
+    assert name in {row["user"] for row in rows(logbus("user", "list"))}
+    logbus("user", "delete", name, "--dry-run")
+    kept = logbus("user", "add", name, "--if-not-exists", "--password-file", "password")
+    assert b"keeps its password" in kept.stderr
+    logbus("user", "delete", name, stdin=b"y\n")
+    assert name not in {row["user"] for row in rows(logbus("user", "list"))}
 
 
 def test_topic_commands_manage_topics(logbus: Logbus) -> None:
@@ -482,7 +548,13 @@ def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     logbus("topic", "create", name, "-p", "2", "-c", "retention.ms=60000")
     logbus("topic", "create", name, "--if-not-exists")
     assert b"exists" in logbus("topic", "create", name, code=1).stderr
-    logbus("topic", "alter", name, "-c", "segment.ms=1000", "--reset", "retention.ms", "-p", "3")
+    alter = ("topic", "alter", name, "-c", "segment.ms=1000", "--reset", "retention.ms", "-p", "3")
+    plan = logbus(*alter, "--dry-run").stderr
+    for line in (b"segment.ms: ", b"retention.ms: 60000 -> the default", b"partitions: 2 -> 3"):
+        assert line in plan
+    assert b"Add partitions?" in logbus(*alter, stdin=b"n\n", code=130).stderr
+    assert rows(logbus("topic", "describe", name))[0]["config"] == {"retention.ms": "60000"}
+    logbus(*alter, "--yes")
     described = rows(logbus("topic", "describe", name))[0]
     assert described["config"] == {"segment.ms": "1000"}
     assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
@@ -491,20 +563,41 @@ def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     )
     assert [(row["topic"], row["partition"]) for row in table] == [(name, p) for p in "012"]
     logbus("produce", name, "-p", "0", stdin=b"a\nb\nc\n")
+    assert b"before offset 2" in logbus("topic", "trim", name, "--before", "2", "--dry-run").stderr
+    refused = logbus("topic", "trim", name, "--before", "2", code=130)
+    assert b"--yes answers the question" in refused.stderr
     trimmed = rows(logbus("topic", "trim", name, "--before", "2", "--yes"))
     assert {row["partition"]: row["start"] for row in trimmed} == {0: 2, 1: 0, 2: 0}
+    one = rows(logbus("topic", "trim", name, "--before", "latest", "-p", "1", "--yes"))
+    assert [row["partition"] for row in one] == [1]
+    assert (
+        b"no partition 7"
+        in logbus("topic", "trim", name, "--before", "1", "-p", "7", code=2).stderr
+    )
     assert logbus("consume", name, "-e").stdout == b"c\n"
     near = logbus("topic", "describe", name[:-1], code=1).stderr
     assert f"did you mean {name}".encode() in near
     logbus("topic", "delete", name, code=130)
     logbus("topic", "delete", name, "--yes")
     gone = logbus("topic", "delete", name, "--yes", code=1).stderr
-    assert b"no topic" in gone and b"create" not in gone
+    assert b"does not exist" in gone and b"create" not in gone
     logbus("topic", "delete", name, "--yes", "--if-exists")
 
 
+def test_bad_line_after_good_ones_reports_acknowledged_records(
+    logbus: Logbus, new_topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(b'{"value": "%s"}\n' % (b"v" * 1000) * 1500 + b"{bad\n")
+    said = logbus("produce", new_topic, "--input", "jsonl", str(file), code=1).stderr
+    assert b"rows.jsonl line 1501: not a JSON object" in said
+    stored = len(logbus("consume", new_topic, "-e").stdout.splitlines())
+    assert 0 < stored < 1500
+    assert f"{stored:,} of {stored:,} records are known to be in {new_topic}".encode() in said
+
+
 def test_invalid_input_is_named(logbus: Logbus, new_topic: str) -> None:
-    assert b"no topic" in logbus("produce", "nosuch", code=1).stderr
+    assert b"may not see it" in logbus("produce", "nosuch", code=1).stderr
     assert b"logbus topic create" in logbus("consume", "nosuch", code=1).stderr
     assert b"partitions 0 to 1" in logbus("consume", new_topic, "-p", "7", code=2).stderr
     assert b"give earliest" in logbus("consume", new_topic, "-s", "never", code=2).stderr
@@ -529,7 +622,7 @@ def test_storage_command_reads_segments_offline(
 ) -> None:
     logbus("produce", new_topic, "-p", "0", stdin=b"a\nb\n")
     topic_id = rows(logbus("topic", "describe", new_topic))[0]["topic_id"]
-    segment = next(cluster.directory.rglob(f"{topic_id}-0/*.log"))
+    segment = segments_of(cluster.directory, topic_id)[0]
     assert rows(logbus("storage", "inspect", str(segment)))[0]["records"] == 2
     assert rows(logbus("storage", "verify", str(segment.parent)))[0]["problems"] == []
     bad = tmp_path / segment.name
@@ -547,3 +640,36 @@ def test_perf_prints_throughput(logbus: Logbus) -> None:
     (figures,) = rows(logbus("perf", "latency", "-n", "5"))
     assert 0 < figures["p50_ms"] <= figures["p99_ms"]
     assert not [row for row in rows(logbus("topic", "list")) if row["topic"].startswith("perf-")]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_export_writes_every_record_into_a_file(
+    form: str, logbus: Logbus, new_topic: str, tmp_path: Path
+) -> None:
+    values = sorted(f'{{"n": {number}, "text": "a,b"}}' for number in range(300))
+    logbus("produce", new_topic, stdin="\n".join(values).encode())
+    file = tmp_path / f"records.{form}"
+    done = logbus("export", new_topic, file.name)
+    assert f"300 records of {new_topic} in {file.name}" in done.stderr.decode()
+    assert done.stdout == b"" and sorted(tmp_path.glob(".*")) == []
+    if form == "parquet":
+        found = pq.read_table(file).column("value").to_pylist()
+        assert sorted(value.decode() for value in found) == values
+        (again,) = rows(logbus("produce", new_topic, file.name, "-o", "jsonl"))
+        assert again["records"] == 300
+    elif form == "csv":
+        with file.open(newline="") as rows_of_file:
+            assert sorted(row["value"] for row in csv.DictReader(rows_of_file)) == values
+    else:
+        envelopes = [json.loads(line) for line in file.read_text().splitlines()]
+        assert sorted(row["value"]["n"] for row in envelopes) == list(range(300))
+    # An existing file is replaced only with the option, and an empty export writes a file too.
+    assert b"Replace" in logbus("export", new_topic, file.name, code=130).stderr
+    logbus("export", new_topic, file.name, "-s", "latest", "--yes")
+    assert file.exists() and str(values[0]) not in file.read_bytes().decode("latin-1")
+
+
+def test_export_refuses_other_endings_and_folders(logbus: Logbus, new_topic: str) -> None:
+    assert b"give --format" in logbus("export", new_topic, "records.xls", code=2).stderr
+    refused = logbus("export", new_topic, "nowhere/records.csv", code=1).stderr
+    assert b"nowhere/records.csv cannot be written: No such file" in refused

@@ -1,4 +1,4 @@
-"""Commits that come faster than ZooKeeper should bear: how often it is written to for them."""
+"""How often frequent commits write to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from broker_lite.model import TopicPartition
 
 GROUPS, COMMITS = 60, 20
 OTHERS_MAX = 10
-"""Writes that have nothing to do with commits: a broker's session, a connection that ended."""
+"""ZooKeeper writes that are not commits: a broker's session, a connection that ended."""
 
 
 def written(cluster: LocalCluster) -> int:
-    """How many writes ZooKeeper has taken."""
+    """Return the number of writes that ZooKeeper has applied."""
     host, port = cluster.zookeeper.partition("/")[0].split(":")
     found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(host, int(port), "srvr"))
     assert found is not None
@@ -29,8 +29,8 @@ def written(cluster: LocalCluster) -> int:
 def test_offset_writes_to_zookeeper_are_limited_by_the_interval(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """The count is held to how long it took, so that it holds on a slow machine too."""
-    where = TopicPartition(topic, 0)
+    """The limit is relative to the elapsed time, so that it holds on a slow machine too."""
+    tp = TopicPartition(topic, 0)
     groups = [f"{topic}-{number}" for number in range(GROUPS)]
 
     async def main() -> tuple[int, float]:
@@ -44,9 +44,9 @@ def test_offset_writes_to_zookeeper_are_limited_by_the_interval(
 
             async def commit(first: int, end: int) -> None:
                 for offset in range(first, end):
-                    await asyncio.gather(*(one.commit({where: offset}) for one in consumers))
+                    await asyncio.gather(*(one.commit({tp: offset}) for one in consumers))
 
-            # The first commit claims the group and makes its folders.
+            # The first commit claims the group and creates its znodes.
             await commit(0, 1)
             before, began = written(cluster), time.monotonic()
             await commit(1, 1 + COMMITS)
@@ -57,6 +57,6 @@ def test_offset_writes_to_zookeeper_are_limited_by_the_interval(
     interval_s = BrokerConfig().offset_commit_interval_ms / 1000
     allowed = len(cluster.brokers) * (1 + seconds / interval_s) + OTHERS_MAX
     assert writes <= allowed, f"{writes} writes for {commits} commits in {seconds:.3f} s"
-    assert writes >= COMMITS, "each was answered after the write that carried it"
+    assert writes >= COMMITS, "a commit was answered before its write"
     for group in groups:
-        assert bus.admin.committed(group)[where].offset == COMMITS
+        assert bus.admin.committed(group)[tp].offset == COMMITS

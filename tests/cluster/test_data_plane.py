@@ -1,4 +1,4 @@
-"""Produce and fetch against real brokers: bodies, offsets, limits, waiting, and every refusal."""
+"""Produce and fetch on real brokers: batches, offsets, limits, waiting and every refusal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from data_calls import (
+from kafka.protocol.consumer import FetchResponse
+from kafka.protocol.producer import ProduceResponse
+from support.data_calls import (
     RAW,
     ROWS_ONLY,
     Place,
@@ -26,9 +28,7 @@ from data_calls import (
     send_batch,
     values,
 )
-from kafka.protocol.consumer import FetchResponse
-from kafka.protocol.producer import ProduceResponse
-from plain_connection import PlainConnection
+from support.plain_connection import PlainConnection
 
 from broker_lite import errors
 from broker_lite.client.administration.admin import Admin
@@ -67,7 +67,8 @@ def test_columnar_batch_is_returned_unchanged(place: Place, leader: PlainConnect
 
 
 def test_row_only_readers_get_row_batches(place: Place, leader: PlainConnection) -> None:
-    """Offsets, epoch and times stay; the checksum is a new one and right."""
+    """The row batch has the same offsets, leader epoch and timestamps, and a correct new
+    checksum."""
     send_batch(leader, place, columns_batch([b"a", b"b"], timestamp_ms=77))
     send_batch(leader, place, rows_batch([b"c", b"d"]))
     send_batch(leader, place, columns_batch([b"e"], timestamp_ms=78))
@@ -199,7 +200,7 @@ def test_pipelined_requests_are_answered_in_order(place: Place, leader: PlainCon
 
 
 def _frames(connection: PlainConnection) -> Iterator[memoryview]:
-    """Frames of a connection on which several arrive at once."""
+    """Yield the frames of a connection, which may arrive together."""
     waiting: list[memoryview] = []
     while True:
         if not waiting:
@@ -213,7 +214,9 @@ def _frames(connection: PlainConnection) -> Iterator[memoryview]:
 # Refusals.
 
 
-def test_invalid_batch_is_refused_alone(place: Place, leader: PlainConnection) -> None:
+def test_invalid_batch_is_refused_without_affecting_others(
+    place: Place, leader: PlainConnection
+) -> None:
     good = rows_batch([b"good"])
     flipped = bytearray(good)
     flipped[-1] ^= 1
@@ -362,18 +365,18 @@ def test_deleted_records_are_out_of_range(
 ) -> None:
     for _ in range(4):
         send_batch(leader, place, rows_batch([b"a", b"b"]))
-    where = TopicPartition(place.name, 0)
+    tp = TopicPartition(place.name, 0)
     with Admin(cluster.bootstrap_servers) as admin:
-        assert admin.delete_records({where: 4}) == {where: 4}
+        assert admin.delete_records({tp: 4}) == {tp: 4}
         with pytest.raises(errors.OffsetOutOfRangeError):
-            admin.delete_records({where: 9})
+            admin.delete_records({tp: 9})
     assert list_offsets(leader, place.name, -2).offset == 4
     below = read(leader, place, 3)
     assert (below.error_code, below.log_start_offset) == (1, 4)
     assert values(read(leader, place, 4).records) == [b"a", b"b", b"a", b"b"]
 
 
-# Topics that come and go.
+# Created and deleted topics.
 
 
 def test_recreated_topic_has_a_new_id(
@@ -415,10 +418,12 @@ def test_log_is_flushed_by_count_and_unflushed_records_are_hidden(cluster: Local
     config = {"flush.messages": "100", "flush.ms": "3600000"}
     place = make_topic(cluster, next(_NAMES), config=config)
     with PlainConnection(place.address) as leader:
+        # A new leader's log is flushed once, with all batches that arrived until then.
+        assert send_batch(leader, place, rows_batch([b"w"] * 100), acks=-1).error_code == 0
         assert send_batch(leader, place, rows_batch([b"x"]), acks=1).error_code == 0
-        assert read(leader, place, 0).high_watermark == 0
-        assert send_batch(leader, place, rows_batch([b"z"] * 100), acks=-1).error_code == 0
-        assert read(leader, place, 0).high_watermark == 101
+        assert read(leader, place, 0).high_watermark == 100
+        assert send_batch(leader, place, rows_batch([b"z"] * 99), acks=-1).error_code == 0
+        assert read(leader, place, 0).high_watermark == 200
 
 
 def test_log_is_flushed_by_time_and_acks_all_waits_for_the_flush(cluster: LocalCluster) -> None:

@@ -1,4 +1,4 @@
-"""A transaction that no coordinator knows, and the commands that free its readers."""
+"""A transaction that its coordinator has lost, and the commands that release its readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def held_back(output: str) -> dict[str, str]:
 
 
 def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(tmp_path: Path) -> None:
-    """The only copy of the coordinator's state is lost; the topic's log has an open transaction."""
+    """The only copy of the coordinator's state is lost while a topic has an open transaction."""
     with LocalCluster(1, directory=tmp_path) as cluster:
         (broker,), servers = cluster.brokers, cluster.bootstrap_servers
 

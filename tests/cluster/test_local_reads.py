@@ -1,4 +1,4 @@
-"""Ranges read out of files of brokers on this machine, and fetched as ever where they are not."""
+"""Range reads from the files of brokers on this machine, with fetches as the fallback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from patience import until
+from support.log_batches import segments_of
+from support.patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.client import read_range
@@ -29,27 +30,27 @@ ROWS, BATCH = 20_000, 1000
 
 
 class Reading:
-    """A topic of one partition and one replica, filled, and what was opened to read it."""
+    """A filled topic with one partition and one replica, and the file ranges opened to read it."""
 
     def __init__(self, bus: Bus, cluster: LocalCluster, topic: str) -> None:
         self.bus = bus
         self.opened: list[StoredRange] = []
         self.skipped: list[tuple[int, int]] = []
         bus.create_topic(topic, 1, replication_factor=1)
-        self.where = TopicPartition(topic, 0)
+        self.tp = TopicPartition(topic, 0)
         with bus.producer() as producer:
             for first in range(0, ROWS, BATCH):
                 values = [b"%0200d" % n for n in range(first, first + BATCH)]
                 producer.send_columns(topic, Columns(BATCH, None, pa.array(values)), 0)
         self.view = bus.admin.cluster([topic])
         topic_id = self.view.topic_id(topic)
-        (self.path,) = Path(cluster.directory).rglob(f"{topic_id}-0/*.log")
+        (self.path,) = segments_of(cluster.directory, topic_id)
 
     def batches(self, start: int = 0, end: int = ROWS, **options: Any) -> Iterator[range]:
         for rows in read_range(
-            self.where,
-            self.view.topic_id(self.where.topic),
-            self.view.leader_epoch(self.where),
+            self.tp,
+            self.view.topic_id(self.tp.topic),
+            self.view.leader_epoch(self.tp),
             start,
             end,
             bootstrap=self.bus.bootstrap_servers,
@@ -63,10 +64,10 @@ class Reading:
             yield range(int(offsets[0]), int(offsets[-1]) + 1)
 
     def consumer(self, **options: Any) -> Consumer:
-        return self.bus.consumer(self.where.topic, start="earliest", **options)
+        return self.bus.consumer(self.tp.topic, start="earliest", **options)
 
     def consumed(self, consumer: Consumer, count: int) -> list[int]:
-        """The offsets of the next rows, which are what was written there."""
+        """Return the offsets of the next rows; check their values."""
         found: list[int] = []
         while len(found) < count:
             rows = consumer.poll_arrow(20.0, max_rows=count - len(found))
@@ -108,7 +109,7 @@ def test_large_ranges_are_read_from_files_and_small_ones_sent(reading: Reading) 
 def test_cold_backlog_bypasses_the_page_cache(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages count as cold after the first, which the broker's offset lookup brings in."""
+    """Every page except the first counts as cold; the broker's offset lookup reads the first."""
 
     def is_in_memory(fd: int, position: int) -> bool:
         return position < ALIGNED_BYTES
@@ -128,7 +129,7 @@ def test_cold_backlog_bypasses_the_page_cache(
     try:
         os.close(os.open(reading.path, os.O_RDONLY | DIRECT))
     except OSError:
-        return  # This file system has no direct reads: all go through the cache.
+        return  # This file system has no direct reads, so all reads use the page cache.
     assert not (cached_reads and DIRECT)
 
 
@@ -143,7 +144,7 @@ def test_stored_ranges_end_at_the_high_watermark(reading: Reading) -> None:
 def test_broker_with_local_reads_disabled_sends_records(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or does not believe that the reader is on its machine, as any other's is not."""
+    """The broker answers as for a reader on another machine."""
     monkeypatch.setattr(partitions, "machine_id", lambda: bytes(16))
     assert reading.read() == list(range(ROWS))
     assert reading.opened == []
@@ -154,7 +155,7 @@ def test_reader_without_file_permission_is_sent_records(reading: Reading) -> Non
     reading.path.chmod(0)
     try:
         if user == 0:
-            os.seteuid(65_534)  # permissions do not bind root
+            os.seteuid(65_534)  # root ignores file permissions
         assert reading.read() == list(range(ROWS))
     finally:
         os.seteuid(user)
@@ -163,7 +164,7 @@ def test_reader_without_file_permission_is_sent_records(reading: Reading) -> Non
 
 
 def test_deleted_segment_is_read_to_its_end_then_records_are_sent(reading: Reading) -> None:
-    """The broker has it open for a while; by its name it is gone."""
+    """The broker keeps a deleted file open for a while, but its name is gone."""
     found = reading.batches()
     first = next(found)
     aside = reading.path.rename(reading.path.with_suffix(".gone"))
@@ -195,7 +196,7 @@ def test_records_are_sent_from_the_truncation_point_of_a_file(
 
 
 def flip_a_bit_of_batch_seven(reading: Reading) -> int:
-    """Of its content; how many bytes a batch takes."""
+    """Flip a bit in the records of batch seven; return the size of a batch in bytes."""
     batch_bytes = reading.path.stat().st_size // (ROWS // BATCH)
     with reading.path.open("r+b") as file:
         file.seek(7 * batch_bytes + batch_bytes // 2)
@@ -226,11 +227,11 @@ def test_damage_in_a_file_is_reported_or_skipped(reading: Reading) -> None:
     ]
 
 
-# A consumer that reads for itself. Its first fetch, which finds out where the broker is, is sent.
+# Consumers with local reads. The first fetch, which locates the broker's files, is sent.
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """So that the first answer is far from all there is, and a file is asked for."""
+    """Limit the first fetch, so that the rest is read from a file."""
     return {"partition_fetch_bytes": 300_000, **options}
 
 
@@ -239,9 +240,9 @@ def test_consumer_reads_files_and_continues_with_new_records(reading: Reading) -
         assert reading.consumed(consumer, ROWS) == list(range(ROWS))
         assert [Path(stored.path) for stored in reading.opened] == [reading.path]
         with reading.bus.producer() as producer:
-            producer.send(reading.where.topic, b"%d" % ROWS).result()
+            producer.send(reading.tp.topic, b"%d" % ROWS).result()
         assert reading.consumed(consumer, 1) == [ROWS]
-        consumer.seek(reading.where, 5000)
+        consumer.seek(reading.tp, 5000)
         assert reading.consumed(consumer, 3000) == list(range(5000, 8000))
         consumer.pause()
         assert not consumer.poll(0.05)
@@ -263,7 +264,7 @@ def test_consumer_releases_a_partly_read_file(
     with reading.consumer(**small({})) as consumer:
         reading.consumed(consumer, 4000)
         assert str(reading.path) in open_files()
-        # One that is paused would keep the disk of what retention removes.
+        # A paused consumer's open file would keep deleted segments on the disk.
         consumer.pause()
         until(lambda: str(reading.path) not in open_files(), what="the file stays open")
         consumer.resume()
@@ -297,13 +298,13 @@ def test_consumer_fetches_records_that_a_file_lacks(
     with reading.consumer(**small({})) as consumer:
         assert reading.consumed(consumer, ROWS) == list(range(ROWS))
         assert len(reading.opened) == 1
-        consumer.seek(reading.where, 0)
+        consumer.seek(reading.tp, 0)
         assert reading.consumed(consumer, ROWS) == list(range(ROWS))
-        assert len(reading.opened) == 1, "its files are left alone"
+        assert len(reading.opened) == 1, "the consumer opened another file"
 
 
 def test_consumer_fetches_damaged_file_ranges_from_the_broker(reading: Reading) -> None:
-    """Only what the broker has no better is an error, or skipped."""
+    """A damaged batch is an error, or is skipped, only if the broker's copy is damaged too."""
     flip_a_bit_of_batch_seven(reading)
     with reading.consumer(**small({})) as consumer:
         assert reading.consumed(consumer, 7000) == list(range(7000))
@@ -313,4 +314,4 @@ def test_consumer_fetches_damaged_file_ranges_from_the_broker(reading: Reading) 
     with reading.consumer(**small({"on_corrupt": "skip"})) as consumer:
         good = [n for n in range(ROWS) if n // BATCH != 7]
         assert reading.consumed(consumer, len(good)) == good
-        assert consumer.skipped == [(reading.where, 7000, 8000)]
+        assert consumer.skipped == [(reading.tp, 7000, 8000)]

@@ -1,9 +1,11 @@
-"""Logins at a real broker: other people's clients, the command line, deleted users."""
+"""Logins on a real broker: clients of other projects, the command line, deleted users."""
 
 from __future__ import annotations
 
 import re
+import select
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import confluent_kafka
 import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from plain_connection import PlainConnection
+from support.plain_connection import PlainConnection
 
 from broker_lite.bus import connect
 from broker_lite.cli.main import run as logbus
@@ -20,7 +22,8 @@ from broker_lite.errors import LogbusError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import ScramMechanism
 from broker_lite.security.scram import ScramClient
-from broker_lite.wire.calls.cluster import MetadataRequest
+from broker_lite.wire.api import decode_call, encode_call
+from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
 from broker_lite.wire.calls.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 pytestmark = pytest.mark.real
@@ -29,11 +32,28 @@ BOTH = "SCRAM-SHA-256,SCRAM-SHA-512"
 
 @pytest.fixture
 def secured(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> LocalCluster:
-    """One broker that demands logins, with the user alice."""
-    running = make_cluster(1, config={"sasl.enabled.mechanisms": BOTH})
+    """One broker that requires logins, with the user alice."""
+    settings = {
+        "sasl.enabled.mechanisms": BOTH,
+        "inter.broker.client.config": str(broker_file(tmp_path)),
+        "metrics.port": "0",
+    }
+    running = make_cluster(1, config=settings)
     add_user(running, tmp_path, "alice", "wonder land")
     logged_in(running.bootstrap_servers, "alice", "wonder land").close()
     return running
+
+
+def broker_file(folder: Path) -> Path:
+    """Write the file with which brokers log in as user broker."""
+    file = folder / "broker.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.username=broker\nsasl.password=between brokers\n",
+        "utf-8",
+    )
+    file.chmod(0o600)
+    return file
 
 
 def add_user(cluster: LocalCluster, folder: Path, name: str, password: str) -> None:
@@ -44,7 +64,8 @@ def add_user(cluster: LocalCluster, folder: Path, name: str, password: str) -> N
 
 
 def logged_in(address: str, user: str, password: str) -> PlainConnection:
-    """Return a connection after its login; the broker may learn of a new user a moment later."""
+    """Return a logged-in connection; retry, because the broker learns of a new user a moment
+    later."""
     for attempt in range(100):
         connection = PlainConnection(address)
         code = log_in(connection, user, password)
@@ -56,7 +77,7 @@ def logged_in(address: str, user: str, password: str) -> PlainConnection:
 
 
 def log_in(connection: PlainConnection, user: str, password: str) -> int:
-    """Log in and return the error code of the last answer."""
+    """Log in; return the error code of the last response."""
     client = ScramClient(ScramMechanism.SHA_256, user, password, "client-nonce")
     assert connection.call(SaslHandshakeRequest("SCRAM-SHA-256")).error_code == 0
     first = connection.call(SaslAuthenticateRequest(client.first()))
@@ -100,6 +121,10 @@ def test_clients_log_in_and_failures_look_alike(secured: LocalCluster) -> None:
         assert time.monotonic() - began >= 0.1
         connection.close()
     assert failures == [58, 58]
+    url = f"http://127.0.0.1:{secured.brokers[0].metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        (line,) = re.findall(rb"^logbus_authentication_failures_total\{.*$", answer.read(), re.M)
+    assert b'{mechanism="SCRAM-SHA-256"} ' in line and float(line.rpartition(b" ")[2]) >= 3
 
 
 def test_own_clients_log_in_with_a_file(
@@ -134,13 +159,7 @@ def test_own_clients_log_in_with_a_file(
 def test_brokers_log_in_to_one_another(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "broker.properties"
-    file.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
-        "sasl.username=broker\nsasl.password=between brokers\n",
-        "utf-8",
-    )
-    file.chmod(0o600)
+    file = broker_file(tmp_path)
     settings = {"sasl.enabled.mechanisms": BOTH, "inter.broker.client.config": str(file)}
     running = make_cluster(2, config=settings)
     add_user(running, tmp_path, "broker", "between brokers")
@@ -154,6 +173,22 @@ def test_brokers_log_in_to_one_another(
         with bus.producer() as producer:
             sent = [producer.send("t", value=b"hello", partition=each) for each in (0, 1)]
             assert [each.result(60).offset for each in sent] == [0, 0]
+
+
+def test_transaction_ends_at_a_single_broker_with_logins(
+    secured: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "broker.properties"
+    add_user(secured, tmp_path, "broker", "between brokers")
+    logged_in(secured.bootstrap_servers, "broker", "between brokers").close()
+    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", str(file))
+    with connect(secured.bootstrap_servers) as bus:
+        bus.create_topic("t", partitions=1, replication_factor=1)
+        with bus.producer(transactional_id="one") as producer:
+            for value in (b"first", b"second"):
+                producer.begin()
+                producer.send("t", value=value)
+                producer.commit()
 
 
 def test_rotated_password_works_beside_the_former_one(
@@ -183,6 +218,44 @@ def test_no_other_request_is_answered_before_login(secured: LocalCluster) -> Non
     connection.close()
     (log,) = [broker.log for broker in secured.brokers]
     assert re.search(r"closed: a request before the login", log.read_text("utf-8"))
+
+
+def test_client_that_never_logs_in_may_send_eight_requests(secured: LocalCluster) -> None:
+    connection = PlainConnection(secured.bootstrap_servers)
+    for _ in range(8):
+        assert connection.call(ApiVersionsRequest("a", "1")).api_keys
+    with pytest.raises((EOFError, ConnectionError)):
+        connection.call(ApiVersionsRequest("a", "1"))
+
+
+def test_guessed_passwords_are_answered_slowly_and_right_ones_at_once(
+    secured: LocalCluster,
+) -> None:
+    # Compute every proof before the first is sent, so that the address's delay does not expire.
+    guesses = [ready_to_prove(secured.bootstrap_servers, "alice", "guess") for _ in range(24)]
+    connection, right = ready_to_prove(secured.bootstrap_servers, "alice", "wonder land")
+    began = time.monotonic()
+    for guessing, proof in guesses:
+        guessing.send(encode_call(SaslAuthenticateRequest(proof), 0, "tests"))
+    assert connection.call(SaslAuthenticateRequest(right)).error_code == 0
+    # The right password was sent last, while slow responses to guesses are still pending.
+    answered = select.select([guessing for guessing, _ in guesses], [], [], 0)[0]
+    assert len(answered) < len(guesses)
+    for guessing, _ in guesses:
+        answer = decode_call(SaslAuthenticateRequest(b""), guessing.receive())
+        assert answer.error_code == 58
+        guessing.close()
+    assert time.monotonic() - began >= 5
+    connection.close()
+
+
+def ready_to_prove(address: str, user: str, password: str) -> tuple[PlainConnection, bytes]:
+    """Return a connection before its last login step, and the client's proof for that step."""
+    client = ScramClient(ScramMechanism.SHA_256, user, password, "client-nonce")
+    connection = PlainConnection(address)
+    assert connection.call(SaslHandshakeRequest("SCRAM-SHA-256")).error_code == 0
+    challenge = connection.call(SaslAuthenticateRequest(client.first()))
+    return connection, client.final(challenge.auth_bytes)
 
 
 def test_deleted_user_loses_open_connections(secured: LocalCluster, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
-"""A topic is deleted and made again while somebody reads it: the old one's offsets end with it.
+"""A topic is deleted and created again while a consumer reads it.
 
-Were they committed in the new topic's name, whoever goes on from the group would skip its records
-without a word.
+Offsets of the old topic must not be committed for the new one, or the group would skip its records.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 import time
 
 import pytest
-from plain_connection import until_known
+from support.plain_connection import until_known
 
 from broker_lite.bus import Bus, aconnect
 from broker_lite.errors import UnknownTopicIdError
@@ -25,7 +24,7 @@ def fill(bus: Bus, topic: str, count: int) -> None:
 
 
 def make_again(cluster: LocalCluster, bus: Bus, topic: str) -> str:
-    """Another topic of that name, which every broker knows; its id."""
+    """Delete and recreate the topic, and wait until every broker has it; return its id."""
     bus.delete_topic(topic)
     topic_id = bus.create_topic(topic, partitions=3)
     until_known(cluster.bootstrap_servers, topic, topic_id)
@@ -48,7 +47,7 @@ def test_close_commits_no_offset_to_a_recreated_topic(
     with pytest.raises(UnknownTopicIdError, match=f"'{topic}' was deleted and made again"):
         consumer.close()
     found = bus.admin.committed(group)
-    assert {where: row.offset for where, row in found.items()} == {TopicPartition(other, 0): 4}
+    assert {tp: row.offset for tp, row in found.items()} == {TopicPartition(other, 0): 4}
     with bus.consumer(topic, group=group, start="earliest") as successor:
         assert successor.position(topic, 0) == 0
         assert [row.value for row in successor.poll(20.0)] == [b"%d" % n for n in range(15)]
@@ -57,20 +56,20 @@ def test_close_commits_no_offset_to_a_recreated_topic(
 def test_explicit_commit_to_a_recreated_topic_fails(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    where, group = TopicPartition(topic, 0), f"again-{topic}"
+    tp, group = TopicPartition(topic, 0), f"again-{topic}"
     fill(bus, topic, 10)
     with bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer:
         assert len(consumer.poll(20.0)) == 10
         new = make_again(cluster, bus, topic)
-        for offsets in (None, {where: 7}, {where: CommittedOffset(7)}):
+        for offsets in (None, {tp: 7}, {tp: CommittedOffset(7)}):
             with pytest.raises(UnknownTopicIdError, match="was not committed"):
                 consumer.commit(offsets)
         consumer.seek_to_beginning()
         with pytest.raises(UnknownTopicIdError):
             consumer.commit()
         assert bus.admin.committed(group) == {}
-        consumer.commit({where: CommittedOffset(2, topic_id=new)})
-        assert bus.admin.committed(group)[where].offset == 2
+        consumer.commit({tp: CommittedOffset(2, topic_id=new)})
+        assert bus.admin.committed(group)[tp].offset == 2
 
 
 def test_automatic_commit_reports_a_recreated_topic(
@@ -95,7 +94,7 @@ def test_automatic_commit_reports_a_recreated_topic(
 def test_asyncio_close_commits_no_offset_to_a_recreated_topic(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    where, group = TopicPartition(topic, 0), f"again-{topic}"
+    tp, group = TopicPartition(topic, 0), f"again-{topic}"
     fill(bus, topic, 10)
 
     async def body() -> None:
@@ -104,7 +103,7 @@ def test_asyncio_close_commits_no_offset_to_a_recreated_topic(
             assert len(await consumer.poll(20.0)) == 10
             await asyncio.to_thread(make_again, cluster, bus, topic)
             with pytest.raises(UnknownTopicIdError, match="was not committed"):
-                await consumer.commit({where: 7})
+                await consumer.commit({tp: 7})
             with pytest.raises(UnknownTopicIdError, match="made again"):
                 await consumer.close()
 
@@ -113,20 +112,20 @@ def test_asyncio_close_commits_no_offset_to_a_recreated_topic(
 
 
 def test_committed_offsets_include_topic_id_and_time(bus: Bus, topic: str) -> None:
-    where, group = TopicPartition(topic, 1), f"described-{topic}"
+    tp, group = TopicPartition(topic, 1), f"described-{topic}"
     before_ms = int(time.time() * 1000)
-    bus.admin.commit_offsets(group, {where: 0})
-    row = bus.admin.committed(group)[where]
+    bus.admin.commit_offsets(group, {tp: 0})
+    row = bus.admin.committed(group)[tp]
     assert row.topic_id == bus.admin.cluster((topic,)).topic_id(topic)
     assert before_ms <= row.commit_ms <= int(time.time() * 1000)
-    assert bus.admin.committed(group, [where])[where] == row
+    assert bus.admin.committed(group, [tp])[tp] == row
 
 
 def test_new_member_reads_a_recreated_topic_from_earliest(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """Under start="latest" too, as a member that was there does: what was written since the group
-    read the former topic was skipped."""
+    """A member that had offsets of the former topic once skipped records of the new one, also
+    with start="latest"."""
     group, alone = f"again-{topic}", f"alone-{topic}"
     for name in (group, alone):
         bus.admin.commit_offsets(name, {TopicPartition(topic, 0): 0})

@@ -1,5 +1,5 @@
-"""``bus.consumer`` as a member of a Kafka group: alone, with others of its kind, and in one group
-with Kafka's own clients."""
+"""``bus.consumer`` as a member of a Kafka group: alone, with other logbus members, and in one
+group with Kafka's clients."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
 
 
 class Reader(threading.Thread):
-    """Reads in a thread of its own, as a user's program does, through ``poll``: what it owns and
-    what it read. Kafka's clients are read the same way."""
+    """Poll in its own thread, as a user's program does; record owned partitions and values.
+
+    Readers of Kafka's clients are subclasses.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -77,7 +79,7 @@ class Reader(threading.Thread):
         consumer = self.make()
         while not self.stopping.is_set():
             self.values += [record.value for record in consumer.poll(0.05)]
-            self.owned = frozenset(where.partition for where in consumer.assignment())
+            self.owned = frozenset(tp.partition for tp in consumer.assignment())
         (consumer.stop if self.dies else consumer.close)()
 
     def __enter__(self) -> Reader:
@@ -93,10 +95,10 @@ class Reader(threading.Thread):
 
 
 def listening(reader: Reader) -> dict[str, Any]:
-    """Callbacks that note what they are told."""
+    """Return callbacks that record their calls in ``reader.told``."""
 
     def told(word: str) -> Callable[[Any, list[TopicPartition]], None]:
-        return lambda _, wheres: reader.told.append((word, [where.partition for where in wheres]))
+        return lambda _, tps: reader.told.append((word, [tp.partition for tp in tps]))
 
     return {f"on_{word}": told(word) for word in ("assign", "revoke", "lost")}
 
@@ -154,7 +156,7 @@ class KafkaPython(Reader):
 
 
 def shared(readers: Sequence[Reader], count: int = 3) -> bool:
-    """Every partition has one owner, and every reader has some."""
+    """Return whether every partition has one owner and every reader owns some."""
     owned = [partition for reader in readers for partition in reader.owned]
     return sorted(owned) == list(range(count)) and all(reader.owned for reader in readers)
 
@@ -189,14 +191,14 @@ def test_members_share_partitions_and_hand_them_over(bus: Bus, topic: str, assig
             moved = one.told[1]
             assert moved[0] == "revoke"
             if assignors == "cooperative-sticky":
-                assert moved[1] == sorted(two.owned), "it kept what it need not give up"
+                assert moved[1] == sorted(two.owned), "it did not keep all other partitions"
             else:
                 assert moved[1] == [0, 1, 2]
         until_shared(one)
         sent += fill(bus, topic, 60, 90)
         until_read([one], sent[60:])
-    assert read([one, two]) == sent, "nothing twice: who gave partitions up had committed"
-    assert one.told[-1] == ("revoke", [0, 1, 2]), "and so had who was closed"
+    assert read([one, two]) == sent, "a revoked partition was not committed"
+    assert one.told[-1] == ("revoke", [0, 1, 2]), "a closed member did not commit"
     committed = bus.admin.committed(topic)
     assert sum(row.offset for row in committed.values()) == 90
     assert {row.leader_epoch for row in committed.values()} == {0}
@@ -213,7 +215,7 @@ def until_taken_over(readers: Sequence[Reader]) -> None:
 def test_group_of_logbus_and_kafka_clients_survives_member_death(
     cluster: LocalCluster, bus: Bus, topic: str, assignors: str
 ) -> None:
-    """Whoever joined first leads: logbus, and after its end one of the others."""
+    """The first member leads: logbus first, then one of the other clients."""
     servers, cooperative = cluster.bootstrap_servers, assignors == "cooperative-sticky"
     sent = fill(bus, topic, 0, 30)
     dying = of_logbus(bus, topic, assignors=assignors)
@@ -231,7 +233,7 @@ def test_group_of_logbus_and_kafka_clients_survives_member_death(
             until_read([dying, *others], sent)
             dying.stopping.set()
             dying.join()
-            # Its session ends; what it was at comes again to the others.
+            # The dead member's session expires; the others receive its unfinished records again.
             until_taken_over(others)
             with of_logbus(bus, topic, assignors=assignors) as last:
                 until_shared(last, *others)
@@ -252,7 +254,8 @@ def test_stuck_reader_loses_its_partitions_and_rejoins(bus: Bus, topic: str) -> 
     with member(bus, topic, group=topic, **options) as stuck:
         assert len(stuck.poll(10.0, max_records=5)) == 5
         with other:
-            # It does not ask for more, so all goes to the other one, what it is at too.
+            # The stuck reader does not poll, so the other one receives all records, unfinished ones
+            # too.
             until_read([other], sent)
             eventually(lambda: other.owned == {0, 1, 2}, state_of([other]))
             with pytest.raises(NotOwnerError):
@@ -276,14 +279,14 @@ def test_loop_gives_up_partitions_after_the_current_record(bus: Bus, topic: str)
                 eventually(lambda: consumer.core.assignment.queue)
             if other.is_alive() and told:
                 break
-        assert told == [5], "not at the end of what was fetched"
+        assert told == [5], "revoked after the last fetched record"
     with other:
         until_read([other], list(set(sent) - set(seen)))
     assert len(seen) + len(other.values) == 300
 
 
 def test_commit_for_a_reassigned_partition_has_no_effect(bus: Bus, topic: str) -> None:
-    """At most once: commit, and leave out what NotOwnerError names."""
+    """At most once: commit first, then leave out the partitions that NotOwnerError names."""
     fill(bus, topic, 0, 30)
     options = {"auto_commit": False, "assignors": "cooperative-sticky"}
     with member(bus, topic, group=topic, **options) as consumer:
@@ -310,7 +313,7 @@ def test_static_members_rejoin_without_rebalance_and_are_fenced(bus: Bus, topic:
         two.join()
         mine, told = one.owned, list(one.told)
         with member(bus, topic, group=topic, group_instance_id="two") as again:
-            assert {where.partition for where in again.assignment()} == two.owned
+            assert {tp.partition for tp in again.assignment()} == two.owned
             with member(bus, topic, group=topic, group_instance_id="two") as third:
                 assert third.assignment() == again.assignment()
                 with pytest.raises(FencedInstanceIdError, match="'two'"):
@@ -322,7 +325,10 @@ def test_static_members_rejoin_without_rebalance_and_are_fenced(bus: Bus, topic:
 
 
 def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) -> None:
-    """It was handed what it had before, and took the new partition for one that somebody reads."""
+    """The leader gets its former assignment without a rebalance.
+
+    It then once took the added partition for one that another member owns.
+    """
 
     def share() -> list[TopicPartition]:
         with member(bus, topic, group=topic, group_instance_id="one") as leader:
@@ -330,7 +336,7 @@ def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) 
 
     before = share()
     bus.admin.create_partitions(topic, len(before) + 1)
-    # The coordinator may hear of it a moment later.
+    # The coordinator may learn of the partition a moment later.
     eventually(lambda: share() == [*before, TopicPartition(topic, len(before))], share)
 
 
@@ -341,7 +347,7 @@ def test_pattern_subscription_follows_created_and_deleted_topics(bus: Bus, topic
 
         def owned() -> list[str]:
             consumer.poll(0.02)
-            return sorted(where.topic for where in consumer.assignment())
+            return sorted(tp.topic for tp in consumer.assignment())
 
         for name in ("x", "y"):
             bus.create_topic(f"{topic}-{name}", partitions=1)
@@ -389,7 +395,7 @@ def test_no_record_is_delivered_without_recent_coordinator_contact(
         held = consumer.core.membership.member  # type: ignore[attr-defined]
         monkeypatch.setattr(type(held), "_carry_out", lambda *_: None)
         eventually(lambda: consumer.poll(0.0, max_records=1) == [])
-        assert len(consumer.assignment()) == 3, "it knows of nothing, and keeps still"
+        assert len(consumer.assignment()) == 3, "the assignment changed after the lease"
         monkeypatch.undo()
 
 
@@ -407,9 +413,9 @@ def test_asyncio_member_reads_and_commits(bus: Bus, topic: str) -> None:
     sent = fill(bus, topic, 0, 60)
     told: list[tuple[str, int]] = []
 
-    async def revoked(consumer: Any, wheres: list[TopicPartition]) -> None:
+    async def revoked(consumer: Any, tps: list[TopicPartition]) -> None:
         await consumer.commit()
-        told.append(("revoked", len(wheres)))
+        told.append(("revoked", len(tps)))
 
     async def main() -> list[bytes]:
         found: list[bytes] = []

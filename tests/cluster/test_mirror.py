@@ -1,4 +1,4 @@
-"""A logbus cluster mirrored to another: columns as columns, live, killed, with others writing."""
+"""Mirror a cluster to another: columnar batches, live copies, kills, and other writers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from log_batches import iter_headers
-from patience import until
+from support.log_batches import iter_headers
+from support.patience import until
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.fetch.position import FetchPosition
@@ -47,7 +47,7 @@ WAIT_SECONDS = 30
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """The cluster that is copied, of one broker."""
+    """The source cluster of the mirror, with one broker."""
     with LocalCluster(brokers=1, directory=tmp_path_factory.mktemp("origin")) as running:
         yield running
 
@@ -67,7 +67,7 @@ def copied(origin: Bus) -> str:
 
 @pytest.fixture
 def mirror(origin: Bus, bus: Bus, copied: str) -> Iterator[Callable[..., Mirror]]:
-    """Copies ``copied`` once, as a process that is started anew would; the mirror, to be asked."""
+    """Copy ``copied`` once with a new Mirror, as a restarted process would; return the Mirror."""
     made: list[Mirror] = []
 
     def run(topics: str = copied) -> Mirror:
@@ -100,10 +100,10 @@ def send(bus: Bus, topic: str, first: int, count: int, **options: Any) -> None:
 def rows_of(bus: Bus, topic: str) -> list[list[tuple[Any, ...]]]:
     found: list[list[tuple[Any, ...]]] = [[], []]
     ends = bus.admin.list_offsets({TopicPartition(topic, p): -1 for p in (0, 1)})
-    for where, end in ends.items():
-        with bus.consumer(where, start="earliest") as consumer:
-            while len(found[where.partition]) < end.offset:
-                found[where.partition] += [tuple(record)[2:] for record in consumer.poll(5.0)]
+    for tp, end in ends.items():
+        with bus.consumer(tp, start="earliest") as consumer:
+            while len(found[tp.partition]) < end.offset:
+                found[tp.partition] += [tuple(record)[2:] for record in consumer.poll(5.0)]
     return found
 
 
@@ -128,12 +128,12 @@ def test_columnar_batches_are_copied_unchanged(
     committed = bus.admin.committed(f"g-{copied}")[TopicPartition(copied, 1)]
     assert committed.offset == 77 and committed.metadata.startswith("mirrored from ")
 
-    # The target's group moves by itself from here on, and is left alone.
+    # The target's group commits for itself from here on, so the mirror leaves it alone.
     bus.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 80})
     origin.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 90})
     origin.admin.alter_configs(copied, {"segment.ms": "7200000"})
     bus.admin.alter_configs(copied, {"index.interval.bytes": "8192"})
-    # Partitions that come later come along, with what is in them.
+    # Added partitions are copied with their records.
     origin.admin.create_partitions(copied, 3)
     added = TopicPartition(copied, 2)
     with origin.producer() as producer:
@@ -151,7 +151,7 @@ def test_columnar_batches_are_copied_unchanged(
         origin.admin.commit_offsets(f"h-{copied}", {TopicPartition(copied, 0): 3})
         origin.admin.alter_configs(copied, {"segment.ms": None})
         assert mirror().aside == {}
-    # What the mirror had set goes as it does at the source; what the target set itself stays.
+    # A setting that the mirror copied follows the source; the target's own settings stay.
     settings = bus.admin.describe_configs([copied])["topic", copied]
     assert settings["segment.ms"].source == "default"
     assert (settings["index.interval.bytes"].value, settings["retention.ms"].source) == (
@@ -173,12 +173,12 @@ def test_only_committed_rows_of_transactions_are_copied(
         return [f"{word}-{row}" for word in words for row in (0, 1, 2, "columns")]
 
     def copies(*words: str) -> None:
-        """Copy once; the copy has these rows, without gaps and without transactions."""
+        """Copy once; check that the copy has these rows, without gaps and without transactions."""
         mirror()
-        where = TopicPartition(copied, 0)
-        end = bus.admin.list_offsets({where: -1})[where].offset
+        tp = TopicPartition(copied, 0)
+        end = bus.admin.list_offsets({tp: -1})[tp].offset
         found: list[str] = []
-        with bus.consumer(where, start="earliest") as consumer:
+        with bus.consumer(tp, start="earliest") as consumer:
             while len(found) < end:
                 found += [record.value.decode() for record in consumer.poll(5.0)]
         assert found == named(*words)
@@ -208,10 +208,10 @@ def test_unrecorded_copies_are_not_copied_again(
 ) -> None:
     send(origin, copied, 0, 500)
     first = mirror()
-    noted = {where: bus.admin.committed(first.name, [where])[where] for where in first.copies}
+    noted = {tp: bus.admin.committed(first.name, [tp])[tp] for tp in first.copies}
     send(origin, copied, 500, 500)
     mirror()
-    # As after a kill between the records and the position, then between the topic and any note.
+    # As after a kill between the records and the position, then before any position was stored.
     bus.admin.commit_offsets(first.name, noted)
     again = mirror()
     assert {(copy.copied, copy.already) for copy in again.copies.values()} == {(0, 250)}
@@ -223,7 +223,7 @@ def test_unrecorded_copies_are_not_copied_again(
 
 
 def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
-    """As after a crash that took what was promised: a disk that lied, or was restored."""
+    """Cut the logs, as if a disk lied about a flush or was restored from a backup."""
     broker = cluster.brokers[0]
     broker.kill()
     files, points = OsFiles(), paths.RECOVERY_POINTS
@@ -247,13 +247,13 @@ def test_records_replacing_lost_source_records_are_copied(
     send(origin, copied, 0, 200)
     send(origin, copied, 200, 100)
     first = mirror()
-    # Of one partition the epoch is not noted, as by mirrors of before.
+    # One partition has no source epoch in its position, as with older mirrors.
     there = TopicPartition(copied, 1)
     noted = bus.admin.committed(first.name, [there])[there]
     said = {k: v for k, v in json.loads(noted.metadata).items() if k != "source_epoch"}
     bus.admin.commit_offsets(first.name, {there: noted._replace(metadata=json.dumps(said))})
     lose_tails(source, origin.admin.cluster().topic_id(copied), 100)
-    # The other grows beyond the offset up to which it was copied: only epochs tell.
+    # The other partition grows beyond the copied offset, so only the epoch shows the loss.
     with origin.producer() as producer:
         for n in range(100):
             producer.send(copied, f"instead {n}", partition=0)
@@ -286,7 +286,7 @@ def test_two_mirrors_do_not_copy_in_a_circle(
         there.claim.release()
         there.close()
         back.close()
-    # One after the other they may: what was copied is told, and only what is new goes back.
+    # One mirror after the other is allowed: copies are marked, and only new records go back.
     mirror()
     send(bus, copied, 100, 10)
     back = Mirror(
@@ -301,15 +301,15 @@ def test_two_mirrors_do_not_copy_in_a_circle(
 def test_offsets_are_translated_despite_foreign_records_in_the_copy(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
-    where, group = TopicPartition(copied, 0), f"g-{copied}"
+    tp, group = TopicPartition(copied, 0), f"g-{copied}"
     send(origin, copied, 0, 100)
     mirror()
     send(bus, copied, 5000, 20)
     send(origin, copied, 100, 100)
-    origin.admin.commit_offsets(group, {where: 60})
+    origin.admin.commit_offsets(group, {tp: 60})
     done = mirror()
     assert sum(copy.foreign for copy in done.copies.values()) == 20
-    assert bus.admin.committed(group)[where].offset == 70
+    assert bus.admin.committed(group)[tp].offset == 70
     assert done.translated({copied: {"0": 49, "1": -2}}) == {copied: {"0": 49, "1": -2}}
     with pytest.raises(InvalidConfigError, match="is not copied"):
         done.translated({copied: {"0": 101}})
@@ -318,7 +318,8 @@ def test_offsets_are_translated_despite_foreign_records_in_the_copy(
 def test_native_group_resumes_from_copied_offsets(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
-    """What was copied made the group Kafka's, which a native member could not join."""
+    """Copied offsets must not make the group a Kafka group, which a native member could not
+    join."""
     group, native = f"n-{copied}", {"coordination": "zookeeper", "start": "earliest"}
     send(origin, copied, 0, 40)
     mirror()
@@ -330,8 +331,8 @@ def test_native_group_resumes_from_copied_offsets(
         member.seek(TopicPartition(copied, 1), 25)
         member.commit()
         done = mirror()
-    # Ten foreign records stand behind the first twenty of each partition.
-    assert {row.where.partition: row.target_offset for row in done.group_rows} == {0: 15, 1: 35}
+    # Ten foreign records follow the first twenty of each partition.
+    assert {row.tp.partition: row.target_offset for row in done.group_rows} == {0: 15, 1: 35}
     (listed,) = [row for row in bus.admin.list_groups() if row.group == group]
     assert (listed.kind, listed.protocol_type) == ("Classic", "")
     found: dict[int, int] = {}
@@ -380,7 +381,7 @@ def test_kafka_query_checkpoint_is_converted_for_the_copy(
     assert end["cluster"] == view.cluster_id
     assert end["topics"][copied]["id"] == view.topic_id(copied)
     assert end["topics"][copied]["offsets"] == {"0": 70, "1": 60}
-    # One that read this cluster through Kafka's connector stays where it was.
+    # A query that read this cluster through Kafka's connector keeps its offsets.
     assert json.loads(carry("same").output)["offsets"][0]["logbus"] == 60
     beyond = carry("beyond", at=1000)
     assert beyond.exit_code == 1 and "name its source with --from" in beyond.output
@@ -392,7 +393,7 @@ def test_kafka_query_checkpoint_is_converted_for_the_copy(
 def test_copy_with_log_append_time_is_refused(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
-    """After a kill nothing would tell its records as copies, and they would be copied twice."""
+    """With LogAppendTime the copies lose their mark, so a killed mirror would copy them twice."""
     bus.create_topic(copied, partitions=2, config={"message.timestamp.type": "LogAppendTime"})
     send(origin, copied, 0, 100)
     refused = mirror()
@@ -452,7 +453,7 @@ def test_topic_switched_to_log_append_time_is_reported_and_dropped(
     )
     thread.start()
     try:
-        # Positions are saved behind what comes first, and then not for an hour.
+        # The first positions are saved at once, the next ones not for an hour.
         send(origin, copied, 0, 50)
         until(lambda: sum(copy.copied for copy in list(running.copies.values())) == 50)
         send(origin, copied, 50, 50)
@@ -494,7 +495,7 @@ def test_only_one_mirror_of_a_source_is_active(
         until(lambda: sum(copy.copied for copy in first.copies.values()) == 100)
         with pytest.raises(NonEmptyGroupError, match="at work already: logbus-mirror at"):
             second.run(once=True, stop=threading.Event(), on_look=lambda: None)
-        # Whoever slept through another's claim may not write, whatever it believes.
+        # A mirror whose claim another one took may not write.
         taken = MirrorClaim(bus.bootstrap_servers, "other", 1000)
         taken._group = first.name
         taken._join()
@@ -507,7 +508,7 @@ def test_only_one_mirror_of_a_source_is_active(
         thread.join(WAIT_SECONDS)
         first.close()
         second.close()
-    # What an older epoch of its producer still sends is refused.
+    # Records sent with the producer's older epoch are refused.
     before = mirror()
     signature = before._notes.signature
     assert signature is not None

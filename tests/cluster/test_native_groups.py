@@ -1,4 +1,4 @@
-"""Groups that coordinate by themselves, through real brokers and ZooKeeper."""
+"""Native groups, which coordinate through ZooKeeper, on real brokers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def member(bus: Bus, *topics: str, group: str, **options: object) -> Consumer:
 
 
 def until(consumers: Sequence[Consumer], condition: Callable[[], bool]) -> list[bytes]:
-    """Poll in turn; what came meanwhile."""
+    """Poll the consumers in turn until the condition holds; return the values received."""
     end, found = time.monotonic() + PATIENCE_S, []
     while not condition():
         assert time.monotonic() < end, [each.assignment() for each in consumers]
@@ -76,7 +76,7 @@ def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
 
 
 def drain(consumers: Sequence[Consumer], wanted: Iterable[bytes]) -> list[bytes]:
-    """Poll until all of these have come."""
+    """Poll until all these values were received."""
     found: list[bytes] = []
     end = time.monotonic() + PATIENCE_S
     while not set(wanted) <= set(found):
@@ -90,7 +90,7 @@ def owned(consumers: Sequence[Consumer]) -> list[int]:
 
 
 def shell(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
-    """The rows that a command prints."""
+    """Return the rows that a command prints."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "broker_lite", *arguments],
         capture_output=True,
@@ -106,7 +106,7 @@ def test_native_members_share_partitions_and_hand_them_over(
     told: list[tuple[str, list[int]]] = []
 
     def tells(word: str) -> Callable[[Consumer, list[TopicPartition]], None]:
-        return lambda _, wheres: told.append((word, [where.partition for where in wheres]))
+        return lambda _, tps: told.append((word, [tp.partition for tp in tps]))
 
     callbacks = {f"on_{word}": tells(word) for word in ("assign", "revoke", "lost")}
     with member(bus, topic, group=topic, **callbacks) as first:
@@ -118,7 +118,7 @@ def test_native_members_share_partitions_and_hand_them_over(
             both = [first, second]
             got += until(both, lambda: owned(both) == [2, 1] or owned(both) == [1, 2])
             assert not set(first.assignment()) & set(second.assignment())
-            given = sorted(where.partition for where in second.assignment())
+            given = sorted(tp.partition for tp in second.assignment())
             assert sorted(p for word, row in told for p in row if word == "revoke") == given
             more = fill(bus, topic, 300, 600)
             got += drain(both, more)
@@ -132,18 +132,18 @@ def test_native_members_share_partitions_and_hand_them_over(
             for each in both:
                 each.commit()
             for row in shell(cluster, "groups", "describe", topic):
-                where = TopicPartition(topic, row["partition"])
-                (owner,) = [each for each in both if where in each.assignment()]
+                tp = TopicPartition(topic, row["partition"])
+                (owner,) = [each for each in both if tp in each.assignment()]
                 assert row["owner"] == owner.member_id
             with pytest.raises(NonEmptyGroupError):
                 bus.admin.commit_offsets(topic, {TopicPartition(topic, 0): 0})
-        # The second has left: its partitions come back, and go on where it was.
+        # The second member has left: the first continues from its commits.
         got += until([first], lambda: owned([first]) == [3])
         last = fill(bus, topic, 600, 700)
         got += drain([first], last)
         assert sorted(got) == sorted(sent + more + last)
     assert told[-1] == ("revoke", [0, 1, 2]) and "lost" not in dict(told)
-    # Point to point within a group, everything to each group.
+    # Within a group each record goes to one member, but every group receives all records.
     with member(bus, topic, group=f"{topic}-other") as other:
         drain([other], sent + more + last)
     with member(bus, topic, group=topic) as again:
@@ -175,7 +175,7 @@ def test_killed_member_is_replaced_after_its_session_expires(
 
 
 def test_handover_does_not_wait_for_a_busy_member(bus: Bus, topic: str) -> None:
-    """What it was at comes again to the next owner, and its own commit of that is refused."""
+    """The new owner receives the unfinished records again; the former owner's commit is refused."""
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as slow:
         until([slow], lambda: owned([slow]) == [3])
@@ -186,23 +186,23 @@ def test_handover_does_not_wait_for_a_busy_member(bus: Bus, topic: str) -> None:
                 worked[TopicPartition(record.topic, record.partition)] = record.offset + 1
         with member(bus, topic, group=topic) as eager:
             got = until([eager], lambda: owned([eager]) != [0])
-            for where in eager.assignment():
-                with pytest.raises(NotOwnerError, match=f"partition={where.partition}|{where}"):
-                    slow.commit({where: worked[where]})
-            again = [b"%d" % where.partition for where in eager.assignment()]
+            for tp in eager.assignment():
+                with pytest.raises(NotOwnerError, match=f"partition={tp.partition}|{tp}"):
+                    slow.commit({tp: worked[tp]})
+            again = [b"%d" % tp.partition for tp in eager.assignment()]
             assert set(again) <= set(got + drain([eager], set(again) - set(got))) <= set(sent)
             slow.poll(0.0)
             assert not set(slow.assignment()) & set(eager.assignment())
 
 
 def test_commit_order_gives_at_most_once_or_at_least_once(bus: Bus, topic: str) -> None:
-    """As the reader orders commit and work; a crash is a consumer that is not closed well."""
+    """The order of commit and work decides; a crash is a consumer that is not closed."""
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as careful:
         until([careful], lambda: owned([careful]) == [3])
         careful.seek_to_beginning()
         before = [record.value for record in careful.poll(5.0, max_records=7)]
-        careful.commit()  # And then the work, which does not happen.
+        careful.commit()  # The work after the commit does not happen.
         lost = [record.value for record in careful.poll(5.0, max_records=7)]
         assert before and lost
     with member(bus, topic, group=topic, auto_commit=False) as heir:
@@ -213,7 +213,7 @@ def test_commit_order_gives_at_most_once_or_at_least_once(bus: Bus, topic: str) 
 def test_committed_rewind_redelivers_records_to_the_group(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """By its reader, and by the command line where nobody reads."""
+    """The reader rewinds, and so does the command line when the group has no reader."""
     sent = fill(bus, topic, 0, 30)
     parts = [[value for value in sent if int(value) % 3 == n] for n in range(3)]
 
@@ -225,12 +225,12 @@ def test_committed_rewind_redelivers_records_to_the_group(
         drain([reader], sent)
         reader.commit()
         reader.seek(topic, 0, 0)
-        assert drain([reader], parts[0]) == parts[0], "in order, and of no other partition"
+        assert drain([reader], parts[0]) == parts[0], "other records, or another order"
         reader.seek_to_beginning()
         assert sorted(drain([reader], sent)) == sorted(sent)
         reader.seek_to_time(0)
         assert sorted(drain([reader], sent)) == sorted(sent)
-        assert committed() == [10, 10, 10], "a position is the reader's own until it commits"
+        assert committed() == [10, 10, 10], "a seek changed the committed offsets"
         reader.seek(topic, 1, 4)
         reader.commit()
         assert committed() == [10, 4, 10]
@@ -281,7 +281,7 @@ def test_each_stream_of_a_consumer_has_a_thread(bus: Bus, topic: str) -> None:
 def test_record_in_progress_at_stream_close_is_redelivered(
     bus: Bus, topic: str, is_late: bool
 ) -> None:
-    """Nobody but the thread knows whether that work will succeed, however long it takes."""
+    """Only the thread knows whether its work succeeds, however long it takes."""
     fill(bus, topic, 0, 3)
     has_record, goes_on, seen = threading.Event(), threading.Event(), []
 
@@ -291,7 +291,7 @@ def test_record_in_progress_at_stream_close_is_redelivered(
             if len(seen) == 3:
                 has_record.set()
                 assert goes_on.wait(PATIENCE_S)
-                return  # The work failed.
+                return  # Returning without another poll means that the work failed.
 
     with bus.create_message_streams(topic, group=topic, start="earliest") as streams:
         thread = threading.Thread(target=work, args=(streams[0],))
@@ -305,7 +305,7 @@ def test_record_in_progress_at_stream_close_is_redelivered(
     with member(bus, topic, group=topic) as heir:
         again = drain([heir], [b"%d" % seen[-1]])
         if not is_late:
-            assert again == [b"%d" % seen[-1]], "and what the thread was done with does not"
+            assert again == [b"%d" % seen[-1]], "finished records came again"
 
 
 def test_polling_again_marks_earlier_records_done_at_stream_close(bus: Bus, topic: str) -> None:
@@ -338,12 +338,12 @@ def test_native_pattern_follows_created_and_deleted_topics(bus: Bus, topic: str)
             until([consumer], lambda: owned([consumer]) == [3])
             drain([consumer], fill(bus, f"{topic}-x", 0, 30))
             bus.delete_topic(f"{topic}-x")
-            # The next of that name is another topic: it begins anew.
+            # The recreated topic is another topic and starts at its beginning.
             until([consumer], lambda: owned([consumer]) == [0])
 
 
 def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: str) -> None:
-    """Whatever ``start`` is: with "latest", what was written before the claim was skipped."""
+    """Whatever ``start`` is; with "latest" the records before the claim were once skipped."""
     fill(bus, topic, 0, 3)
     bus.create_topic(f"{topic}-old", partitions=1)
     with member(bus, group=topic, pattern=f"{topic}.*", start="latest") as consumer:
@@ -352,10 +352,11 @@ def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: 
             if name.endswith("-old"):
                 bus.delete_topic(name)
                 until([consumer], lambda: owned([consumer]) == [6])
-            # The reader does not ask while all this happens, so the claim is the later one.
+            # The reader does not poll until the records are sent, so it claims the partitions after
+            # them.
             bus.create_topic(name, partitions=3)
             sent = fill(bus, name, 3, 33)
-            assert sorted(drain([consumer], sent)) == sorted(sent), "and nothing older"
+            assert sorted(drain([consumer], sent)) == sorted(sent), "older records came again"
 
 
 def test_failed_native_join_names_the_reason(
@@ -378,16 +379,16 @@ def test_failed_native_join_names_the_reason(
     refused(InvalidConfigError, "host:port", topic, zookeeper="nowhere")
     monkeypatch.setattr("broker_lite.native.streams._as_brokers_have_it", lambda admin: None)
     refused(NoClusterError, "LOGBUS_ZOOKEEPER", topic)
-    # The two kinds do not mix, whichever was first.
+    # The group keeps its first kind, native or Kafka.
     with bus.consumer(topic, group=f"{topic}-k", coordination="kafka") as kafka:
         until([kafka], lambda: len(kafka.assignment()) == 3)
-    where = {"group": f"{topic}-k", "zookeeper": cluster.zookeeper}
-    refused(InconsistentGroupProtocolError, "coordinated by brokers", topic, **where)
+    tp = {"group": f"{topic}-k", "zookeeper": cluster.zookeeper}
+    refused(InconsistentGroupProtocolError, "coordinated by brokers", topic, **tp)
     with member(bus, topic, group=f"{topic}-n", zookeeper=cluster.zookeeper) as native:
         until([native], lambda: len(native.assignment()) == 3)
         kafkas = {"group": f"{topic}-n", "coordination": "kafka"}
         refused(InconsistentGroupProtocolError, "is a native group, which", topic, **kafkas)
-    # An empty one, too; its error guessed at members that know no common assignor.
+    # An empty native group refuses Kafka members too, with an error that names the cure.
     cure = f"logbus groups delete {topic}-n; programs join it with coordination='zookeeper'"
     refused(InconsistentGroupProtocolError, cure, topic, **kafkas)
 
@@ -410,9 +411,9 @@ def test_asyncio_native_member_reads_and_commits(
             options = {"group": topic, "coordination": "zookeeper", "start": "earliest"}
             told: list[int] = []
 
-            async def revoked(consumer: Any, wheres: list[TopicPartition]) -> None:
+            async def revoked(consumer: Any, tps: list[TopicPartition]) -> None:
                 await consumer.commit()
-                told.append(len(wheres))
+                told.append(len(tps))
 
             async with abus.consumer(topic, on_revoke=revoked, **options) as first:
                 got = []
@@ -431,9 +432,9 @@ def test_asyncio_native_member_reads_and_commits(
                 async with asyncio.timeout(PATIENCE_S):
                     while len(first.assignment()) < 3:
                         await first.poll(0.05)
-                assert sum(told) in (1, 2), "what the other one was given"
+                assert sum(told) in (1, 2), "revoked other partitions than the second member got"
                 assert await first.poll(0.1) == []
-            assert told[-1] == 3, "and as it was closed"
+            assert told[-1] == 3, "close did not revoke"
             assert cluster.zookeeper is not None
             offsets = await asyncio.to_thread(read_group_offsets, cluster.zookeeper, topic)
             assert sum(row.offset for row in offsets.values()) == 90

@@ -1,4 +1,4 @@
-"""Members of native groups whose session with the real ZooKeeper ends, or may have ended."""
+"""Members of native groups whose ZooKeeper session ends or may have ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ while True:
 
 
 class Wire:
-    """To ZooKeeper; ``cut`` lets nothing through and ends no connection."""
+    """A relay to ZooKeeper; ``cut`` stops the data and closes no connection."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.partition("/")[0].rpartition(":")
@@ -74,7 +74,7 @@ class Wire:
     def close(self) -> None:
         self._flows.set()
         for each in self._sockets:
-            # Whoever waits for it wakes up.
+            # Wake the threads that wait for the socket.
             shut(each)
             each.close()
 
@@ -112,7 +112,7 @@ def wire(cluster: LocalCluster) -> Iterator[Wire]:
 def test_member_cut_off_from_zookeeper_delivers_no_foreign_records(
     bus: Bus, topic: str, wire: Wire
 ) -> None:
-    """The brokers serve it all the while: what keeps it from reading on is its own lease."""
+    """The brokers still answer this member, so only its own lease stops it from reading on."""
     options = {"group": topic, "session_timeout_ms": SESSION_MS}
     with member(bus, topic, zookeeper=wire.address, auto_commit=False, **options) as alone:
         sent = fill(bus, topic, 0, 30)
@@ -125,7 +125,7 @@ def test_member_cut_off_from_zookeeper_delivers_no_foreign_records(
             wire.cut()
             until([heir], lambda: owned([heir]) == [3])
             more = fill(bus, topic, 30, 60)
-            assert alone.poll(0.2) == [], "it has heard of nothing, and may not read on"
+            assert alone.poll(0.2) == [], "it read on although its lease had ended"
             with pytest.raises((CoordinationUnavailableError, NotOwnerError)):
                 alone.commit(dict.fromkeys(lost, 1))
             assert sorted(drain([heir], more)) == sorted(more)
@@ -139,7 +139,8 @@ def test_member_cut_off_from_zookeeper_delivers_no_foreign_records(
 def test_member_asleep_past_its_session_delivers_no_foreign_records(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """It has hundreds of records at hand as it falls asleep, and wakes up in the middle of them."""
+    """The process falls asleep with hundreds of fetched records and wakes up while it returns
+    them."""
     sent = fill(bus, topic, 0, 300)
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, cluster.bootstrap_servers, topic, str(SESSION_MS)],
@@ -159,15 +160,15 @@ def test_member_asleep_past_its_session_delivers_no_foreign_records(
             process.stdin.flush()
             os.kill(process.pid, signal.SIGCONT)
             assert process.stdout.readline() == "refused\n"
-            found = {where: row.offset for where, row in bus.admin.committed(topic).items()}
+            found = {tp: row.offset for tp, row in bus.admin.committed(topic).items()}
             assert found == {TopicPartition(topic, n): 100 for n in range(3)}
             until([heir], lambda: owned([heir]) in ([1], [2]))
-            mine = {where.partition for where in heir.assignment()}
+            mine = {tp.partition for tp in heir.assignment()}
             more = fill(bus, topic, 300, 330)
             theirs = [value for value in more if int(value) % 3 not in mine]
             assert sorted(process.stdout.readline().strip() for _ in theirs) == sorted(
                 value.decode() for value in theirs
-            ), "nothing of what it had at hand"
+            ), "it returned records that were fetched before"
     finally:
         process.kill()
         process.wait()
@@ -177,7 +178,7 @@ def test_member_asleep_past_its_session_delivers_no_foreign_records(
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Lets the machine sleep for so many seconds, by the clock that counts it; it has before."""
+    """Advance CLOCK_BOOTTIME by so many seconds, as a suspend does; it starts one hour ahead."""
     slept, clock = [3600.0], time.clock_gettime
 
     def sleeping(which: int) -> float:
@@ -194,12 +195,13 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
     bus: Bus, topic: str, wire: Wire, asleep: Callable[[float], None]
 ) -> None:
-    """It knows of no lost session, and ``time.monotonic`` stood still meanwhile."""
+    """The member has seen no lost session, and ``time.monotonic`` stood still during the
+    suspend."""
     sent = fill(bus, topic, 0, 60)
     native = {"zookeeper": wire.address, "session_timeout_ms": 30_000}
     with member(bus, topic, group=topic, **native) as consumer:
         got = until([consumer], lambda: owned([consumer]) == [3])
-        wire.cut()  # As it wakes up, nothing is connected again yet.
+        wire.cut()  # The member is not connected again yet when it wakes up.
         while not got:
             got += [record.value for record in consumer.poll(1.0, max_records=1)]
         asleep(40.0)
@@ -221,13 +223,14 @@ def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
 def test_commit_of_a_former_claim_is_refused_by_zookeeper(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """Who claims a partition writes its offset anew: that alone voids the claim before."""
-    where = TopicPartition(topic, 0)
-    path = znodes.offset_path(topic, *where)
+    """A claim rewrites the partition's offset; its new version alone refuses the former owner's
+    commit."""
+    tp = TopicPartition(topic, 0)
+    path = znodes.offset_path(topic, *tp)
     with member(bus, topic, group=topic, auto_commit=False) as former:
         sent = fill(bus, topic, 0, 30)
         drain([former], sent)
-        former.commit({where: 4})
+        former.commit({tp: 4})
         zookeeper = KazooClient(cluster.zookeeper)
         zookeeper.start(PATIENCE_S)
         try:
@@ -237,10 +240,11 @@ def test_commit_of_a_former_claim_is_refused_by_zookeeper(
             zookeeper.stop()
             zookeeper.close()
         with pytest.raises(NotOwnerError):
-            former.commit({where: 9})
-        assert bus.admin.committed(topic, [where])[where].offset == 4
-        # It owns it anew from where the offset says, and what it reads again it may commit.
+            former.commit({tp: 9})
+        assert bus.admin.committed(topic, [tp])[tp].offset == 4
+        # The member owns the partition again from the committed offset, and may commit what it
+        # reads.
         again = [value for value in sent if int(value) % 3 == 0][4:]
         assert sorted(drain([former], again)) == sorted(again)
-        former.commit({where: CommittedOffset(10)})
-        assert bus.admin.committed(topic, [where])[where].offset == 10
+        former.commit({tp: CommittedOffset(10)})
+        assert bus.admin.committed(topic, [tp])[tp].offset == 10

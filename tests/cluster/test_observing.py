@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from patience import until
+from support.patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.client import Admin
@@ -16,8 +16,8 @@ from broker_lite.observing.sampler import RECORDS, ClusterReading, Sampler
 
 
 def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
-    where = TopicPartition(topic, 0)
-    bus.admin.commit_offsets(f"g-{topic}", {where: 0})
+    tp = TopicPartition(topic, 0)
+    bus.admin.commit_offsets(f"g-{topic}", {tp: 0})
     sampler = Sampler(bus.admin).start()
     try:
         sampler.wait(30)

@@ -1,4 +1,4 @@
-"""Replicas on the command line, against a cluster of three real brokers."""
+"""Commands about replicas on a cluster of three real brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import until
+from support.patience import until
 
 from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replica-commands")]
 
 
 class Shell:
-    """``logbus`` against one cluster; rows as JSON."""
+    """Run ``logbus`` on one cluster; rows are parsed JSON."""
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self.cluster = cluster
@@ -80,9 +80,9 @@ def test_topics_are_replicated_by_default_without_options(shell: Shell) -> None:
     assert sorted(row["leader"] for row in rows) == [0, 1, 2]
     assert all(len(row["replicas"]) == len(row["isr"]) == 3 for row in rows)
     done = shell.run("topic", "create", "many", "-r", "4", code=1)
-    assert "only 3 brokers live (their ids: 0, 1, 2)" in done.stderr
+    assert "only 3 brokers are live (ids 0, 1, 2)" in done.stderr
     done = shell.run("topic", "create", "x", "-r", "1", "-c", "min.insync.replicas=2", code=1)
-    assert "nothing could be acknowledged" in done.stderr
+    assert "no acks=all request could succeed" in done.stderr
 
 
 def test_partitions_are_reassigned(shell: Shell) -> None:
@@ -93,7 +93,8 @@ def test_partitions_are_reassigned(shell: Shell) -> None:
     assert [row["replicas"] for row in shell.partitions("moved")] == was
     shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--wait", "30")
     assert [row["replicas"] for row in shell.until_ok("moved")] == [[2, 0], [0, 2]]
-    # A leader of the target stays until the preferred one is asked for, or a minute is over.
+    # The present leader is one of the target replicas, so it stays until an election of the
+    # preferred leader, or for a minute.
     shell.run("topic", "elect", "moved")
     assert [row["leader"] for row in shell.partitions("moved")] == [2, 0]
     shell.rows("topic", "reassign", "moved", "-r", "3", "--wait", "30")
@@ -114,12 +115,12 @@ def test_throttled_reassignment_is_bounded_and_completes(shell: Shell) -> None:
         for _ in range(60):
             producer.send("slow", os.urandom(10_000))
             producer.flush()
-        [where] = shell.partitions("slow")
-        target = next(broker for broker in (0, 1, 2) if broker not in where["replicas"])
+        [tp] = shell.partitions("slow")
+        target = next(broker for broker in (0, 1, 2) if broker not in tp["replicas"])
         words = ("--replicas", str(target), "--throttle", str(rate))
         began = time.monotonic()
         shell.run("topic", "reassign", "slow", *words, "--wait", "60")
-        # One second of allowance and one batch of 10 kB may come on top of the rate.
+        # One second of allowance and one batch of 10 kB may exceed the rate.
         assert rate * (time.monotonic() - began + 1) + 20_000 >= 600_000
         assert [row["replicas"] for row in shell.until_ok("slow")] == [[target]]
         found = bus.admin.describe_configs(["slow"], [0, 1, 2])
@@ -167,7 +168,7 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     def whys() -> set[str]:
         return {row["why"] for row in shell.partitions("hurt")}
 
-    # Until its session ends it seems to be there still.
+    # The broker is listed until its session expires.
     until(lambda: whys() == {"broker 2 is down"})
     hurt = shell.partitions("hurt")
     assert {row["state"] for row in hurt} == {"under-replicated"}
@@ -180,7 +181,7 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     [verdict] = shell.rows("health", code=5)
     assert verdict["state"] == "critical"
     found = [cause["found"].split("; ")[0].split(": ")[1] for cause in verdict["causes"]]
-    # Topics of other tests may have too few replicas in sync as well.
+    # Topics of other tests may be under min.insync.replicas as well.
     assert found[0] == "no leader" and "under-replicated" in found
     done = shell.run("health", "--broker", "2", "--wait", "--timeout", "0", code=124)
     assert "not registered; brokers that run: 0, 1" in done.stdout
@@ -196,7 +197,7 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     assert {row["elected"] for row in map(json.loads, done.stdout.splitlines())} == {False}
     done = shell.run("broker", "retire", "2", code=1)
     assert "is running" in done.stderr
-    assert "there was never a broker 9" in shell.run("broker", "retire", "9", code=1).stderr
+    assert "broker 9 was never registered" in shell.run("broker", "retire", "9", code=1).stderr
     [finding] = [row for row in shell.rows("doctor", code=None) if row["check"] == "replicas"]
     assert finding["state"] == "info" and "all replicas in sync" in finding["found"], finding
     assert finding["cure"].startswith("logbus topic reassign alone")

@@ -1,5 +1,7 @@
-"""Replication on real processes: whoever dies, hangs, comes back or loses its disk, what was
-acknowledged is there once, and every replica ends with the same bytes."""
+"""Replication on real processes: brokers die, hang, come back or lose their disks.
+
+Every acknowledged record must be there once, and every replica must end with the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from data_calls import Place, list_offsets, produce_request, read, rows_batch
-from patience import until
-from plain_connection import PlainConnection
-from replicated import Load, Watched
+from support.data_calls import Place, list_offsets, produce_request, read, rows_batch
 from support.faces import LoopFace
+from support.patience import until
+from support.plain_connection import PlainConnection
+from support.replicated import Load, Watched
 
 from broker_lite import errors
 from broker_lite.bus import connect
@@ -62,7 +64,7 @@ def place_of(watched: Watched) -> Place:
 
 
 def answer(place: Place, values: list[bytes], acks: int) -> int:
-    """The error code of one produce, not tried again."""
+    """Send one produce request without retries; return its error code."""
     with PlainConnection(place.address) as connection:
         connection.send(produce_request(place, rows_batch(values), acks=acks, timeout_ms=5000))
         return produce.decode_response(connection.receive()).topics[0].partitions[0].error_code
@@ -148,10 +150,11 @@ def test_unacknowledged_records_are_truncated_after_failover(watched: Watched) -
     folder, place = watched.folder(leader), place_of(watched)
     for broker in followers:
         broker.pause()
-    # The first answers the fetches that wait already, which lie in the followers' sockets then.
+    # The first record answers fetches that already wait, and whose responses the stopped followers
+    # do not read.
     assert answer(place, [b"they may have this"], acks=1) == 0
     assert answer(place, [b"nobody else has this"] * 50, acks=1) == 0
-    # Before the leader would take who is silent out of the ISR.
+    # The leader has not yet removed the silent followers from the ISR.
     leader.kill()
     assert any(b"nobody else has this" in log.read_bytes() for log in folder.glob("*.log"))
     for broker in followers:
@@ -167,18 +170,18 @@ def test_unacknowledged_records_are_truncated_after_failover(watched: Watched) -
 
 
 def test_fetch_with_stale_epoch_or_registration_is_refused(watched: Watched) -> None:
-    """A reader's and a follower's, over a socket; the offsets of an epoch that is over, too."""
+    """Fetches of a reader and a follower over a socket, and end offsets of an earlier epoch."""
     with Load(watched) as load:
         pass
-    where = TopicPartition(watched.topic, 0)
+    tp = TopicPartition(watched.topic, 0)
     leader, epoch, isr = watched.state()
     first, *others = isr - {leader}
-    watched.bus.admin.reassign({where: [first, leader, *others]})
-    watched.bus.admin.elect_leaders([where])
+    watched.bus.admin.reassign({tp: [first, leader, *others]})
+    watched.bus.admin.elect_leaders([tp])
     until(lambda: watched.state()[:2] == (first, epoch + 1), what="leadership does not move")
     place = place_of(watched)
     with PlainConnection(place.address) as connection:
-        # It may hear of its epoch after the broker that told us.
+        # The leader may learn of its epoch after the broker that answered the metadata request.
         until(lambda: read(connection, place, 0, epoch=epoch + 1).error_code == 0, what="no epoch")
         for named, code in (
             (epoch + 1, 0),
@@ -217,7 +220,7 @@ def test_unclean_election_is_reported_and_readers_resume_at_truncation(
     bus, cluster = watched.bus, watched.cluster
     name = "unclean"
     bus.create_topic(name, replication_factor=2, config={"min.insync.replicas": "1"})
-    topic, where = Watched(cluster, bus, name), TopicPartition(name, 0)
+    topic, tp = Watched(cluster, bus, name), TopicPartition(name, 0)
     until(lambda: len(topic.state()[2]) == 2, what="nobody leads")
     number, _, isr = topic.state()
     leader, follower = cluster.brokers[number], cluster.brokers[(isr - {number}).pop()]
@@ -255,20 +258,20 @@ def test_unclean_election_is_reported_and_readers_resume_at_truncation(
         leader.kill()
         follower.start()
         until(
-            lambda: bus.admin.elect_leaders([where], unclean=True)[where] is None,
+            lambda: bus.admin.elect_leaders([tp], unclean=True)[tp] is None,
             what="nobody is elected",
         )
-        # One batch, which begins before the reader's offset and ends behind it.
+        # One batch that begins before the reader's offset and ends after it.
         new = send(b"new", 50)
         assert read_on(consumer, 50) == read_on(other, 50) == new
-        assert consumer.resets == other.resets == [(where, 60, 30)]
-        # A group that was away meanwhile has committed 60, which is in the middle of the new ones.
+        assert consumer.resets == other.resets == [(tp, 60, 30)]
+        # A group that was away has committed 60, which is inside the new records.
         with bus.consumer(name, group=name, partitions=[0], start="earliest") as back:
             assert read_on(back, 50) == new
             assert back.resets == consumer.resets
     said = "".join(Path(broker.log).read_text() for broker in cluster.brokers)
-    assert f"{where}: UNCLEAN election: broker {follower.id} leads" in said
-    assert f"{where}: leads from offset 30 on although it was not in sync" in said
+    assert f"{tp}: UNCLEAN election: broker {follower.id} leads" in said
+    assert f"{tp}: leads from offset 30 on although it was not in sync" in said
     leader.start()
     topic.in_sync(leader.id, follower.id)
     until(lambda: topic.bytes_on(leader) == topic.bytes_on(follower), what="they stay different")
@@ -297,7 +300,7 @@ def test_acks_all_is_refused_below_min_insync_replicas(watched: Watched) -> None
 
 
 def damage(watched: Watched, broker_id: int, value: bytes) -> None:
-    """Flip a bit of a record's value on a broker's disk."""
+    """Flip a bit in a record's value on a broker's disk."""
     folder = watched.folder(watched.cluster.brokers[broker_id])
     for file in folder.glob("*.log"):
         data = file.read_bytes()
@@ -345,3 +348,40 @@ def test_damage_found_at_startup_is_repaired_before_leading(watched: Watched) ->
     load.check()
     more.check()
     assert watched.all_alike().startswith(sound)
+
+
+def test_replicas_rejoin_after_the_only_damaged_copy_is_trimmed(watched: Watched) -> None:
+    """The leader has the only copy of a batch, and it is damaged.
+
+    Followers stop there, and sends end with their delivery timeout. Deleting the records repairs
+    the partition.
+    """
+    with Load(watched) as load:
+        pass
+    leader, followers = watched.leader(), watched.followers()
+    for broker in followers:
+        broker.kill()
+    watched.in_sync(leader.id)
+    damage(watched, leader.id, b"load-30")
+    for broker in followers:
+        shutil.rmtree(broker.directory / "data")
+        broker.start()
+    log = Path(leader.log)
+    cure = f"logbus topic trim {watched.topic} --before OFFSET --partition 0"
+    until(lambda: cure in log.read_text(), what="the leader does not say what to do")
+    with (
+        watched.bus.producer(delivery_timeout_ms=1000, linger_ms=0) as producer,
+        pytest.raises(errors.DeliveryTimedOutError, match="damaged at offset 30"),
+    ):
+        producer.send(watched.topic, b"x").result(30)
+    assert watched.state()[2] == {leader.id}
+    assert log.read_text().count(cure) == 1
+    tp = TopicPartition(watched.topic, 0)
+    assert watched.bus.admin.delete_records({tp: 31}) == {tp: 31}
+    watched.in_sync(0, 1, 2)
+    with watched.bus.producer() as producer:
+        producer.send(watched.topic, b"last")
+    rest: list[bytes | None] = []
+    with watched.bus.consumer(watched.topic, partitions=[0], start="earliest") as consumer:
+        until(lambda: rest.extend(r.value for r in consumer.poll(0.2)) or b"last" in rest, what="")
+    assert rest == [b"load-%d" % n for n in range(31, len(load.acked))] + [b"last"]

@@ -1,12 +1,11 @@
-"""Brokers of an older commit are upgraded one by one under load, and taken back before the last.
+"""Brokers of an older commit are upgraded one by one under load, and downgraded before the last.
 
-The test needs the repository's history; without it, as in an archive, it is skipped.
+The test needs the git history; without it, as in an archive, it is skipped.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import tarfile
@@ -17,7 +16,7 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from patience import until
+from support.patience import until
 
 from broker_lite.bus import Bus, connect
 from broker_lite.errors import LogbusError
@@ -33,22 +32,18 @@ OLD = "4d302d8"
 """The last commit without transactions."""
 WAIT_S = 60.0
 REFUSED_S = 5.0
-"""Seconds after which librdkafka, which retries, gives up a transactional id."""
+"""Seconds until librdkafka stops retrying a transactional id."""
 PARTITIONS = 4
 
 
 class VersionedBroker(LocalBroker):
-    """A broker process of this version, or with ``code`` of the old one."""
+    """A broker process of this version, or of the old version's ``code``."""
 
     code: Path | None = None
 
     def __init__(self, guard: Guard, *given: Any, **options: Any) -> None:
         super().__init__(guard, *given, **options)
         self._guard = _OldGuard(self, guard)  # type: ignore[assignment]
-
-    def _read_ready_line(self, deadline: float) -> bytes:
-        line = super()._read_ready_line(deadline)
-        return line and json.dumps({"metrics_port": None} | json.loads(line)).encode()
 
     def restart(self, code: Path | None) -> None:
         self.stop()
@@ -57,7 +52,7 @@ class VersionedBroker(LocalBroker):
 
 
 class _OldGuard:
-    """Starts a broker's command as the old version knows it."""
+    """Start a broker with the old version's command."""
 
     def __init__(self, broker: VersionedBroker, guard: Guard) -> None:
         self._broker, self._guard = broker, guard
@@ -125,7 +120,7 @@ class Load:
         self._thread.join()
 
     def go_on(self) -> None:
-        """Wait until a number that is sent from now on is acknowledged."""
+        """Wait until a number that is sent after this call is acknowledged."""
         sent = self.sent
         until(lambda: self.acknowledged, lambda found: found > sent)
 
@@ -182,7 +177,7 @@ def test_brokers_are_upgraded_and_taken_back_under_load_without_loss(
                 until(lambda: in_sync(bus), what=f"step {number}: {broker} {code}")
                 load.go_on()
                 if number == 1:
-                    assert not is_served(servers), "nothing new is written before the last broker"
+                    assert not is_served(servers), "new format before the last upgrade"
             until(lambda: is_served(servers))
             count = load.stop()
         finally:

@@ -1,13 +1,20 @@
-"""Three brokers with logins over TLS for clients, and certificates of another CA between brokers.
+"""Three brokers with SASL over TLS for clients, and another CA's certificates between brokers.
 
-Own clients and librdkafka exchange records. Each mistake of a client has an error that names the
-setting to change.
+Logbus clients and librdkafka exchange records. Each mistake of a client raises an error that names
+the setting to change.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import pickle
+import socket
+import ssl
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,20 +22,33 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType, StructField, StructType
+from support.certificates import PemFiles, authority, write_pem
+from support.patience import until
+from support.token_issuer import AUDIENCE, ISSUER, Issuer, serve
 
 from broker_lite.bus import aconnect, connect
 from broker_lite.cli.main import run as logbus
+from broker_lite.client.administration import users
 from broker_lite.client.client_config import take_security
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.transport.blocking import Pool
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.client.transport.steps import CallExchange, Operation, Send
-from broker_lite.errors import LogbusError, SaslAuthenticationError
+from broker_lite.errors import InvalidConfigError, LogbusError, SaslAuthenticationError
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.model import Endpoint
+from broker_lite.model import Endpoint, ScramMechanism
+from broker_lite.security.bearer import AccessToken
 from broker_lite.wire.calls.cluster import MetadataRequest
-from tests.certificates import PemFiles, authority, write_pem
-from tests.patience import until
+from pyspark_logbus.datasource import DefaultSource
+from pyspark_logbus.error_line import RefusedWhilePickledError
 
 pytestmark = pytest.mark.real
 
@@ -41,6 +61,7 @@ class Secured(NamedTuple):
     cluster: LocalCluster
     pem: PemFiles
     folder: Path
+    issuer: Issuer
 
     def login(self, **changes: str) -> dict[str, str]:
         """Return the options of ``connect`` for alice, over TLS."""
@@ -77,7 +98,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "listener.security.protocol.map": "CLIENTS:SASL_SSL,BROKERS:SSL,PLAIN:PLAINTEXT,"
         "CERTIFIED:SSL,ELSEWHERE:SASL_SSL",
         "inter.broker.listener.name": "BROKERS",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN,OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": f"file://{folder}/keys.json",
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
         "ssl.keystore.location": pem.certificate,
         "listener.name.brokers.ssl.keystore.location": between.certificate,
         "listener.name.brokers.ssl.truststore.location": between.ca,
@@ -86,18 +110,20 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "listener.name.certified.ssl.client.auth": "required",
         "listener.name.elsewhere.ssl.keystore.location": for_another_host.certificate,
     }
+    issuer = Issuer(lifetime_s=3)
+    (folder / "keys.json").write_bytes(issuer.key_set())
     with LocalCluster(3, directory=folder / "cluster", config=settings) as cluster:
         password = folder / "password"
         password.write_text(PASSWORD + "\n", "utf-8")
         first = ["--first", "--zookeeper", cluster.zookeeper, "--mechanism", "SCRAM-SHA-512"]
         assert logbus(["user", "add", "alice", "--password-file", str(password), *first]) == 0
-        found = Secured(cluster, pem, folder)
+        found = Secured(cluster, pem, folder, issuer)
         until(lambda: can_log_in(found))
         yield found
 
 
 def can_log_in(secured: Secured) -> bool:
-    """Return whether every broker knows alice."""
+    """Return whether every broker has learned of alice."""
     try:
         for address in secured.cluster.bootstrap_servers.split(","):
             connect(address, **secured.login()).close()
@@ -128,6 +154,101 @@ def test_own_clients_and_librdkafka_exchange_replicated_records(secured: Secured
         assert sorted(len(value or b"") for value in values) == [6] + [300_000] * 30
 
 
+def kafka_options(options: dict[str, str]) -> dict[str, str]:
+    """Return options of ``connect`` with the names that librdkafka and Spark use."""
+    return {key.replace("_", "."): value for key, value in options.items()}
+
+
+def test_clients_log_in_with_plain(secured: Secured) -> None:
+    servers, login = secured.cluster.bootstrap_servers, secured.login(sasl_mechanism="PLAIN")
+    theirs = confluent_kafka.admin.AdminClient(
+        {"bootstrap.servers": servers, **kafka_options(login)}
+    )
+    assert len(theirs.list_topics(timeout=30).brokers) == 3
+    connect(servers, **login).close()
+    asyncio.run(connect_and_close(servers, login))
+    given = kafka_options(login)
+    source = DefaultSource({"bootstrap.servers": servers, "subscribe": "t", **given})
+    with connect(servers, **login) as bus:
+        bus.create_topic("t", partitions=1, if_not_exists=True)
+    assert b"PlainPassword" in pickle.dumps(source.streamReader(source.schema()))
+
+
+async def connect_and_close(servers: str, login: dict[str, str]) -> None:
+    await (await aconnect(servers, **login)).close()
+
+
+def test_sessions_continue_with_new_tokens(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, issuer = secured.cluster.bootstrap_servers, secured.issuer
+    monkeypatch.setenv("SSL_CERT_FILE", secured.pem.ca)
+    login = secured.login(
+        sasl_mechanism="OAUTHBEARER",
+        sasl_username="",
+        sasl_password="",
+        sasl_oauthbearer_client_id="carol",
+        sasl_oauthbearer_client_secret="of carol",
+    )
+    handed_out: list[str] = []
+
+    def token(_: str) -> tuple[str, float]:
+        ends = time.time() + issuer.lifetime_s
+        handed_out.append("token")
+        return issuer.token("dave", exp=ends), ends
+
+    theirs = confluent_kafka.Producer({
+        "bootstrap.servers": servers,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "ssl.ca.location": secured.pem.ca,
+        "oauth_cb": token,
+    })  # fmt: skip
+    failures: list[object] = []
+    with serve(issuer, tmp_path / "issuer") as url:
+        url = login["sasl_oauthbearer_token_endpoint_url"] = f"{url}/token"
+        with pytest.raises(InvalidConfigError, match=f"LOGBUS_OAUTH_ALLOWED_URLS={url}"):
+            connect(servers, **login)
+        monkeypatch.setenv("LOGBUS_OAUTH_ALLOWED_URLS", f"https://x.example/,{url}")
+        with connect(servers, **login) as bus:
+            bus.create_topic("t", partitions=1, if_not_exists=True)
+            sent = []
+            with bus.producer() as producer:
+                while issuer.asked.count("/token") < 3 or len(handed_out) < 3:
+                    sent.append(producer.send("t", value=b"ours"))
+                    theirs.produce("t", b"theirs", on_delivery=lambda *it: failures.append(it[0]))
+                    theirs.poll(0.02)
+                assert {each.result(60).topic for each in sent} == {"t"}
+        assert theirs.flush(30) == 0
+        assert set(failures) == {None}
+        asyncio.run(connect_and_close(servers, login))
+        check_tasks(servers, login)
+        wrong = {**login, "sasl_oauthbearer_client_secret": "canary"}
+        with pytest.raises(LogbusError, match=r"client 'carol'.*status 401.*id") as refused:
+            connect(servers, **wrong)
+        assert "canary" not in str(refused.value)
+    foreign = Issuer().token()
+    ask = Send(parse_endpoints(servers)[0], CallExchange(MetadataRequest(())))
+    refused_token, _ = take_security(login)
+    stale = replace(refused_token, secret=AccessToken(foreign, 0))
+    with pytest.raises(SaslAuthenticationError, match="refused the access token of client 'carol'"):
+        Pool("tests", stale).ask(ask)
+
+
+def check_tasks(servers: str, login: dict[str, str]) -> None:
+    """Check that Spark's tasks, with Kafka's own options, get the present token and no secret."""
+    jaas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+    given = {f"kafka.{key}": value for key, value in kafka_options(login).items()}
+    del given["kafka.sasl.oauthbearer.client.id"], given["kafka.sasl.oauthbearer.client.secret"]
+    given["kafka.sasl.jaas.config"] = f'{jaas}clientId="carol" clientSecret="of carol";'
+    given["kafka.sasl.login.callback.handler.class"] = (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+    )
+    source = DefaultSource({"bootstrap.servers": servers, "subscribe": "t", **given})
+    planned = pickle.dumps(source.streamReader(source.schema()))
+    assert b"AccessToken" in planned and b"of carol" not in planned
+
+
 def test_asyncio_clients_log_in_over_tls(secured: Secured) -> None:
     async def exchange() -> bytes | None:
         servers = secured.cluster.bootstrap_servers
@@ -146,7 +267,7 @@ def test_asyncio_clients_log_in_over_tls(secured: Secured) -> None:
     assert asyncio.run(exchange()) == b"hello"
 
 
-def test_file_of_client_settings_can_be_named(secured: Secured, tmp_path: Path) -> None:
+def test_file_of_client_settings_is_used(secured: Secured, tmp_path: Path) -> None:
     file = tmp_path / "client.conf"
     rows = {key.replace("_", "."): value for key, value in secured.login().items()}
     file.write_text("".join(f"{key}={value}\n" for key, value in rows.items()), "utf-8")
@@ -162,6 +283,7 @@ def test_file_of_client_settings_can_be_named(secured: Secured, tmp_path: Path) 
     [
         ({"sasl_password": "wrong"}, "password is wrong .* no such user.*Check sasl.username"),
         ({"sasl_username": "nobody"}, "password is wrong .* no such user.*Check sasl.username"),
+        ({"sasl_mechanism": "PLAIN", "sasl_password": "x"}, "password is wrong .*Check sasl.user"),
         ({"sasl_mechanism": "SCRAM-SHA-256"}, "not take .*SCRAM-SHA-256; it takes SCRAM-SHA-512"),
         ({"security_protocol": "PLAINTEXT", "sasl_mechanism": "", "sasl_username": "",
           "sasl_password": "", "ssl_ca_location": ""}, "set security.protocol"),
@@ -182,7 +304,7 @@ def test_mistake_of_a_client_names_the_setting_to_change(
 
 
 def check_refusal(servers: str, options: dict[str, str], message: str) -> None:
-    """Check that both shells of the client raise an error of this message."""
+    """Check that both clients and Spark's driver raise an error with this message."""
     security, _ = take_security(options)
     ask = Send(parse_endpoints(servers)[0], CallExchange(MetadataRequest(())), 10_000)
 
@@ -200,6 +322,153 @@ def check_refusal(servers: str, options: dict[str, str], message: str) -> None:
         Pool("tests", security).run(operation())
     with pytest.raises(LogbusError, match=message):
         asyncio.run(on_a_loop())
+    given = {f"kafka.{key.replace('_', '.')}": value for key, value in options.items()}
+    with pytest.raises(LogbusError, match=message) as raised:
+        plan_query(servers, given)
+    assert PASSWORD not in str(raised.value)
+
+
+def plan_query(servers: str, options: dict[str, str]) -> None:
+    """Plan a batch query as Spark's driver does."""
+    named = {"bootstrap.servers": servers, "subscribe": "t", "fetchOffset.numRetries": "0"}
+    source = DefaultSource(named | options)
+    source.reader(source.schema()).partitions()
+
+
+def test_sink_and_stream_of_spark_name_a_wrong_password(secured: Secured) -> None:
+    servers = secured.cluster.bootstrap_servers
+    given = {key.replace("_", "."): value for key, value in secured.login().items()}
+    given |= {"bootstrap.servers": servers, "subscribe": "t", "topic": "t"}
+    sound = DefaultSource(given)
+    rows = StructType([StructField("value", StringType())])
+    with connect(servers, **secured.login()) as bus:
+        bus.create_topic("t", partitions=1, if_not_exists=True)
+    for made in (
+        sound.streamReader(sound.schema()),
+        sound.streamWriter(rows, False),
+        sound.writer(rows, False),
+    ):
+        pickled = pickle.dumps(made)
+        assert PASSWORD.encode() not in pickled
+        assert b"ScramKeys" in pickled
+    wrong = DefaultSource(given | {"sasl.password": "wrong"})
+    message = "refused the login of user 'alice'.*Check sasl.username and sasl.password"
+    with pytest.raises(SaslAuthenticationError, match=message):
+        wrong.writer(rows, False)
+    with pytest.raises(RefusedWhilePickledError, match=message):
+        pickle.dumps(wrong.streamWriter(rows, False))
+    with pytest.raises(RefusedWhilePickledError, match=message):
+        pickle.dumps(wrong.streamReader(wrong.schema()))
+    planner = wrong.streamReader(wrong.schema())
+    start = planner.initialOffset()
+    with pytest.raises(SaslAuthenticationError, match=message):
+        planner.latestOffset(start, ReadAllAvailable())
+    planner.stop()
+    # A query that resumes from a checkpoint has its start offsets.
+    begun = sound.streamReader(sound.schema())
+    checkpoint = begun.latestOffset(begun.initialOffset(), ReadAllAvailable())
+    begun.stop()
+    planner = wrong.streamReader(wrong.schema())
+    with pytest.raises(SaslAuthenticationError, match=message):
+        planner.latestOffset(checkpoint, ReadAllAvailable())
+    planner.stop()
+
+
+def test_stream_of_a_deleted_user_ends_with_the_refusal(secured: Secured) -> None:
+    servers = secured.cluster.bootstrap_servers
+    login = secured.login(sasl_username="bob", sasl_password="of bob")
+    given = {key.replace("_", "."): value for key, value in login.items()}
+    source = DefaultSource({"bootstrap.servers": servers, "subscribe": "t", **given})
+    with connect(servers, **secured.login()) as bus:
+        bus.create_topic("t", partitions=1, if_not_exists=True)
+        mechanisms = [ScramMechanism.SHA_512]
+        bus.admin.run(lambda c, ms: users.set_password(c, "bob", "of bob", mechanisms, ms))
+        stream = source.streamReader(source.schema())
+        try:
+            at = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+            bus.admin.run(lambda cluster, ms: users.delete_user(cluster, "bob", ms))
+
+            def is_refused() -> bool:
+                try:
+                    stream.latestOffset(at, ReadAllAvailable())
+                except SaslAuthenticationError as error:
+                    return "refused the login of user 'bob'" in str(error)
+                return False
+
+            until(is_refused)
+        finally:
+            stream.stop()
+
+
+def test_malformed_jaas_text_is_named_without_its_values(secured: Secured) -> None:
+    options = secured.login(sasl_username="", sasl_password="")
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    for text, said in (
+        (f'{module} username="alice" password="{PASSWORD}"', "ends in ';'"),
+        (f'{module} username="alice" password="{PASSWORD};', "at character"),
+        (f'{module} username="alice" "{PASSWORD}";', "without a value"),
+        (f'com.example.LoginModule required password="{PASSWORD}";', "login module"),
+    ):
+        given = {**options, "sasl_jaas_config": text}
+        with pytest.raises(InvalidConfigError, match=said) as refused:
+            connect(secured.cluster.bootstrap_servers, **given)
+        assert PASSWORD not in str(refused.value)
+        given = {f"kafka.{key.replace('_', '.')}": value for key, value in given.items()}
+        with pytest.raises(InvalidConfigError, match=said) as refused:
+            plan_query(secured.cluster.bootstrap_servers, given)
+        assert PASSWORD not in str(refused.value)
+
+
+def test_cas_and_an_encrypted_key_are_read_from_options(secured: Secured) -> None:
+    """CAs as text, as in Kafka's ssl.truststore.certificates, and a private key with a password."""
+    servers = secured.cluster.bootstrap_servers
+    text = Path(secured.pem.ca).read_text("utf-8")
+    connect(servers, **secured.login(ssl_ca_location="", ssl_truststore_certificates=text)).close()
+    with pytest.raises(InvalidConfigError, match="no PEM text"):
+        connect(servers, **secured.login(ssl_ca_location="", ssl_ca_pem="canary"))
+    leaf = authority().issue_cert("client")
+    key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
+    encryption = BestAvailableEncryption(b"of the key")
+    file = secured.folder / "encrypted.pem"
+    file.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+        + leaf.cert_chain_pems[0].bytes()
+    )
+    file.chmod(0o600)
+    given = {
+        "security_protocol": "SSL",
+        "ssl_ca_location": secured.pem.ca,
+        "ssl_keystore_location": str(file),
+    }
+    address = secured.address("CERTIFIED")
+    connect(address, **given, ssl_key_password="of the key").close()
+    with pytest.raises(InvalidConfigError, match=r"or ssl\.key\.password is wrong"):
+        connect(address, **given, ssl_key_password="wrong")
+    with pytest.raises(InvalidConfigError, match="the key is encrypted"):
+        connect(address, **given)
+
+
+def test_certificate_of_the_broker_that_has_expired_is_named(secured: Secured) -> None:
+    expired = write_pem(secured.folder / "stale", expired=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(expired.certificate)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    sock, _ = server.accept()
+                    with contextlib.suppress(OSError), sock:
+                        context.wrap_socket(sock, server_side=True).close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            check_refusal(address, secured.login(), "certificate has expired; renew the file")
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_refused_login_ends_a_clients_first_contact(secured: Secured) -> None:

@@ -1,29 +1,37 @@
-"""``logbus up --secure`` and ``LocalCluster(secure=True)``: closed to strangers, open to its user
-without an option."""
+"""``logbus up --secure`` and ``LocalCluster(secure=True)``.
+
+The cluster refuses other users and needs no option of the user who started it.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
+import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from support.patience import until
 
 from broker_lite.bus import connect
-from broker_lite.client.client_config import take_security
+from broker_lite.cli import doctor
+from broker_lite.client.client_config import chosen_security, security_of_file, take_security
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError, LogbusError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.metadata.credentials import SALT_KEY
 from broker_lite.metadata.znodes import CHANGES
-from tests.patience import until
 
 pytestmark = pytest.mark.real
 
@@ -44,7 +52,7 @@ def test_clients_with_the_admin_file_exchange_replicated_records(secured: LocalC
             assert producer.send("t", value=b"hello", partition=0).result(60).offset == 0
     assert secured.client_config is not None
     rows = Path(secured.client_config).read_text("utf-8").splitlines()
-    # librdkafka takes the file as it is, as in kcat -F.
+    # librdkafka reads the file unchanged, as with kcat -F.
     theirs = dict(row.split("=", 1) for row in rows)
     consumer = confluent_kafka.Consumer(
         {**theirs, "group.id": "theirs", "auto.offset.reset": "earliest"}
@@ -100,8 +108,133 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
         with bus.producer() as producer, pytest.raises(LogbusError) as refused:
             producer.send("guarded", b"no").result(30)
         assert "AUTHORIZATION_FAILED" in str(refused.value)
-        assert logbus("acl", "delete", "alice", "read", "--topic", "guarded").returncode == 0
+        delete = ("acl", "delete", "alice", "read", "--topic", "guarded")
+        assert logbus(*delete, "--dry-run").returncode == 0 and read() == [b"hello"]
+        assert logbus(*delete, "--yes").returncode == 0
+        assert logbus(*delete, "--yes").returncode == 1
+        assert logbus(*delete, "--yes", "--if-exists").returncode == 0
         until(lambda: not _succeeds(read))
+
+
+def test_audit_log_names_user_and_action_and_holds_no_password(
+    secured: LocalCluster, tmp_path: Path
+) -> None:
+    admin = str(secured.client_config)
+    rows = dict(row.split("=", 1) for row in Path(admin).read_text("utf-8").splitlines())
+    password = "canary-7f3a"
+    wrong = "canary-of-nobody"
+    with connect(secured.bootstrap_servers, client_config=admin) as bus:
+        bus.create_topic("audited", partitions=2)
+
+    def logbus(*words: str) -> None:
+        command = [sys.executable, "-P", "-m", "broker_lite", *words, "-F", admin]
+        command += ["-b", secured.bootstrap_servers]
+        subprocess.run(command, capture_output=True, check=True, timeout=60)
+
+    file = tmp_path / "password"
+    file.write_text(password)
+    logbus("user", "add", "mallory", "--password-file", str(file))
+    logbus("topic", "alter", "audited", "--config", "retention.ms=60000")
+    logbus("topic", "alter", "audited", "--config", "retention.ms=70000")
+    logbus("topic", "elect", "audited")
+    logbus("topic", "reassign", "audited", "-P", "1", "-r", "1", "--wait", "60")
+    stranger(rows)
+    logbus("quota", "set", "producer_byte_rate", "9999999", "--user", "mallory")
+    for name, secret in (("mallory", password), ("nobody", wrong)):
+        own = tmp_path / f"{name}.conf"
+        of_user = rows | {"sasl.username": name, "sasl.password": secret}
+        own.write_text("".join(f"{key}={value}\n" for key, value in of_user.items()))
+        own.chmod(0o600)
+        for _ in range(4):
+            with (
+                pytest.raises(LogbusError),
+                connect(secured.bootstrap_servers, client_config=str(own)) as bus,
+                bus.producer() as producer,
+            ):
+                producer.send("audited", value=b"no").result(30)
+
+    files = sorted(Path(admin).parent.glob("broker-*-audit.log"))
+    assert len(files) == len(secured.brokers)
+    assert {each.stat().st_mode & 0o777 for each in files} == {0o600}
+
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line) for each in files for line in each.read_text().splitlines()]
+
+    def has(**fields: Any) -> bool:
+        return any(fields.items() <= each.items() for each in lines())
+
+    wanted: list[dict[str, Any]] = [
+        {"event": "login", "user": "User:admin", "host": "127.0.0.1"},
+        {"event": "login", "user": "User:mallory", "mechanism": "SCRAM-SHA-256"},
+        {"event": "login_failed", "user": "User:nobody", "host": "127.0.0.1"},
+        {"event": "login", "user": "User:broker-0", "mechanism": "SSL", "listener": "BROKERS"},
+        {"event": "login_failed", "mechanism": "SSL", "listener": "BROKERS"},
+        {"event": "changed", "user": "User:admin", "api": "elect_leaders",
+         "object": "partition audited-0", "after": {"election": "preferred"}},
+        {"event": "changed", "user": "User:admin", "api": "alter_partition_reassignments",
+         "object": "partition audited-1"},
+        {"event": "denied", "user": "User:mallory", "object": "topic audited"},
+        {"event": "changed", "user": "User:admin", "object": "topic audited",
+         "api": "create_topics"},
+        {"event": "changed", "user": "User:admin", "object": "topic audited",
+         "before": {"retention.ms": "60000"}, "after": {"retention.ms": "70000"}},
+        {"event": "changed", "user": "User:admin", "object": "user mallory",
+         "before": {"mechanisms": "[]"}, "after": {"set_mechanisms": "[1, 2]"}},
+        {"event": "changed", "object": "quota of user mallory",
+         "after": {"producer_byte_rate": 9999999.0}},
+    ]  # fmt: skip
+    for row in wanted:
+        until(functools.partial(has, **row))
+    everything = "".join(each.read_text() for each in files)
+    for secret in (password, wrong, rows["sasl.password"]):
+        assert secret not in everything
+    denials = [each for each in lines() if each["event"] == "denied"]
+    assert len(denials) < 12, "a denial was written twice within ten seconds"
+
+
+def stranger(options: dict[str, str]) -> None:
+    """Connect to the listener between brokers without a certificate."""
+    resource = confluent_kafka.admin.ConfigResource("BROKER", "0")
+    admin = confluent_kafka.admin.AdminClient(options)
+    [described] = admin.describe_configs([resource]).values()
+    listeners = described.result(30)["advertised.listeners"].value
+    address = dict(row.split("://") for row in listeners.split(","))["BROKERS"]
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection((host, int(port)), 30) as plain,
+        context.wrap_socket(plain) as sock,
+        pytest.raises(ssl.SSLError),
+    ):
+        sock.recv(1)
+
+
+def test_mirror_joins_a_secured_and_an_open_cluster(
+    secured: LocalCluster, cluster: LocalCluster
+) -> None:
+    def mirror(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "broker_lite", "mirror", "--once", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+    closed, opened = secured.bootstrap_servers, cluster.bootstrap_servers
+    file = str(secured.client_config)
+    with connect(closed, client_config=file) as bus, connect(opened) as others:
+        for each, topic in ((bus, "from-secured"), (others, "from-open")):
+            each.create_topic(topic, partitions=1)
+            with each.producer() as producer:
+                producer.send(topic, b"hello").result(60)
+        out = ["--from", closed, "--to", opened, "--topics", "from-secured"]
+        refused = mirror(*out)
+        assert refused.returncode and "--from-config" in refused.stderr
+        done = mirror(*out, "--from-config", file)
+        assert done.returncode == 0, done.stderr
+        back = ["--from", opened, "--to", closed, "--topics", "from-open"]
+        done = mirror(*back, "--to-config", file)
+        assert done.returncode == 0, done.stderr
+        for each, topic in ((others, "from-secured"), (bus, "from-open")):
+            with each.consumer(topic, start="earliest") as consumer:
+                assert next(iter(consumer)).value == b"hello"
 
 
 def _succeeds(action: Callable[[], object]) -> bool:
@@ -112,7 +245,14 @@ def _succeeds(action: Callable[[], object]) -> bool:
     return True
 
 
-def test_znodes_belong_to_the_brokers_alone(secured: LocalCluster) -> None:
+def test_doctor_reads_the_brokers_certificates(secured: LocalCluster) -> None:
+    with chosen_security(security_of_file(Path(str(secured.client_config)))):
+        finding = doctor.certificates(secured.bootstrap_servers)
+    assert finding.state == "ok"
+    assert re.fullmatch(r"the first ends on \d{4}-\d\d-\d\d", finding.found)
+
+
+def test_only_brokers_may_access_znodes(secured: LocalCluster) -> None:
     client = KazooClient(hosts=secured.zookeeper.partition("/")[0])
     client.start()
     try:

@@ -16,10 +16,10 @@ import confluent_kafka.admin
 import pytest
 import trustme
 from kafka import KafkaConsumer, KafkaProducer
+from support.certificates import PemFiles, write_pem
+from support.patience import until
 
 from broker_lite.local.cluster import LocalCluster
-from tests.certificates import PemFiles, write_pem
-from tests.patience import until
 
 TOPIC = "over-tls"
 
@@ -86,7 +86,7 @@ def produce(cluster: LocalCluster, pem: PemFiles, values: list[bytes]) -> None:
 def test_librdkafka_and_kafka_python_exchange_replicated_records(
     secured: LocalCluster, client_pem: PemFiles
 ) -> None:
-    """acks=all: the followers fetch over the listener with client certificates."""
+    """With acks=all the followers fetch over the listener with client certificates."""
     sent = {f"record {number} ".encode() * 1000 for number in range(500)}
     produce(secured, client_pem, sorted(sent))
     python = {
@@ -132,7 +132,7 @@ def test_client_of_the_brokers_listener_needs_a_broker_certificate(
         stranger.list_topics(timeout=3)
 
 
-def test_half_open_handshakes_end_and_do_not_hinder_others(
+def test_half_open_handshakes_end_and_do_not_delay_other_clients(
     secured: LocalCluster, client_pem: PemFiles
 ) -> None:
     host, port = secured.bootstrap_servers.split(",")[0].split(":")

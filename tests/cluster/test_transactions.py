@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import confluent_kafka as ck
 import pytest
-from patience import until
-from plain_connection import PlainConnection
+from support.patience import until
+from support.plain_connection import PlainConnection
 
 from broker_lite.bus import connect
 from broker_lite.client.operations.cluster import PartitionMetadata
@@ -69,7 +69,7 @@ def send(producer: ck.Producer, topic: str, values: range) -> None:
 
 
 def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
-    """Return the committed values, in order of value, once ``marker`` is among them."""
+    """Return the committed values in order, once ``marker`` is among them."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": running.bootstrap_servers,
@@ -94,7 +94,7 @@ def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
 
 
 def finish(running: LocalCluster, topic: str, marker: int = 900) -> list[int]:
-    """Write one row behind all others in each partition, and return the committed rows."""
+    """Write one row after all others in each partition; return the committed rows."""
     producer = producer_of(running, f"finish-{topic}")
     producer.begin_transaction()
     send(producer, topic, range(marker, marker + 3))
@@ -103,7 +103,7 @@ def finish(running: LocalCluster, topic: str, marker: int = 900) -> list[int]:
 
 
 def coordinator_of(running: LocalCluster, transactional_id: str) -> int:
-    """Return the index of the broker that coordinates an id."""
+    """Return the index of the broker that coordinates a transactional id."""
     with PlainConnection(running.brokers[0].endpoint) as connection:
         answer = connection.call(FindCoordinatorRequest((transactional_id,), KEY_TYPE_TRANSACTION))
     row = answer.coordinators[0]
@@ -144,7 +144,7 @@ def test_transaction_that_times_out_is_aborted(running: LocalCluster, topic: str
     slow = producer_of(running, f"id-{topic}", **{"transaction.timeout.ms": 1000})
     slow.begin_transaction()
     send(slow, topic, range(10))
-    # The open transaction holds back these rows until it times out.
+    # The open transaction hides these rows until it times out.
     assert finish(running, topic) == []
     with pytest.raises(ck.KafkaException):
         slow.commit_transaction(WAIT_S)
@@ -171,7 +171,7 @@ def test_killed_coordinator_loses_no_transaction(running: LocalCluster, topic: s
 
 
 def leader_of(running: LocalCluster, topic: str) -> LocalBroker:
-    """Return the broker that leads partition 0, once it has one with all replicas in sync."""
+    """Return partition 0's leader, once it has one and all replicas are in sync."""
     with connect(running.bootstrap_servers) as bus:
 
         def view() -> PartitionMetadata:
@@ -202,7 +202,7 @@ def test_next_leaders_of_a_partition_show_exactly_the_committed_rows(
     first_leader.start()
     kept.commit_transaction(WAIT_S)
     undone.abort_transaction(WAIT_S)
-    # The second leader dies after the decisions, without the markers.
+    # The second leader dies after the decisions, before the markers.
     second_leader = leader_of(running, topic)
     ids = [coordinated_elsewhere(running, second_leader, f"{k}-{topic}") for k in ("k", "u")]
     kept, undone = (producer_of(running, name) for name in ids)

@@ -1,4 +1,4 @@
-"""``logbus up``, ``down``, ``status`` and LocalCluster: real processes that outlive nobody."""
+"""``logbus up``, ``down``, ``status`` and LocalCluster with real processes, all of which end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import PATIENCE_S
+from support.patience import PATIENCE_S
 
 from broker_lite.cli import supervisor
+from broker_lite.cli.main import EXIT_INTERRUPTED
 from broker_lite.client import discovery
 from broker_lite.client.administration.admin import Admin
 from broker_lite.errors import (
@@ -67,7 +69,7 @@ def logbus(tmp_path: Path) -> Iterator[Logbus]:
 def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.02)
 
 
@@ -76,7 +78,7 @@ def are_gone(facts: dict[str, Any]) -> bool:
 
 
 def up(logbus: Logbus, *arguments: str) -> dict[str, Any]:
-    """What is recorded of a cluster that is started."""
+    """Start a cluster; return what ``logbus up`` recorded of it."""
     return recorded(Path(json.loads(logbus("up", *arguments).stdout)["directory"]))
 
 
@@ -95,10 +97,10 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     assert status["running"] == 2
     assert all(broker["running"] for broker in status["brokers"])
     assert all(isinstance(broker["memory_bytes"], int) for broker in status["brokers"])
-    # Every other command finds the cluster by itself.
+    # Every other command finds the cluster without an option.
     logbus("topic", "create", "t", "-p", "2")
     again = logbus("up", "-d", "-n", "2", "--port", "0")
-    assert f"it runs already, at {facts['bootstrap_servers']}" in again.stderr
+    assert f"the cluster runs already, at {facts['bootstrap_servers']}" in again.stderr
     told = json.loads(again.stdout)
     assert told.items() <= facts.items() and "processes" not in told
     assert up(logbus, "-d") == facts
@@ -113,7 +115,8 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     assert are_gone(facts)
     assert "logbus up" in logbus("status", code=3).stderr
     assert "logbus up" in logbus("down", code=3).stderr
-    # Data stay, and topics where they were: of a cluster that has grown it is said.
+    # Data and topics keep their brokers; ``up`` reports topics with fewer replicas than new ones
+    # get.
     grown = logbus("up", "-d", "-n", "3", "--port", "0")
     assert json.loads(logbus("topic", "list").stdout)["topic"] == "t"
     cure = "topic reassign t --replication-factor 3"
@@ -123,23 +126,30 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     assert [len(row["to"]) for row in moved] == [3, 3]
 
 
-def test_no_process_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
-    facts = up(logbus, "-d", "--port", "0")
+def test_every_process_ends_after_up_is_killed(logbus: Logbus, tmp_path: Path) -> None:
+    facts = up(logbus, "-d", "-n", "2", "--port", "0")
+    logbus("topic", "create", "orders")
     os.kill(facts["pid"], signal.SIGKILL)
     wait_until(lambda: are_gone(facts))
     status = logbus("status", code=3)
     assert json.loads(status.stdout)["running"] == 0
     assert "not running" in logbus("down").stderr
-    # What it had recorded is no obstacle, and its data are the user's.
+    # The stale record does not prevent a start, and the data stay.
     assert Path(facts["directory"], "broker-0", "data").is_dir()
-    logbus("up", "-d", "--port", "0")
+    again = logbus("up", "-d", "--port", "0")
+    # All brokers of the folder start, and the printed commands use the existing topic.
+    assert len(json.loads(again.stdout)["brokers"]) == 2
+    assert "has data of 2 brokers: all of them start" in again.stderr
+    assert "Next:  ls -l | logbus produce orders\n" in again.stderr
 
 
 def test_killed_process_is_restarted(logbus: Logbus, tmp_path: Path) -> None:
-    facts = up(logbus, "-d", "-n", "2", "--port", "0")
+    facts = up(logbus, "-d", "-n", "2", "--port", "0", "--console")
     directory = Path(facts["directory"])
     later = up(logbus, "-d", "--ephemeral", "--port", "0")
-    killed = [facts["brokers"][1]["pid"], facts["zookeeper_pid"]]
+    known = {facts["pid"], facts["zookeeper_pid"], *(row["pid"] for row in facts["brokers"])}
+    (console,) = {int(pid) for pid in facts["processes"]} - known
+    killed = [facts["brokers"][1]["pid"], facts["zookeeper_pid"], console]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda pid=pid: str(pid) not in recorded(directory)["processes"])
@@ -151,7 +161,11 @@ def test_killed_process_is_restarted(logbus: Logbus, tmp_path: Path) -> None:
     assert "broker 1 has ended (killed by SIGKILL); see" in said
     assert f"broker 1 serves again on 127.0.0.1:{facts['brokers'][1]['port']}" in said
     assert "ZooKeeper serves again on" in said
-    # The other one was started last: clients go on there.
+    wait_until(lambda: "the console serves again on" in (directory / "up.log").read_text())
+    assert new["console"] == facts["console"]
+    with urllib.request.urlopen(facts["console"]) as page:
+        assert page.status == 200
+    # Clients use the cluster that was started last.
     assert json.loads(logbus("status").stdout)["directory"] == later["directory"]
     logbus("topic", "create", "t", "-p", "2", "-b", facts["bootstrap_servers"])
     logbus("down", "--dir", str(directory))
@@ -185,7 +199,7 @@ def test_broker_that_fails_to_start_is_reported_and_retried(
 
 @contextlib.contextmanager
 def taken(port: int) -> Iterator[None]:
-    """The port is listened on, from the moment on that its owner has left it."""
+    """Listen on the port as soon as its owner has left it."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -207,7 +221,7 @@ def test_temporary_folder_is_removed_after_a_killed_up(logbus: Logbus, tmp_path:
     wait_until(lambda: not folder.exists())
 
 
-def test_advertised_port_is_not_taken_for_the_listener_port(logbus: Logbus) -> None:
+def test_up_listens_on_its_port_not_on_the_advertised_port(logbus: Logbus) -> None:
     (port,) = first_free_ports("127.0.0.1", 21000, 1)
     done = logbus(
         "up", "-d", "--ephemeral", "--port", str(port), "-c", f"advertised.port={port + 1}"
@@ -222,18 +236,18 @@ def test_clusters_are_distinguished_by_directory(logbus: Logbus, tmp_path: Path)
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     first = up(logbus, "-d", "--port", "0", "--dir", one)
     second = up(logbus, "-d", "--port", "0", "--dir", two)
-    # Without a name: the one that clients find, and a word about the other.
+    # Without a name the commands use the newest cluster and mention the other.
     status = logbus("status")
     assert json.loads(status.stdout)["directory"] == two
-    assert f"also running: --dir {one}" in status.stderr
+    assert "also running: --dir one\n" in status.stderr
     for directory, facts in ((one, first), (two, second)):
         named = logbus("status", "--dir", directory)
         assert json.loads(named.stdout)["bootstrap_servers"] == facts["bootstrap_servers"]
         assert "also" not in named.stderr
     refused = logbus("down", code=2).stderr
-    assert f"--dir {one}, --dir {two}" in refused
-    assert f"these run: --dir {one}, --dir {two}" in logbus("status", "--dir", "no", code=3).stderr
-    # Once the later one is gone everything finds the earlier one.
+    assert "--dir one, --dir two" in refused
+    assert "these run: --dir one, --dir two" in logbus("status", "--dir", "no", code=3).stderr
+    # Once the newest cluster is gone every command finds the earlier one.
     logbus("down", "--dir", two)
     assert are_gone(second)
     assert json.loads(logbus("status").stdout)["directory"] == one
@@ -256,7 +270,10 @@ def test_killed_cluster_does_not_hide_a_running_one(logbus: Logbus, tmp_path: Pa
 
 def test_up_continues_when_its_record_cannot_be_written(logbus: Logbus, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
-    facts = up(logbus, "-d", "--ephemeral", "--port", "0")
+    done = logbus("up", "-d", "--ephemeral", "--port", "0")
+    facts = recorded(Path(json.loads(done.stdout)["directory"]))
+    assert f"export LOGBUS_BOOTSTRAP_SERVERS={facts['bootstrap_servers']}" in done.stderr
+    assert done.stderr.rstrip().endswith(f"logbus down --dir {Path(facts['directory']).name}")
     logbus("down", "--dir", facts["directory"])
     assert are_gone(facts)
 
@@ -302,7 +319,7 @@ def test_foreground_up_ends_on_a_signal_and_deletes_its_data(tmp_path: Path) -> 
     assert Path(facts["directory"]).is_dir()
     up.send_signal(signal.SIGINT)
     said = up.communicate(timeout=60)[1]
-    assert (up.returncode, "Traceback" in said) == (0, False), said
+    assert (up.returncode, said.splitlines()[-1]) == (EXIT_INTERRUPTED, "Stopping."), said
     assert are_gone(facts)
     assert not Path(facts["directory"]).exists()
     assert not discovery.last_cluster_path({"XDG_DATA_HOME": str(tmp_path)}).exists()
@@ -318,7 +335,7 @@ def test_requested_port_in_use_is_refused(logbus: Logbus, tmp_path: Path) -> Non
     facts = up(logbus, "-d", "--port", "0")
     own = str(facts["brokers"][0]["port"])
     said = logbus("up", "-d", "--port", own, "--dir", str(tmp_path / "other"), code=1).stderr
-    assert f"logbus status --dir {facts['directory']}" in said
+    assert "logbus status --dir data/logbus/cluster" in said
     assert "cannot listen" in logbus("up", "--host", "203.0.113.1", "--port", "9", code=1).stderr
 
 
@@ -333,7 +350,7 @@ def test_remaining_brokers_take_and_report_the_next_free_ports(logbus: Logbus) -
 
 @contextlib.contextmanager
 def before_a_taken_port() -> Iterator[int]:
-    """A free port whose next one is taken."""
+    """Return a free port whose successor is taken."""
     with contextlib.ExitStack() as stack:
         while True:
             taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -436,9 +453,41 @@ def test_up_reports_a_problem_with_its_folder(logbus: Logbus, tmp_path: Path) ->
 def test_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr("broker_lite.local.cluster.first_free_ports", lambda *_: [port])
+        named = LocalCluster(1, directory=tmp_path, port=port, exact_port=True)
         with pytest.raises(PortInUseError, match=str(port)):
-            LocalCluster(1, directory=tmp_path).start()
+            named.start()
+        # Another process takes the port after the check.
+        checks = [lambda *_: None, require_free_port]
+        cluster = "broker_lite.local.cluster"
+        monkeypatch.setattr(f"{cluster}.require_free_port", lambda *to: checks.pop(0)(*to))
+        monkeypatch.setattr(f"{cluster}.first_free_ports", lambda *_, **__: [port])
+        with pytest.raises(PortInUseError, match=f"port {port} on 127.0.0.1 is taken"):
+            LocalCluster(1, directory=tmp_path, port=port, exact_port=True).start()
+        assert not checks
+
+
+def test_port_taken_between_check_and_start_is_replaced(
+    make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        late = [[one.getsockname()[1]] * 2, [two.getsockname()[1]] * 2]
+
+        def find(host: str, first: int, count: int, *, but: Collection[int] = ()) -> list[int]:
+            return late.pop(0) if late else first_free_ports(host, first, count, but=but)
+
+        monkeypatch.setattr("broker_lite.local.cluster.first_free_ports", find)
+        running = make_cluster(2, port=21000, config={"metrics.port": "21100"})
+        assert not late
+        ports = [broker.port for broker in running.brokers]
+        assert ports[0] > one.getsockname()[1] and ports[1] not in (ports[0], one.getsockname()[1])
+    assert len({broker.metrics_port for broker in running.brokers}) == 2
+    assert json.loads((running.directory / "cluster.json").read_text())["brokers"] == [
+        {"id": broker.id, "port": port, "pid": broker.pid, "metrics_port": broker.metrics_port}
+        for broker, port in zip(running.brokers, ports, strict=True)
+    ]
 
 
 def test_directory_cannot_be_used_by_two_clusters(
@@ -465,7 +514,7 @@ def test_free_ports_are_distinct() -> None:
         first_free_ports("127.0.0.1", 65535, 2)
 
 
-def test_a_host_without_uvloop_is_told_so_once_with_the_extra_to_install(
+def test_host_without_uvloop_is_told_once_which_extra_to_install(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     hidden = tmp_path / "hidden"

@@ -1,4 +1,4 @@
-"""Every way to read a log by hand on a real broker: control batches, empty batches, aborted rows.
+"""Every way to read a handwritten log on a real broker: control, empty and aborted batches.
 
 The broker finds the transactions in the log when it starts, and lists the aborted ones.
 """
@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import hand_made_log as by_hand
 import pytest
-from data_calls import ROWS_ONLY, Place, batches, read
-from plain_connection import PlainConnection
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from support import hand_made_log as by_hand
+from support.data_calls import ROWS_ONLY, Place, batches, read
+from support.plain_connection import PlainConnection
 
 from broker_lite.bus import Bus, connect
 from broker_lite.cli.main import run
@@ -34,9 +34,9 @@ from pyspark_logbus.partition_reader import read_ranges
 from pyspark_logbus.read_task import ReadPlan
 
 SIZE = 20_000
-"""Of a value: the log is large enough to be read in place."""
+"""Size of a value in bytes: the log is large enough for local reads."""
 ROUNDS = 2
-"""A consumer reads in place once it has a connection, that is from the second fetch on."""
+"""The consumer reads locally from its second fetch on, once it has a connection."""
 TOPIC = "by-hand"
 WHERE = TopicPartition(TOPIC, 0)
 READ_COMMITTED = [(at, by_hand.value_at(at, SIZE)) for at in by_hand.COMMITTED]
@@ -45,16 +45,16 @@ READ_ALL = [(at, by_hand.value_at(at, SIZE)) for at in by_hand.UNCOMMITTED]
 
 @dataclass
 class Planted:
-    """A topic with the log by hand, on a cluster of one broker."""
+    """A topic with the handwritten log on a cluster of one broker."""
 
     bus: Bus
     topic_id: str
     opened: list[fetch.StoredRange]
-    """The ranges that were read in place."""
+    """The ranges that were read locally."""
 
 
 def write_log(cluster: LocalCluster, topic_id: str) -> None:
-    """Write the log by hand while the broker is down, all of it recovered already."""
+    """Write the log while the broker is down, with a recovery point at its end."""
     broker = cluster.brokers[0]
     broker.kill()
     (folder,) = broker.directory.rglob(f"{topic_id}-0")
@@ -80,7 +80,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 
 @pytest.fixture
 def planted(origin: Bus, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """The topic, and the ranges of it that the test reads in place."""
+    """The topic, and the ranges of it that the test reads locally."""
     found = Planted(origin, origin.admin.cluster([TOPIC]).topic_id(TOPIC), [])
 
     class Seen(LocalRange):

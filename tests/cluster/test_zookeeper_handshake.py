@@ -1,4 +1,4 @@
-"""A ZooKeeper that accepts a connection and never answers it, as happens while it starts."""
+"""A ZooKeeper that accepts a connection and never answers, as while it starts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from broker_lite.metadata.zookeeper import ZooKeeperStore
 pytestmark = pytest.mark.real
 
 SESSION_MS = 60_000
-"""Longer than ``ZooKeeperStore.start`` waits: one whole unanswered handshake makes it fail."""
+"""Longer than ``ZooKeeperStore.start`` waits, so one whole unanswered handshake would fail it."""
 
 
 class Relay:
-    """A port before ZooKeeper that never answers the first connections."""
+    """A relay to ZooKeeper that never answers the first connections."""
 
     def __init__(self, zookeeper: EmbeddedZooKeeper, unanswered: int) -> None:
         self._port = zookeeper.port
