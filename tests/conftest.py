@@ -32,7 +32,7 @@ os.environ["PYTHONSAFEPATH"] = "1"
 for _name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
     os.environ.pop(_name, None)
 
-pytest_plugins = ["support.fix_cluster", "support.fix_spark"]
+pytest_plugins = ["support.fix_cluster", "support.fix_spark", "support.time_limits"]
 
 _SPARK_FOLDERS = ("spark", "notebooks")
 

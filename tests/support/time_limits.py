@@ -1,0 +1,34 @@
+"""A pytest plugin that limits the teardown of tests, too.
+
+pytest-timeout raises once in a test and stops its timer at a failure. A fixture that then waits for
+ever, as for a query that does not stop, would hold up the whole run.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_SETTINGS = pytest.StashKey[Any]()
+_REPEAT_S = 30.0
+"""Seconds after which a limit raises again: a ``finally`` block can hang like the test itself."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Iterator[None]:
+    result = yield
+    item.stash[_SETTINGS] = settings
+    if settings.method == "signal":
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, min(settings.timeout, _REPEAT_S))
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Give the teardown the time limit of its test."""
+    settings = item.stash.get(_SETTINGS, None)
+    if settings is not None:
+        item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
