@@ -53,7 +53,7 @@ class Load:
             self._selector.register(sock, selectors.EVENT_READ)
 
     def run(self, seconds: float) -> float:
-        """Send requests for this many seconds; return the seconds that it took."""
+        """Send requests for this many seconds; return the measured seconds."""
         for sock in self._sockets:
             sock.sendall(self._request * self._depth)
         self.answers = self.received = 0
@@ -114,7 +114,7 @@ def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 
 def fetch_request(topic_id: str, size: int, *, reader: tuple[int, int]) -> bytes:
     """Return a fetch request.
 
-    ``reader`` holds the fetch flags and the readable version of columns.
+    ``reader`` is a pair: the fetch flags and the newest version of columns that the client decodes.
     """
     row = fetch.FetchPartition(0, 0, size)
     return bytes(
@@ -158,10 +158,8 @@ class Bench:
         return topic_id
 
     def measure(self, name: str, request: bytes, connections: int, depth: int, size: int) -> None:
-        """Measure one case.
-
-        ``size`` is the bytes that a request carries; 0 counts the bytes of responses.
-        """
+        """Measure one case. ``size`` is the payload of a request in bytes; with 0 the throughput
+        counts the bytes of responses."""
         load = Load(("127.0.0.1", self._broker.port), request, connections, depth)
         pid = self._broker.pid
         assert pid is not None
@@ -178,7 +176,7 @@ class Bench:
         }
 
     def loop(self) -> dict[str, int]:
-        """Return the number of loop delays measured, and of those above 5 ms."""
+        """Return how many delays of the event loop were measured, and how many were above 5 ms."""
         url = f"http://127.0.0.1:{self._broker.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())

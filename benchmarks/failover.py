@@ -43,7 +43,7 @@ FOREIGN_RATE = 100
 """Records a second to each partition, for clients of other projects."""
 FOREIGN_PARTITIONS = 6
 SETTLED_S = 0.5
-"""Seconds for which acknowledgements must be regular before and after an event."""
+"""Seconds before and after an event in which acknowledgements must arrive regularly."""
 WAIT_S = 60.0
 REBALANCE_MS = "300"
 _NUMBERS = itertools.count()
@@ -58,7 +58,7 @@ class Acks:
         self._rate = rate
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until acknowledgements are regular: one second's worth of them after ``since``."""
+        """Wait until one second's worth of acknowledgements has arrived after ``since``."""
         until = time.time() + WAIT_S
         while time.time() < until:
             now = time.time()
@@ -201,7 +201,7 @@ class Bench:
         return next(broker for broker in self.cluster.brokers if broker.id == number)
 
     def victim(self, who: str) -> tuple[int, LocalBroker]:
-        """Return a partition, and the broker with the role ``who`` for it."""
+        """Return a partition, and the broker that has the role ``who`` for it."""
         partitions = self.settle(self.topic).partitions
         controller = self.bus.admin.describe_cluster().controller_id
         chosen = next(
@@ -213,7 +213,7 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """Run ``count`` events, each followed by its repair; return the gaps."""
+        """Apply ``strike`` ``count`` times and repair the cluster each time; return the gaps."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)
@@ -228,7 +228,8 @@ class Bench:
         return {"events": count, "failed_sends": failed, **percentiles(gaps)}
 
     def restarts(self, count: int) -> dict[str, Any]:
-        """Stop the leader cleanly and start it again; the gap includes both."""
+        """Stop the leader cleanly and start it again, ``count`` times. A gap includes the stop and
+        the start."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim("leader")

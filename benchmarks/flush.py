@@ -23,7 +23,7 @@ from pathlib import Path
 from broker_lite.storage.files import OsFile, OsFiles
 
 GROUPS = 30
-"""Groups of each way in a round."""
+"""Groups that each way flushes in one round."""
 CASES = ((1, 200), (1, 16_000), (2, 16_000), (2, 48_000), (4, 48_000))
 
 
@@ -32,7 +32,8 @@ def appended(folder: str, name: str, size: int) -> OsFile:
 
 
 def written(folder: str, name: str, size: int) -> OsFile:
-    """A file whose first bytes are zeros on the disk, and that is overwritten from its start."""
+    """A file that begins with zeros on the disk, opened so that writes overwrite it from its
+    start."""
     path = Path(folder, name)
     path.write_bytes(bytes(size))
     fd = os.open(path, os.O_RDWR)

@@ -76,7 +76,7 @@ async def coordinator(servers: str, group: str) -> Connection:
 async def take_part(
     connection: Connection, group: str, count: int, partitions: int
 ) -> tuple[int, str, tuple[TopicPartition, ...]]:
-    """Join and sync until the group has ``members`` members and this one its partitions.
+    """Join and sync until the group has ``count`` members and this member has its partitions.
 
     Returns the generation, the member id and the assignment. The group's leader assigns by
     ``range``.
@@ -96,8 +96,7 @@ async def take_part(
                    for row in joined.members or ()]  # fmt: skip
         shares = assign("range", members, {TOPIC: partitions})
         if len(members) < count:
-            # Too early: other members are still joining, and a member without partitions joins
-            # again.
+            # Other members are still joining. A member without partitions joins again.
             shares = {}
         parts = [
             consumer.SyncGroupRequest.SyncGroupRequestAssignment(
@@ -154,9 +153,9 @@ class Committing:
         return cls(connection, group, generation, member)
 
     async def run(self, until: float, took: list[float]) -> None:
-        """Commit until ``end``; ``took`` collects the seconds of each commit.
+        """Commit at fixed intervals until ``until``; ``took`` collects the seconds of each commit.
 
-        Commits have fixed times, however long the one before took.
+        A slow commit does not move the times of later ones.
         """
         while (due := self._first + self._offset) < until:
             await asyncio.sleep(due - time.perf_counter())

@@ -40,7 +40,7 @@ SETTINGS = {"retention.bytes": str(1 << 40), "max.message.bytes": str(4 << 20)}
 
 
 def fill_rows(bus: Bus, topic: str, batches: int) -> int:
-    """Produce this many batches to each partition; return the number of records."""
+    """Produce ``batches`` batches to each partition; return the number of records."""
     value = os.urandom(VALUE_BYTES)
     batch = encode_rows([Row(n, 1_700_000_000_000 + n, None, value, ()) for n in range(BATCH_ROWS)])
     target = MirrorTarget(bus.bootstrap_servers, "fill")

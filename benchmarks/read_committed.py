@@ -1,4 +1,5 @@
-"""The cost of transactions for readers, and for the loop of a broker that writes markers.
+"""Measure the cost of transactions for readers, and for the event loop of a broker that writes
+markers.
 
     python benchmarks/read_committed.py [--transactions 1500] [--rounds 15]
 
@@ -73,7 +74,7 @@ def rate(bus: Bus, topic: str, rows: int, **options: Any) -> float:
 
 
 def read(bus: Bus, rows: int, rounds: int) -> dict[str, Any]:
-    """Return the median rates by topic and way, and their ratio."""
+    """Return the median rates by topic and kind of read, and their ratio."""
     cases = [
         (topic, in_place, level)
         for topic in ("plain", "marked")
@@ -119,7 +120,7 @@ def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
 
 
 def write(markers: list[TransactionMarker], cluster: Cluster, deadline_ms: float) -> Operation[int]:
-    """Send all markers, in requests as a coordinator makes them; return the refused ones."""
+    """Send all markers in requests like a coordinator's; return the refused markers."""
     yield from requests.refresh(cluster, ["markers"], deadline_ms)
     leader = cluster.view.leader(TopicPartition("markers", 0))
     assert leader is not None
@@ -145,7 +146,7 @@ def loop(broker: LocalBroker) -> dict[str, float]:
 
 
 def end(bus: Bus, broker: LocalBroker) -> dict[str, Any]:
-    """Measure the requests of all markers."""
+    """Measure the requests that write all markers."""
     with contextlib.ExitStack() as stack:
         markers = begin(bus, stack)
         before = loop(broker)

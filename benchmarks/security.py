@@ -119,7 +119,7 @@ class Side(NamedTuple):
 
 @contextlib.contextmanager
 def sides() -> Iterator[dict[str, Side]]:
-    """Start both brokers, with a user; Kafka only where it can be fetched."""
+    """Start both brokers and create a user. Leave Kafka out if it cannot be downloaded."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         made = CertificateFolder(folder)
@@ -163,7 +163,7 @@ def _add_user_to_kafka(side: Side) -> None:
 
 
 def until_logged_in(side: Side) -> None:
-    """Wait until the broker has learned of the user."""
+    """Wait until the broker accepts the user's login."""
     deadline = time.monotonic() + 60
     while True:
         with contextlib.suppress(ck.KafkaException):

@@ -1,4 +1,4 @@
-"""Spark batch reads of 1,000 small partitions, in turns with the same rows in 8 partitions.
+"""Compare Spark batch reads of 1,000 small partitions with the same rows in 8 partitions.
 
 ``load_and_count`` is ``spark.read…load().count()`` in a session that has read before. ``plan`` and
 ``read`` run the source's planner and its tasks in this process, without Spark. Prints one JSON
@@ -32,7 +32,7 @@ Part = Callable[[], tuple[float, float]]
 
 
 def fill(bus: Bus, topic: str, partitions: int, rows: int) -> None:
-    """Send two batches to each partition, however fast this machine is."""
+    """Send two batches to each partition, on a slow machine too."""
     bus.create_topic(topic, partitions=partitions)
     with bus.producer(linger_ms=60_000) as producer:
         for first in (0, rows // 2):

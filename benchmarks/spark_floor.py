@@ -1,7 +1,7 @@
 """Sources and sinks that do nothing: the floor of any Python data source in Spark.
 
-``floor`` reads ready Arrow batches from memory and drops what it receives; as a stream it has two
-rows a micro-batch without end. ``nothing`` is a stream that ends. Spark's workers import this
+``floor`` reads ready Arrow batches from memory, and its sink drops all rows. As a stream it yields
+two rows a micro-batch without end. ``nothing`` is a stream that ends. Spark's workers import this
 module, so its folder must be on PYTHONPATH.
 """
 

@@ -56,7 +56,8 @@ class Bench:
         return manager
 
     def repeat(self, work: Callable[[], Any], limit: int) -> tuple[int, float, float]:
-        """Return how often ``work`` ran, in how many seconds, and its processor seconds."""
+        """Run ``work`` repeatedly; return the number of runs, their wall seconds and their
+        processor seconds."""
         count, start, cpu = 0, time.perf_counter(), time.thread_time()
         end = start + self.seconds
         while time.perf_counter() < end and count < limit:
@@ -120,7 +121,7 @@ def bench_flush(bench: Bench, size: int) -> dict[str, float]:
 
 
 def bench_group_commit(bench: Bench, size: int) -> dict[str, float]:
-    """Append in one thread without a pause; another thread flushes what has arrived."""
+    """Append in one thread without a pause, while another thread flushes the appended bytes."""
     data = make_batch(size, 10)
     header = read_header(data)
     manager = bench.manager()

@@ -59,7 +59,7 @@ STARTS = 3
 TRIGGERS, TRIGGERS_WARM = 40, 10
 GUARANTEES = ("at_least_once", "exactly_once")
 CASES = tuple(itertools.product((1, 3), (1, 10, 100), (1, 4)))
-"""Replication factor, producers, partitions."""
+"""Each case: replication factor, producers, partitions."""
 
 
 def producer(servers: str, name: str) -> ck.Producer:
@@ -165,7 +165,7 @@ def coordinator_killed(kills: int) -> dict[str, Any]:
 
 
 async def begin_ids(host: str, port: int, names: list[str]) -> None:
-    """Begin transactional ids, one after another on each of several connections."""
+    """Create transactional ids over several connections, one after another on each."""
 
     async def run(part: list[str]) -> None:
         reader, writer = await asyncio.open_connection(host, port)

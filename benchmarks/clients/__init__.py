@@ -1,4 +1,4 @@
-"""Producers of other projects as programs that print a line for each acknowledgement.
+"""Producers of other projects. Each is a program that prints a line for each acknowledgement.
 
 ``command`` builds a program once, with its own package manager, into the cache of ``peers.fetch``.
 """
@@ -26,10 +26,10 @@ QUICK: dict[str, tuple[str, ...]] = {
     "java": ("retry.backoff.ms=20", "reconnect.backoff.ms=20"),
     "franz-go": ("retry-backoff=20", "metadata-min-age=20"),
 }
-"""Each client with the settings that shorten its waits after a broker's death."""
+"""The settings that shorten each client's retries after a broker dies."""
 
 REST_S = {"franz-go": 7.5}
-"""Seconds without a change of leaders before a kill, for a client with default settings.
+"""Seconds without a change of leaders before a broker is killed, by client.
 
 franz-go requests metadata at most once in 5 s, and again 5 s after it moved away from a dead
 leader.

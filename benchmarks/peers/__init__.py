@@ -1,4 +1,5 @@
-"""Compare logbus with other systems, both in one run and in turns; see ../README.md.
+"""Compare logbus with other systems: the sides of a row run alternately in one session. See
+../README.md.
 
     PYTHONPATH=benchmarks python -P -m peers [ROW …] [--quick] [--input FILE]
 

@@ -29,7 +29,7 @@ def listed(row: Row) -> dict[str, Any]:
 
 
 def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]]:
-    """Return the chosen rows, each with the names of the chosen variants (empty: all).
+    """Return the chosen rows, each with its chosen variants; no names mean all variants.
 
     ``asked`` holds ``ROW`` or ``ROW:VARIANT``; ``variants`` apply to every row. Raises ValueError
     for an unknown name.
@@ -51,7 +51,8 @@ def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]
 
 
 def has_failed(variant: Mapping[str, Any]) -> bool:
-    """Return whether a row or a side of it failed; one that cannot run here does not count."""
+    """Return whether a row or one of its sides failed. A row that cannot run on this machine has
+    not failed."""
     return bool(variant.get("failed")) or any(
         why.startswith("failed: ") for why in variant.get("absent", {}).values()
     )

@@ -1,4 +1,4 @@
-"""Run a row: both sides in turns, with the first runs stored separately.
+"""Run both sides of a row alternately; store the first run of each side separately.
 
 A round runs each side once, in the reverse order of the round before. Before each run the dirty
 pages of the other side are written to disk, so that no side pays for the other's page cache.
@@ -23,7 +23,8 @@ from peers.row import LOGBUS, Goal, Measures, Row, Side, Variant, is_floor
 
 QUICK_ROUNDS = 2
 RETRIED_SECONDS_MAX = 240.0
-"""Seconds after which a failed variant is not retried, so that the whole run ends."""
+"""Do not retry a variant that took longer than this many seconds to fail, so that the whole run
+ends."""
 
 
 def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
 def _at_most(seconds: float) -> Iterator[None]:
     """Raise TimeoutError here, in the main thread, if the block takes longer than ``seconds``.
 
-    So a hang does not cost the rows that follow.
+    A row that hangs then does not stop the later rows.
     """
 
     def expired(*_: object) -> None:
@@ -110,7 +111,8 @@ def _alternate(
 ) -> dict[str, Any]:
     """Run the sides in turns and return their measurements.
 
-    If the row's sides stand ``apart``, a side that fails is ``absent`` from then on.
+    If the row's sides are independent (``apart``), a side that fails is added to ``absent`` and not
+    run again.
     """
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     rounds = min(row.rounds, QUICK_ROUNDS) if bench.quick else row.rounds

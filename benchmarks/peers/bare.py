@@ -1,4 +1,4 @@
-"""The floors of rows 7, 10, 13 and 15: minimal servers in Python.
+"""Minimal servers in Python, the floors of rows 7, 10, 13 and 15.
 
     python -P -m peers.bare turns|flushed|silent DESCRIPTOR FOLDER PARTITIONS
 
@@ -121,8 +121,8 @@ class _Connection:
 
 
 class KafkaServer:
-    """The part of a broker that a producer needs; every topic exists with ``partitions``
-    partitions."""
+    """A server with the part of Kafka's protocol that a producer needs. Every topic exists, with
+    ``partitions`` partitions."""
 
     def __init__(
         self, listener: socket.socket, folder: Path, partitions: int, *, flushes: bool
@@ -155,7 +155,7 @@ class KafkaServer:
                 connection.out.clear()
 
     def _take(self, connection: _Connection) -> bool:
-        """Answer the complete requests that have arrived; return whether there was any."""
+        """Answer all requests that have arrived completely; return whether there was one."""
         count = 0
         with contextlib.suppress(ConnectionResetError):
             count = connection.socket.recv_into(connection.receiver.buffer())

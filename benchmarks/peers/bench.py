@@ -1,4 +1,4 @@
-"""The shared parts of rows: the input, their sizes, and the running servers."""
+"""What the rows share: the input, its sizes, and the running servers."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Bench:
         return max(1, int(full * QUICK_SHARE)) if self.quick else full
 
     def is_left_out(self, side: str) -> bool:
-        """Return whether to leave a side out: quick runs have no floors, because they are too
-        short for them."""
+        """Return whether this run leaves a side out. Quick runs leave out floors, because they are
+        too short to measure one."""
         return self.quick and is_floor(side)
 
     def logbus(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> LogbusServers:
@@ -82,7 +82,7 @@ class Bench:
 
     def stop_all(self) -> None:
         """Stop every running server, for a row that starts its own."""
-        with contextlib.ExitStack() as stack:  # Stops the others even if one raises.
+        with contextlib.ExitStack() as stack:  # The stack stops all servers even if one raises.
             for peer in list(self._stack):
                 stack.callback(self._stop, peer)
 
@@ -97,8 +97,8 @@ class Bench:
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
-        """While the context is open, count servers that the run starts as servers, not as
-        clients."""
+        """Count the servers that the run starts as servers, not as clients, while the context is
+        open."""
         self._within = processes
         try:
             yield

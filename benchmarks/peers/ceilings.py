@@ -1,8 +1,5 @@
-"""Upper bounds of logbus's ratio in rows whose client on both sides is a tool of Kafka's.
-
-Such a row has no side that is a floor. Its ``ceiling`` is a function of this module, which
-``peers.missed`` calls.
-"""
+"""Upper bounds of logbus's ratio in rows in which both sides use a tool of Kafka's as client. Such
+a row has no floor. Its ``ceiling`` is a function of this module, which ``peers.missed`` calls."""
 
 from __future__ import annotations
 
@@ -14,7 +11,8 @@ from peers.row import KAFKA, LOGBUS
 
 
 def only_by_a_floor(_: Mapping[str, Any], __: str) -> None:
-    """Return None: a flush may limit the rate of this row, so only a floor could bound it."""
+    """Return None: flushes may limit this row's rate, and only a measured floor would bound
+    that."""
 
 
 def without_servers(found: Mapping[str, Any], measure: str, *, count: int) -> float | None:

@@ -30,11 +30,12 @@ MEASURED = (
     ("python-send-100b", "defaults", "records_per_s", "send at {:.2f}"),
     ("python-table", "defaults", "records_per_s", "send_arrow at {:.2f}"),
 )
-"""Row, its variant without compression, the measure, and the meaning of lz4's ratio to it."""
+"""A row, its variant without compression, a measure, and a text that explains the ratio with
+lz4."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Return the lines; none if no row ran with and without compression."""
+    """Return the lines, or none unless a row ran both with and without compression."""
     by_row = {found["row"]: found for found in rows}
     said = []
     for row, plain, measure, words in MEASURED:

@@ -1,4 +1,4 @@
-"""Download the peers with their ordinary package managers, once, into a cache outside the
+"""Download the other systems once, with their package managers, into a cache outside the
 repository.
 
 ``$XDG_CACHE_HOME/logbus-bench`` (default ``~/.cache/logbus-bench``) has a folder for each set of
@@ -19,7 +19,7 @@ FETCH_SECONDS = 300
 
 
 class Cannot(Exception):
-    """A row cannot run here; the message names the cause and the remedy."""
+    """A row cannot run on this machine. The message names the cause and the remedy."""
 
 
 def cache() -> Path:
@@ -29,7 +29,7 @@ def cache() -> Path:
 
 
 def java() -> str:
-    """Return the path of the Java for the peers. Raises Cannot without one."""
+    """Return the path of the ``java`` that runs the peers. Raises Cannot if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if found is None:
@@ -45,7 +45,8 @@ def jars(name: str, pom: Path) -> Path:
 
 
 def artifacts(name: str, coordinates: Sequence[str]) -> Path:
-    """Return the folder with only these ``group:artifact:version``, without their dependencies."""
+    """Return a folder with exactly these artifacts (``group:artifact:version``), without
+    dependencies."""
     commands = [["dependency:copy", f"-Dartifact={each}"] for each in coordinates]
     return _filled(name, "\n".join(coordinates), commands)
 
@@ -65,7 +66,7 @@ def _filled(name: str, content: str, commands: Sequence[Sequence[str]]) -> Path:
             _run(name, [program, "-q", "-B", *command, f"-DoutputDirectory={begun}"], begun)
         try:
             begun.rename(folder)
-        except OSError:  # Another run downloaded them first.
+        except OSError:  # Another process has downloaded them in the meantime.
             if not folder.is_dir():
                 raise
     finally:

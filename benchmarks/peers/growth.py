@@ -33,7 +33,7 @@ IS_FULL = os.environ.get("GROWTH", "") == "full"
 
 
 class Alone:
-    """A separate cluster and a client of it, as a context manager."""
+    """A cluster used by one row only, and a client of it; a context manager."""
 
     def __init__(self, brokers: int = 1, **config: str) -> None:
         self.cluster = LocalCluster(brokers, config=config)
@@ -90,14 +90,14 @@ class Alone:
         return time.perf_counter() - before
 
     def settle(self) -> None:
-        """Wait until brokers have completed their background work, at most SETTLE_SECONDS."""
+        """Wait until the brokers are idle, at most SETTLE_SECONDS."""
         until = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < until:
             if self.idle_percent(1.0)["idle_broker_percent"] <= SETTLED_PERCENT:
                 return
 
     def idle_percent(self, seconds: float) -> dict[str, float]:
-        """Return the percentage of a core that each role takes without any request."""
+        """Return the percentage of a core that each role uses while no client sends a request."""
         with Idling(self.processes()) as idling:
             time.sleep(seconds)
         return idling.percent
@@ -186,7 +186,7 @@ class Waiters:
             sock.sendall(self._request())
 
     def until_all_have_it(self) -> float:
-        """Serve the consumers until each received a record; return the seconds."""
+        """Run the consumers until each has received a record; return the seconds."""
         before = time.perf_counter()
         while self._waiting:
             self._turn(1.0)
@@ -218,8 +218,8 @@ class Waiters:
                 self._answered(sock, size)
 
     def _answered(self, sock: Any, size: int) -> None:
-        """Read a response and fetch again if it has no record; such a response has the minimum
-        size."""
+        """Read a response, and fetch again if it has no record. A response of the minimum size has
+        none."""
         self._empty_bytes = min(self._empty_bytes or size, size)
         if size > self._empty_bytes + 60:
             self._waiting.discard(sock)

@@ -12,7 +12,7 @@ from peers.servers import kafka_java
 
 RUN_SECONDS = 300
 IDLE_MS = 60_000
-"""Milliseconds for which ConsumerPerformance waits for a record before it gives up."""
+"""Milliseconds without a record after which ConsumerPerformance stops."""
 HEAP = "-Xmx512M"
 """The JVM options of Kafka's own scripts."""
 
@@ -73,10 +73,8 @@ def consume(
     fetch_bytes: int = 0,
     settings: Mapping[str, str] | None = None,
 ) -> Measures:
-    """Run ConsumerPerformance from the start of a topic; its rate is that of fetching.
-
-    ``fetch_bytes`` limits a partition in a request; 0 is the tool's default of 1 MB.
-    """
+    """Run ConsumerPerformance from the start of a topic and return its fetch rate. ``fetch_bytes``
+    is the maximum bytes of a partition in a response; 0 is the tool's default of 1 MB."""
     said = run(
         "ConsumerPerformance",
         *("--bootstrap-server", servers, "--topic", topic),

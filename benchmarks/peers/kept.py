@@ -1,8 +1,6 @@
-"""The stored results: one JSON file a row, in which each variant has its own environment.
-
-A run of some variants replaces them in the row's file and leaves the others. So a file may have
-variants of several days; each has its date, commit, machine, load, versions and input.
-"""
+"""The stored results, one JSON file a row. A run of some variants replaces their results and leaves
+the others. A file may therefore hold variants measured on different days. Each variant has its
+date, commit, machine, load, versions and input."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ Found = Mapping[str, Any]
 
 RESULTS = Path(__file__).parent.parent / "results"
 OF_A_VARIANT = ("machine", "versions", "input")
-"""Fields that older files have once for all variants of a row."""
+"""Fields that older files store once for the whole row; newer files store them by variant."""
 
 
 def folder(*, quick: bool) -> Path:
@@ -27,7 +25,7 @@ def folder(*, quick: bool) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a row's result; without variants if the file is missing or not a row's."""
+    """Return a row's result. It has no variants if the file is missing or holds something else."""
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     if "variants" not in found:
         return {"variants": []}
@@ -38,8 +36,8 @@ def read(path: Path) -> dict[str, Any]:
 def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
     """Write a row's result and return it as stored.
 
-    With ``whole`` every variant ran, so the former ones are dropped. Otherwise the variants that
-    ran replace theirs. A failed variant does not replace figures; stderr reports it.
+    With ``whole``, drop all former variants. Otherwise replace only the variants in ``found``. A
+    failed variant does not replace figures; stderr reports it.
     """
     into.mkdir(exist_ok=True)
     path = into / f"{row.name}.json"

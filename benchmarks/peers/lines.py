@@ -42,7 +42,8 @@ class Lines:
         return pa.array(self.whole(count), pa.binary())
 
     def _pieces(self, size: int) -> Iterator[bytes]:
-        """Yield pieces of the text; each pass cuts it at other places."""
+        """Yield pieces of the text without end; each pass over the text cuts it at other
+        positions."""
         text = self._text
         for shift in itertools.count():
             at = shift * 37 % size

@@ -22,7 +22,7 @@ WATCHED_SECONDS = 15.0
 
 
 def measure(logbus: Alone, count: int) -> dict[str, float]:
-    """Let ``count`` members join at once; then only heartbeat."""
+    """Let ``count`` members join at once, then send only heartbeats."""
     return asyncio.run(_measure(logbus, count))
 
 

@@ -40,7 +40,8 @@ def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
 
 
 def counted_as(role: str, pid: int) -> str:
-    """Return the role of a process within its group; Spark's processes have two."""
+    """Return the role under which a process is counted. Spark's processes have two roles: JVM and
+    PYTHON."""
     if role != SPARK:
         return role
     with contextlib.suppress(OSError):
@@ -69,7 +70,7 @@ def peak_mb(pid: int) -> float:
 
 
 def forget_peak(pid: int) -> None:
-    """Reset a process's peak; it stays if the kernel refuses."""
+    """Reset the peak memory of a process; leave it if the kernel refuses."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")
 
@@ -135,7 +136,7 @@ class Meter:
         of_before = self._before
         for role, seen in self._seen.items():
             after[role] = after.get(role, 0.0) + sum(seen.values())
-            # The clients' times include those of the servers that they started.
+            # The clients' times include waited-for children, hence the servers that they started.
             after[CLIENTS] -= sum(seen.values())
         for role, spent in after.items():
             cpu = max(spent - of_before.get(role, 0.0), 0.0)
@@ -147,7 +148,7 @@ class Meter:
         return list(self._seen.get(role, {}).values())
 
     def _processes(self) -> dict[str, list[int]]:
-        """Return the living processes by role; this process is an unlisted client."""
+        """Return the living processes by role. The clients include this process."""
         roles = _with_all_below(self._servers)
         roles[CLIENTS] = below(os.getpid(), self._no_clients)
         return roles
@@ -163,7 +164,8 @@ class Meter:
         return spent
 
     def _come(self) -> dict[str, list[int]]:
-        """Yield the servers of the run itself with their descendants, and record their times."""
+        """Yield the servers that the run itself started, with their descendants, and record their
+        times."""
         come = _with_all_below(self._within())
         for role, pids in come.items():
             seen = self._seen.setdefault(role, {})

@@ -1,9 +1,7 @@
-"""The report's section about missed goals and what bounds them.
-
-A bound is the highest possible ratio, that of a logbus without cost: the variant's side ``floor``
-divided by the peer, or the row's ``ceiling``. A bound has a spread over the rounds; a goal within
-the spread is neither reachable nor unreachable. ``peers.report`` calls this module.
-"""
+"""The report's section about missed goals and their bounds. A bound is the highest ratio that any
+implementation could reach: the floor divided by the peer, or the row's ``ceiling``. A bound varies
+between rounds. A goal within this spread may or may not be reachable. ``peers.report`` calls this
+module."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ AT = "at the bound, within its spread"
 
 
 class Bound(NamedTuple):
-    """The highest possible ratio: from the medians, and the minimum and maximum of the rounds."""
+    """The highest possible ratio: of the medians, and its minimum and maximum over the rounds."""
 
     ratio: float
     low: float
@@ -36,7 +34,7 @@ class Bound(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """A missed goal; ``bound`` is None if nothing bounds it."""
+    """A missed goal and its bound, None if it is unknown."""
 
     row: Found
     variant: str
@@ -53,8 +51,7 @@ class Missed(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return whether a logbus without cost would meet the goal in no round, in all or in
-        some."""
+        """Return whether the bound meets the goal in no round, in some rounds or in all."""
         if self.bound is None:
             return ""
         limit, least, most = self.limit, self.bound.low, self.bound.high
@@ -112,7 +109,7 @@ def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
 
 
 def _once(variant: Found, runs: Sequence[Found]) -> Found:
-    """Return a variant whose medians are these runs, one for each side."""
+    """Return the variant with one run of each side in place of the medians."""
     sides = zip(variant["sides"], runs, strict=True)
     once = {name: {"median": run["measures"], "processes": run["processes"]} for name, run in sides}
     return {**variant, "sides": once}

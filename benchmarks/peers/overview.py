@@ -13,9 +13,9 @@ from peers.rows.netdb11 import DURABLE, NAMES
 Found = Mapping[str, Any]
 
 FLAT = 1.5
-"""Largest factor to the smallest size, up or down, at which a measure counts as flat."""
+"""A measure counts as flat if it differs from that of the smallest size by at most this factor."""
 BENT = 2.0
-"""Factor from which a measure counts as bent."""
+"""A measure counts as growing from this factor on."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
 HOW = f"""Each measure relative to its value at the smallest size.
 *Flat*: within a factor of {FLAT:g} at the largest size. Otherwise: the factor, and
@@ -41,7 +41,8 @@ def lines(rows: list[Found]) -> Iterator[str]:
 
 
 def _systems(found: Found) -> Iterator[str]:
-    """Return a line for each system: the guarantee behind an acknowledgement, and the rates."""
+    """Return a line for each system with its rates and the guarantee that its acknowledgement
+    gives."""
     variants = [each for each in found["variants"] if "sides" in each]
     heads = [f"{name}, {each['variant']}" for each in variants for name in OF_A_SYSTEM]
     yield "## Beside other systems: the paper's experiment"

@@ -139,8 +139,8 @@ def table_confluent(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def table_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """Write and flush the values in a loop, compressed in another thread, without client, broker
-    or checks."""
+    """Write and flush the values in a loop, without client, broker or checks. Another thread
+    compresses them."""
     column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
     values_, codec = memoryview(column.buffers()[2]), ask["options"].get("compression")
     with (
@@ -311,7 +311,7 @@ def latency_logbus(ask: dict[str, Any]) -> dict[str, float]:
 
 
 async def _latency_asyncio(ask: dict[str, Any]) -> dict[str, float]:
-    """Measure latency on one event loop, without handing over between threads."""
+    """Measure the latency of an asyncio client, in which records do not change threads."""
     topic, taken = ask["topic"], []
     async with (
         await aconnect(ask["servers"]) as bus,

@@ -1,10 +1,7 @@
-"""The other systems of the NetDB'11 paper: ActiveMQ and RabbitMQ with default settings, on
-loopback.
-
-Both use temporary folders; their processes and folders are gone when the context ends. ActiveMQ is
-embedded in a small Java program. RabbitMQ is the Debian package, with a separate Erlang port mapper
-so that none is left running.
-"""
+"""ActiveMQ and RabbitMQ, the other systems of the NetDB'11 paper, with default settings on
+loopback. When the context ends, their processes have stopped and their temporary folders are
+removed. ActiveMQ is embedded in a small Java program. RabbitMQ is the Debian package, with a
+separate Erlang port mapper so that none is left running."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _summary(rows: list[Found]) -> Iterator[str]:
 
 
 def _where(rows: list[Found]) -> Iterator[str]:
-    """Return the machines and versions of the results, each once."""
+    """Return the distinct machines and versions of the results."""
     variants = [variant for each in rows for variant in each["variants"]]
     machines = {
         "{cpus} cores, {memory_gb} GB, {kernel}, Python {python}".format(**each["machine"])
@@ -117,7 +117,7 @@ def _where(rows: list[Found]) -> Iterator[str]:
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:
-    """Return the variants of the table without a result."""
+    """Return the variants that have no result yet."""
     measured = {(found["row"], each["variant"]) for found in rows for each in found["variants"]}
     if any(found["quick"] for found in rows):
         return  # Quick runs are incomplete by design.
@@ -182,7 +182,8 @@ def _when(machine: Found) -> str:
 
 
 def _measured(name: str, side: Found) -> str:
-    """Return median, spread and first run of a measure; the last two if they differ from it."""
+    """Return the median of a measure, with its spread and first run if they differ from the
+    median."""
     if name not in side["median"]:
         return ""
     median = _shown(name, side["median"][name])

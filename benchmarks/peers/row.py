@@ -1,4 +1,4 @@
-"""A row of the table: work that both sides do, and its goals."""
+"""Rows of the comparison: the work that both sides do, and its goals."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ if TYPE_CHECKING:
 
 LOGBUS, KAFKA = "logbus", "kafka"
 FLOOR = "floor"
-"""The name of a side that is not a system: the least that could do the work, or the work with free
-reads or writes.
-
-A floor has no ratio of its own; the report shows it beside a missed goal.
-"""
+"""The name of a side that does only the necessary work, for instance with free reads or writes. It
+is not a system and has no ratio; the report shows it beside a missed goal."""
 ROUNDS = 5
 """Runs of each side after its first run, which is stored separately."""
 
@@ -44,7 +41,7 @@ class Goal:
     better: str = "more"
     variant: str = ""
     of: str = "runs"
-    """``runs``: the medians; ``first``: the first run of each side."""
+    """``runs``: compare the medians. ``first``: compare the first run of each side."""
 
     def __post_init__(self) -> None:
         assert self.better in ("more", "less") and self.of in ("runs", "first")
@@ -64,10 +61,8 @@ class Goal:
 
 @dataclass(frozen=True)
 class Variant:
-    """A set of settings that both sides run with.
-
-    ``settings`` describes them for the table. ``compression`` is by side.
-    """
+    """Settings with which both sides run. ``settings`` describes them for the table;
+    ``compression`` maps a side to its codec."""
 
     name: str = "defaults"
     settings: Mapping[str, str] = field(default_factory=dict)

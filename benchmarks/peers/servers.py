@@ -2,8 +2,8 @@
 
 Each set of servers has ``bootstrap_servers``, ``processes`` (pids by role), ``settings`` as text,
 ``new_topic`` and ``stored_mb``. Kafka runs in KRaft's combined mode, with the heap and collector of
-its start script and the settings of its ``server.properties``. ``tuned`` has the changes of its
-users on a machine of this size. logbus always runs with its defaults.
+its start script and the settings of its ``server.properties``. ``tuned`` adds settings that Kafka's
+users change on a machine of this size. logbus always runs with its defaults.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _SHIPPED = {
     "log.retention.hours": "168",
     "log.segment.bytes": "1073741824",
     "log.retention.check.interval.ms": "300000",
-    # As in Kafka's development settings; otherwise every consumer waits 3 s for more members.
+    # Kafka's development settings have this, too. With the default every consumer waits 3 s for
+    # more members.
     "group.initial.rebalance.delay.ms": "0",
 }
 _TUNED = {
@@ -141,7 +142,7 @@ class LogbusServers:
         ):
             assert time.monotonic() < deadline, f"{name} has no leader"
             time.sleep(0.02)
-        time.sleep(0.2)  # Wait until the leader itself has learned of it.
+        time.sleep(0.2)  # Wait until the leader itself has the topic in its metadata.
         return name
 
     def delete_topic(self, name: str) -> None:

@@ -1,8 +1,6 @@
-"""The shared parts of the Spark rows: both sides' topics with the same lines, compared.
-
-``Both`` fills topics once for all rows that need the same, and counts their records. Spark reads
-its input from Parquet files, which is cheap compared with either sink.
-"""
+"""The shared parts of the Spark rows. ``Both`` fills a topic of each side with the same lines, once
+for all rows that need them, and checks that they are equal. Spark reads its input from Parquet
+files, which is cheap compared with either sink."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from peers.spark_variants import is_advised
 ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 PARTITIONS = 4
 LINES = 1_200_000
-"""Lines of a topic that is read, some 300 MB."""
+"""Lines of a topic to read, about 300 MB."""
 FLOOR_BATCH_ROWS = 5_000
 NOTHING: Mapping[str, str] = {}
 
@@ -37,7 +35,7 @@ Ending = dict[str, Any]
 _filled: weakref.WeakKeyDictionary[Servers, dict[tuple[str, int], str]] = (
     weakref.WeakKeyDictionary()
 )
-"""Existing topics by their servers, which the next row reuses."""
+"""The filled topics by their servers; later rows reuse them."""
 _agreed: weakref.WeakKeyDictionary[SparkHost, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
 """Topics of both sides that a session has already compared."""
 _parquet: dict[tuple[int, str], Path] = {}
@@ -53,7 +51,8 @@ class Both:
         self._consumers: dict[str, ck.Consumer] = {}
 
     def side(self, name: str, run: Callable[[], Measures]) -> Side:
-        """Return the side that calls ``run``, with the processes of this side and of Spark."""
+        """Return a side whose work is ``run``; its processes are those of its servers and of
+        Spark."""
         servers = self.servers[name]
         return Side(
             run, lambda: {**servers.processes(), **self.spark.processes()}, servers.settings
@@ -80,7 +79,8 @@ class Both:
         return {"side": FLOOR, "address": "", "topic": "", "options": {}}
 
     def end(self, name: str, topic: str, options: Mapping[str, str] = NOTHING) -> Ending:
-        """Return a topic of a side as the host's calls take it for ``source`` and ``target``."""
+        """Return a topic of a side in the form of the arguments ``source`` and ``target`` of
+        ``spark_host.Host``."""
         address = self.servers[name].bootstrap_servers
         return {"side": name, "address": address, "topic": topic, "options": dict(options)}
 
@@ -104,7 +104,7 @@ class Both:
         return _parquet[key]
 
     def filled(self, count: int, compression: str = "none", by: str = "spark") -> dict[str, str]:
-        """Return each side's topic with these lines, compared with the other side's.
+        """Return a topic of each side with these lines, after a comparison of both topics.
 
         ``by`` is ``spark``, which writes each with its own sink, or ``client``, which writes both
         with one Kafka client.

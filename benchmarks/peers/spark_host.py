@@ -152,7 +152,7 @@ class Host:
         reader = reader.option("subscribe", source.topic).options(**source.options)
         if len(columns) == len(COLUMNS):
             return reader.load()
-        # This source has one schema and drops columns after it made them.
+        # The floor's source has one schema and drops unneeded columns itself.
         if source.side == "kafka":
             return reader.load().select(*columns)
         return reader.schema(", ".join(f"{name} {COLUMNS[name]}" for name in columns)).load()
@@ -213,7 +213,7 @@ def serve(host: Host, requests: IO[str], replies: IO[str]) -> None:
             if any(each.side == FLOOR for each in ends.values()):
                 host.register_floor()
             reply = getattr(host, name)(**asked, **ends)
-        except Exception as error:  # Report the error to the parent, which decides.
+        except Exception as error:  # The parent decides whether to continue.
             reply = {"error": f"{name}: {type(error).__name__}: {error}"[:4000]}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()

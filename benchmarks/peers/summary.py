@@ -11,7 +11,7 @@ from typing import Any
 Found = Mapping[str, Any]
 
 COLUMNS = ("defaults", "as advised", "tuned")
-"""Variants that most rows have; other variants are named in the line."""
+"""Variants that most rows have. The line names any other variant."""
 HOW = """Each figure is logbus divided by the peer. **Bold** misses its goal. *defaults*: both sides
 as installed. *as advised*: the Spark session that the project's README advises, on both sides.
 *tuned*: what users of the peer change for this work; logbus keeps its defaults where it can."""
@@ -36,7 +36,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
 
 
 def is_behind(each: Found) -> bool:
-    """Return whether the peer was better, whatever the goal."""
+    """Return whether the peer was better, even if the goal is met."""
     is_more = str(each["goal"]).startswith("≥")
     return bool(each["ratio"] < 1 if is_more else each["ratio"] > 1)
 
@@ -90,7 +90,7 @@ def _of_row(found: Found) -> Iterator[str]:
             f"| {found['number']} | {row} | {measure} | {', '.join(goals)} "
             f"| {' | '.join(cells)} | {others} |"
         )
-        row = ""  # Name it once.
+        row = ""  # Name the row only in its first line.
 
 
 def _cell(each: Found) -> str:

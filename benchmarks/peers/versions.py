@@ -37,7 +37,8 @@ def machine() -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str:
-    """Return the commit of the repository, and whether it was changed; "" outside a repository."""
+    """Return the commit of the repository, marked if the checkout has changes; "" outside a
+    repository."""
     try:
         head = _git("rev-parse", "--short=10", "HEAD")
         # Ignore the results and pages, which the run itself writes.

@@ -17,7 +17,7 @@ BACKOFF_MAX_MS = 2000
 
 
 def backoff_ms(tries: int) -> int:
-    """Return the pause in milliseconds after ``tries`` failed tries; the first counts as 0."""
+    """Return the backoff in milliseconds after failed try number ``tries``, counted from 0."""
     return min(BACKOFF_MS << min(tries, 10), BACKOFF_MAX_MS)
 
 

@@ -20,8 +20,8 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """Return the start offsets (``starting.begin``), without partitions that no broker lists under
-    the registry's topic id."""
+    """Return the start offsets (``starting.begin``). Leave out partitions whose topic id in the
+    registry differs from the brokers' topic id."""
 
     def is_known(tp: TopicPartition) -> bool:
         view = cluster.view

@@ -25,8 +25,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class SessionConnected(NamedTuple):
-    """A connection is established. ``new_session``: ephemeral znodes of earlier sessions do not
-    exist any more."""
+    """A connection is established. ``new_session``: the ephemeral znodes of the earlier session no
+    longer exist."""
 
     session_id: int
     new_session: bool
@@ -51,13 +51,13 @@ class WriteDone(NamedTuple):
 
 
 class Beaten(NamedTuple):
-    """ZooKeeper's leader answered a heartbeat: the session was alive when it was sent."""
+    """ZooKeeper's leader answered a heartbeat, so the session was alive at its send time."""
 
     tag: int
 
 
 class RequestFailed(NamedTuple):
-    """A request failed on a live connection; a write may have happened."""
+    """A request failed while the connection stayed open. A write may have taken effect."""
 
     tag: int
 
@@ -69,8 +69,8 @@ class NativeTick(NamedTuple):
 class StreamCommit(NamedTuple):
     """A reader commits; ``CommitAnswer`` repeats its number.
 
-    ``grants`` has the grant of each partition (``PartitionStart``). Rows of another grant than the
-    present one are not committed.
+    ``grants`` has the grant of each partition (``PartitionStart``). The machine refuses rows of a
+    partition whose current grant is another one.
     """
 
     number: int
@@ -79,8 +79,8 @@ class StreamCommit(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The reader stopped reading a revoked partition that it had under ``grant``. All records below
-    ``offset`` are processed; None: the position is unknown."""
+    """The reader stopped reading a revoked partition that it had under ``grant``. The reader has
+    processed all records below ``offset``; None means that its position is unknown."""
 
     tp: TopicPartition
     offset: CommittedOffset | None
@@ -131,9 +131,9 @@ class Beat(NamedTuple):
 
 
 class PartitionStart(NamedTuple):
-    """The start of a claimed partition. ``committed`` is None without a commit. ``is_added``: the
-    partition was created after the group began. ``grant`` is unique among the claims of this
-    consumer."""
+    """The start of a claimed partition. ``committed`` is the committed offset, or None.
+    ``is_added`` is true if the partition was created after the group began. ``grant`` is unique
+    among the claims of this consumer."""
 
     committed: CommittedOffset | None
     is_added: bool
@@ -150,7 +150,7 @@ class StreamGive(NamedTuple):
 
 
 class StreamTake(NamedTuple):
-    """Ask a stream to stop reading a partition; ``Settled`` is awaited for a short time."""
+    """Ask a stream to stop reading a partition. The machine waits a short time for ``Settled``."""
 
     stream: int
     tp: TopicPartition

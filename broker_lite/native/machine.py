@@ -2,11 +2,11 @@
 
 The machine joins the group: it fixes the group's kind, then registers the consumer. After each
 change it reads members and partitions (``view``) and claims or releases partitions to match the
-assignment (``ownership``). Reads are damped: the first change is read after 20 ms, each further
-change within a second after twice the delay.
+assignment (``ownership``). Reads are delayed to coalesce changes: the first change is read after 20
+ms, each further change within a second after twice the previous delay.
 
-``lease_until_ms`` is the end of the lease: the consumer hands out records only before it. It is the
-send time of the last confirmed heartbeat plus the session timeout less a margin. ``wake_ms`` is the
+The consumer returns records only before the end of its lease, ``lease_until_ms``. The lease ends
+one session timeout, less a margin, after the last confirmed heartbeat was sent. ``wake_ms`` is the
 time of the next NativeTick.
 """
 
@@ -59,11 +59,12 @@ from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import View
 
 MEMBERS_MAX = 1000
-"""Maximum consumers of one group: each reads the registration of every other."""
+"""Maximum consumers of one group. Each consumer reads the registrations of all others, so the cost
+grows with the square."""
 BEATS_PER_TIMEOUT = 6
 MARGIN_PART = 4
-"""The margin is a quarter of the session timeout. It covers clock differences and the delay of a
-ZooKeeper follower behind its leader."""
+"""The margin is a quarter of the session timeout. It covers clock drift and the lag of a ZooKeeper
+follower behind its leader."""
 LOOK_AFTER_MS = 20
 LOOK_AFTER_MAX_MS = 640
 CALM_MS = 1000
@@ -127,7 +128,7 @@ class NativeMachine:
             self._take(event)
             self._pass_time()
         except LogbusError as error:
-            # A znode's value is unreadable: a later version or another application wrote it.
+            # A later version or another application wrote an unreadable value into a znode.
             self._end(error)
         out, self._asking.out = self._asking.out, []
         return out
@@ -261,7 +262,8 @@ class NativeMachine:
         self._asking.list(pending, partial(self._convert, znode, coordinator))
 
     def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
-        """Make a group native unless an open transaction has offsets of it; these end first."""
+        """Make a group native, unless an open transaction has pending offsets of the group. Such a
+        transaction must end first."""
         if pending:
             self._join_later()
             return
@@ -286,8 +288,8 @@ class NativeMachine:
             [
                 Check(znodes.group_path(self._group), version),
                 Create(path, data, ephemeral=True),
-                # Brokers read the retention start from this modification time, so short-lived
-                # members count.
+                # The modification time of this znode tells brokers when the group last had a
+                # member, even one that left soon.
                 Set(znodes.consumers_path(self._group), b""),
             ],
             self._registered,
@@ -295,8 +297,8 @@ class NativeMachine:
 
     def _registered(self, refused: Refused | None) -> None:
         if refused is not None and refused.reason == "exists":
-            # The znode is from this session, whose answer was lost, or from an earlier session that
-            # ends soon.
+            # This session created the znode, and the answer was lost; or the znode belongs to an
+            # earlier session that expires soon.
             path = znodes.consumer_path(self._group, self._consumer)
             self._asking.get(path, self._check_registration)
         elif refused is not None:
@@ -306,12 +308,9 @@ class NativeMachine:
             self._see_kind(self._enter)
 
     def _see_kind(self, then: Callable[[], None]) -> None:
-        """Read the kind of the group in which the consumer is registered.
-
-        Between the first read and the registration the group may have been deleted and recreated;
-        the version of every new group is 0. From the registration on the group has a member, so
-        no broker deletes it.
-        """
+        """Read the group's kind again after the registration. The group may have been deleted and
+        recreated before the registration, which versions do not show: a new group has version 0. A
+        registered group has a member, so no broker deletes it now."""
         path = znodes.group_path(self._group)
         self._asking.get(path, partial(self._kind_seen, path, then))
 
@@ -328,13 +327,14 @@ class NativeMachine:
         if is_native:
             then()
         else:
-            # Check the kind of the recreated group as a newcomer, without the registration.
+            # Remove the registration, then check the recreated group's kind like a new consumer.
             self._asking.write([me], lambda _: None)
             self._join_later()
 
     def _check_registration(self, znode: Znode | None) -> None:
         if znode is not None and znode.session_id == self._asking.session_id:
-            # A lagging server may answer a read, so a read confirms no heartbeat.
+            # A read may be answered by a server that lags behind the leader, so it does not confirm
+            # the session.
             if self._is_registered:
                 self._enter_again()
             else:
@@ -373,7 +373,7 @@ class NativeMachine:
         interval_ms = self._timeout_ms // BEATS_PER_TIMEOUT
         self._beat_ms = max(self._asking.now_ms, self._asking.sent_ms + interval_ms)
 
-    # Views and their consequences.
+    # Views, claims and releases.
 
     def _looked(self) -> None:
         if self._consumer not in self.view.members:

@@ -186,7 +186,7 @@ class NativeShell:
             self._timer = None
         wake_ms = self.machine.wake_ms
         if wake_ms is not None and not self._is_closed:
-            # Round up to a whole millisecond; an earlier wake-up would find nothing to do.
+            # An earlier wake-up would find nothing due, so round up to a whole millisecond.
             delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
 

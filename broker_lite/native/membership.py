@@ -25,17 +25,15 @@ from broker_lite.native.beginning import beginnings
 from broker_lite.native.session import GroupSession
 
 GONE_MS = 5000
-"""Milliseconds for which a topic unknown to the brokers may still belong to the group."""
+"""Milliseconds during which a topic that brokers do not list may still be part of the group."""
 LOOK_S = 0.05
 """Seconds between two checks whether a reader's thread has ended."""
 
 
 class NativeMembership:
-    """The part of a native group's member that one reader reads.
-
-    The group does not wait for a reader that keeps a revoked partition for more than 300 ms: the
-    next owner gets its records again.
-    """
+    """One stream of a native group's member, read by one reader. The group waits at most 300 ms for
+    a reader to stop a revoked partition. After that the next owner receives the unfinished records
+    again."""
 
     followed_topics = ()
     reports_positions = True
@@ -83,8 +81,8 @@ class NativeMembership:
 
     def check(self) -> None:
         if self._is_halting:
-            # A reader that asks for more records has processed all earlier ones, and reads no more
-            # of this stream.
+            # Asking for more records completes all earlier ones. A halted reader gets no further
+            # records.
             self._halted.set()
             raise ClosedError("the consumer was closed")
 
@@ -117,16 +115,17 @@ class NativeMembership:
     # The streams of one consumer close together.
 
     def halt(self) -> None:
-        """Hand out no more records; the next call raises. Any thread may call this."""
+        """Stop returning records; the reader's next call raises ClosedError. Any thread may call
+        this."""
         self._is_halting = True
         self._reader.notify()
 
     def await_reader(self, deadline: float) -> bool:
-        """Wait after ``halt`` until the reader has stopped, or ``deadline`` (``time.monotonic``)
+        """Wait after ``halt`` until the reader has stopped or ``deadline`` (``time.monotonic``)
         passes.
 
-        Returns whether the calling thread may read the positions: the reader stopped, ended, or is
-        this thread.
+        Return whether the calling thread may read the positions. It may if the reader stopped, if
+        its thread ended, or if the caller is the reader.
         """
         thread = self._thread
         if thread is None or self.is_read_here:

@@ -38,7 +38,8 @@ from broker_lite.native.events import (
 from broker_lite.native.view import WatchedTopic
 
 GRACE_MS = 300
-"""Milliseconds a reader may take to stop before its partition is released without its position."""
+"""Milliseconds that a reader has to stop. After that its partition is released without its
+position."""
 COMMIT_ROWS_MAX = 500
 WRITE_BYTES_MAX = 512 << 10
 """Maximum bytes of one write; ZooKeeper accepts 1 MB, paths included (jute.maxbuffer)."""
@@ -67,7 +68,7 @@ class OwnedPartition:
     writing: bytes | None = None
     """The value with which a commit in flight replaces ``data``."""
     is_sure: bool = True
-    """False after a lost connection until the owner znode is read again."""
+    """False from a lost connection until the owner znode has been read again."""
 
 
 @dataclass(slots=True)
@@ -81,11 +82,11 @@ class PartitionClaim:
     retry_ms: int = 0
     """The time (ms) of the next try of a waiting claim."""
     is_over: bool = False
-    """The owner's watch fired before the answer that set the watch arrived."""
+    """Whether the owner's watch fired before the answer to the request that set the watch."""
 
 
 class Queued(NamedTuple):
-    """A waiting commit. ``claims`` has the claim under which each row was read."""
+    """A commit that waits to be written."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -118,7 +119,7 @@ class Holdings:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the consumer owns its whole assignment and nothing else."""
+        """Return whether the consumer owns exactly its assignment."""
         return self.held.keys() == self._target.keys() and all(
             held.state == OWNED and held.is_sure for held in self.held.values()
         )
@@ -130,7 +131,8 @@ class Holdings:
         target: Mapping[TopicPartition, tuple[int, WatchedTopic]],
         taken: Container[TopicPartition] = (),
     ) -> None:
-        """Set the assignment. ``taken`` are partitions that other consumers probably still own."""
+        """Set the assignment. ``taken`` holds partitions that other consumers probably still
+        own."""
         self._target = dict(target)
         self._taken = taken
         for tp in [*self.held, *self.claims, *self._target]:
@@ -196,7 +198,7 @@ class Holdings:
         topic_id = wanted[1].topic_id
         found = None if znode is None else znodes.decode_offset(path, znode.data)
         if found is None or found.topic_id != topic_id:
-            # No offset, or an offset of a deleted topic: it does not apply to this topic.
+            # There is no offset, or it belongs to a deleted topic of the same name.
             found = CommittedOffset(NO_OFFSET, topic_id=topic_id)
         data = znodes.encode_offset(found)
         claim.stage = WRITING
@@ -306,7 +308,7 @@ class Holdings:
     def _release(self, tp: TopicPartition, held: OwnedPartition) -> None:
         held.state = RELEASED
         if held.writing is not None or not held.is_sure:
-            return  # The answer continues.
+            return  # The answer to the request in flight continues the release.
         operations: list[Operation] = []
         if held.final is not None and _check(held, held.final) is None:
             data = _encoded(held, held.final)
@@ -332,7 +334,8 @@ class Holdings:
             self._pursue(tp)
 
     def _lose(self, tp: TopicPartition, held: OwnedPartition) -> None:
-        """Give up a claim whose offset another client changed, and claim again from there."""
+        """Release a partition whose offset another client changed, and claim it again with the new
+        offset."""
         self._asking.out.append(StreamLose(held.stream, tp))
         held.final = held.writing = None
         held.is_sure = True
@@ -363,7 +366,8 @@ class Holdings:
     def resume(self) -> None:
         """Read the results of the writes in flight after a reconnect in the same session."""
         for tp in sorted(self._doubtful):
-            # Undo old claims before any new claim, which must find only its own znode.
+            # Undo claims in doubt before any new claim, so that a new claim finds only its own
+            # znode.
             path = znodes.owner_path(self._group, *tp)
             self._asking.get(path, partial(self._undo, tp, path))
         for tp, held in self.held.items():
@@ -413,7 +417,8 @@ class Holdings:
             held = self.held.get(tp)
             problem: LogbusError | None = _not_owner(tp)
             if held is not None and held.state != RELEASED:
-                # Rows of another claim may be older than offsets that other owners committed since.
+                # Rows read under an earlier claim may be older than offsets that other owners have
+                # committed since.
                 is_same = held.grant == commit.grants.get(tp)
                 problem = _check(held, row) if is_same else problem
             if problem is not None:
@@ -438,7 +443,8 @@ class Holdings:
             self._asking.out.append(CommitAnswer(number, known))
 
     def _write_commits(self) -> None:
-        """Write the waiting commits together; the later of two for one partition wins."""
+        """Write the waiting commits together. For each partition only the last offset is
+        written."""
         if self._writing or any(not held.is_sure for held in self.held.values()):
             return
         rows: dict[TopicPartition, CommittedOffset] = {}
@@ -459,7 +465,7 @@ class Holdings:
             self._write_rows(rows)
 
     def _write_rows(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Write as many rows as one write holds, then the rest."""
+        """Write the rows, split into writes of at most WRITE_BYTES_MAX."""
         operations: list[Operation] = []
         part: dict[TopicPartition, CommittedOffset] = {}
         rest: dict[TopicPartition, CommittedOffset] = {}
@@ -519,7 +525,7 @@ class Holdings:
         for number in list(self._left):
             left, errors = self._left.pop(number)
             error = CoordinationUnavailableError(
-                "ZooKeeper does not answer; the commit may have happened; commit again"
+                "ZooKeeper does not answer; the commit may have taken effect; commit again"
             )
             self._asking.out.append(
                 CommitAnswer(number, {**errors, ALL: error} if left else errors)
@@ -551,11 +557,11 @@ def _encoded(held: OwnedPartition, row: CommittedOffset) -> bytes:
 
 def _check(held: OwnedPartition, row: CommittedOffset) -> LogbusError | None:
     if row.topic_id not in (NULL_TOPIC_ID, held.topic_id):
-        return UnknownTopicIdError("the topic was deleted and made again")
+        return UnknownTopicIdError("the topic was deleted and created again")
     if len(row.metadata.encode()) > METADATA_BYTES_MAX:
         return OffsetMetadataTooLargeError(f"metadata is longer than {METADATA_BYTES_MAX} bytes")
     return None
 
 
 def _not_owner(tp: TopicPartition) -> NotOwnerError:
-    return NotOwnerError(f"{tp} is not owned by this consumer (any more)")
+    return NotOwnerError(f"{tp} is no longer owned by this consumer")

@@ -35,8 +35,8 @@ Errors = dict[TopicPartition, LogbusError]
 def consumer_name(client_id: str, host: str) -> str:
     """Return a unique consumer name for the registry.
 
-    Characters that a znode path cannot hold are dropped. ZooKeeper refuses characters beyond
-    U+FFFF, because Java encodes them as surrogate pairs.
+    Leave out characters that a znode path cannot contain. These include characters beyond U+FFFF,
+    which Java encodes as surrogate pairs.
     """
     words = "-".join(word for word in (client_id, host) if word)
     safe = "".join(c if c in "-._" or (c.isalnum() and c <= "\uffff") else "-" for c in words)
@@ -46,7 +46,7 @@ def consumer_name(client_id: str, host: str) -> str:
 def stamped(
     rows: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Set the commit time of rows without one to now."""
+    """Return the rows; rows without a commit time get the current time."""
     now_ms = int(time.time() * 1000)
     return {
         tp: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
@@ -154,7 +154,7 @@ class GroupSession:
 
     @property
     def is_held_back(self) -> bool:
-        """Return whether the lease has expired, so that no record may be handed out."""
+        """Return whether the lease has expired. The consumer then returns no records."""
         member = self._member
         return member is None or lease_ms() >= member.lease_until_ms
 
@@ -171,8 +171,8 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """Commit rows in the background. ``grants`` has the reader's grants. ``on_done`` gets the
-        partitions that failed, on the session's loop."""
+        """Commit rows in the background. ``grants`` has the reader's grants. ``on_done`` is called
+        on the session's loop with the partitions that failed."""
         member = self._member
         if self._is_closed or member is None:
             on_done(ClosedError("the consumer was closed"))

@@ -32,14 +32,14 @@ STREAMS_MAX = 256
 REGISTRATION_BYTES_MAX = 512 << 10
 """Maximum bytes of a registration; ZooKeeper closes the connection above 1 MB (jute.maxbuffer)."""
 READERS_TIMEOUT_S = 1.0
-"""Seconds that closing waits for readers that still work on a record."""
+"""Seconds for which ``close`` waits for readers that are still processing a record."""
 
 
 class MessageStreams:
     """The streams of one consumer, each read by a thread of its own.
 
-    Every partition that the consumer owns belongs to one stream. Closing, which ``with`` does,
-    leaves the group; a thread that asks for more records afterwards gets ClosedError.
+    Every partition that the consumer owns belongs to one stream. ``close``, or the end of ``with``,
+    leaves the group. A thread that then asks for records gets ClosedError.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class MessageStreams:
     def close(self) -> None:
         """Commit processed records, if the streams commit automatically, and leave the group.
 
-        Records that a thread still works on after one second are delivered again to the next owner,
-        and so are uncommitted records of its stream. For a stream that the calling thread reads,
-        every record counts as processed unless an exception is being handled.
+        Wait one second for threads that are processing a record. The next owner of a slower
+        thread's partitions receives its uncommitted records again. For a stream that the calling
+        thread reads, every record counts as processed unless an exception is being handled.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 

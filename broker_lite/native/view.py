@@ -54,8 +54,7 @@ class View:
         self._unmet: list[tuple[str, Assignment, int]] = []
         """Topics that wait for the member list: name, value and creation zxid."""
         self._was_there: set[str] = set()
-        """Ids of the topics in the first read that were created before every member's
-        registration."""
+        """Ids of topics that existed before every member registered, from the first read."""
         self._has_looked = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -74,7 +73,7 @@ class View:
         return assign(members, counts)
 
     def place_of(self, name: str) -> int:
-        """Return how many members registered before this one."""
+        """Return the number of members that registered before this one."""
         return sum(since < self._since[name] for since in self._since.values())
 
     # Stale znodes.
@@ -94,7 +93,7 @@ class View:
             self._stale_topics.add(self._paths[path])
 
     def mark_topic(self, topic: str) -> None:
-        """Prepare a topic again: its registry znodes are missing."""
+        """Prepare a topic again, because its registry znodes are missing."""
         self.topics.pop(topic, None)
         self._stale_topics.add(topic)
 
@@ -227,8 +226,8 @@ class View:
         self._asking.write([write], partial(self._ready, topic, facts))
 
     def _first(self, found: Assignment, *, is_another: bool) -> FirstLookZnode:
-        """Return the value that the group records for a topic. ``is_another``: a topic of this name
-        was recorded under another id."""
+        """Return the value to record for a topic. ``is_another`` is true if the group has recorded
+        a topic of this name with another id."""
         is_old = found.topic_id in self._was_there and not is_another
         return FirstLookZnode(found.topic_id, len(found.replicas) if is_old else 0)
 
@@ -247,4 +246,5 @@ class View:
 
 
 def _either_way(refused: Refused | None) -> None:
-    """Ignore the result: either the znode exists now, or the next read finds its parent missing."""
+    """Ignore the result of a create. Either the znode exists, or the next read finds that its
+    parent is missing."""

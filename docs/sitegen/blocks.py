@@ -31,8 +31,8 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> list[Block]:
-    """Return a page's blocks, those in ``<!-- run python … -->`` comments included: they prepare
-    what a reader has already."""
+    """Return a page's blocks, including hidden ones in ``<!-- run python … -->`` comments, which
+    prepare the state that the page assumes."""
     found = [*_BLOCK.finditer(text), *_HIDDEN.finditer(text)]
     return [_block(text, match) for match in sorted(found, key=lambda match: match.start())]
 

@@ -160,7 +160,8 @@ def _metric_table(rows: Iterable[tuple[str, str, str, tuple[str, ...]]]) -> str:
 
 
 def spark_options() -> str:
-    """Return the reference of Spark's options: of both directions, of the source, of the sink."""
+    """Return the reference of Spark's options: common ones, those of the source and those of the
+    sink."""
     both = [option for option in OPTIONS if option.reads and option.writes]
     source = [option for option in OPTIONS if option.reads and not option.writes]
     sink = [option for option in OPTIONS if option.writes and not option.reads]

@@ -17,7 +17,7 @@ class Text(NamedTuple):
 
 
 NO_TEXT = Text("", "")
-"""The text of an error without one; a test reports it."""
+"""The entry of an error that the table lacks; a test reports it."""
 
 _RETRIED = "Clients retry by themselves."
 _LOAD = "Wait. Clients retry by themselves until `delivery.timeout.ms` or the call's deadline."

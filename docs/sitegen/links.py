@@ -54,8 +54,8 @@ def links_of(text: str) -> Iterator[str]:
 
 
 def anchors_of(text: str) -> Iterator[str]:
-    """Yield the anchors of a page: given ids, else those that Markdown's table of contents makes of
-    headings, and the names of documented objects."""
+    """Yield the anchors of a page: explicit ids, the ids that Markdown generates for headings, and
+    the names of documented objects."""
     plain = _COMMENT.sub("", _FENCE.sub("", text))
     seen: set[str] = set()
     for title, given in _HEADING.findall(plain):
@@ -73,7 +73,7 @@ def slug(title: str) -> str:
 
 
 def unique(anchor: str, seen: Collection[str]) -> str:
-    """Return the anchor with the first free number behind it."""
+    """Return the anchor, with the first free number appended if it is taken."""
     number, found = 1, anchor
     while found in seen:
         found = f"{anchor}_{number}"

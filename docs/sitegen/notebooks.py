@@ -17,7 +17,7 @@ _FOLDED = "Outside Databricks"
 
 
 class Output(NamedTuple):
-    """What a cell showed: a MIME type, and text, Markdown or the base64 of a PNG."""
+    """An output of a cell: a MIME type, and text, Markdown or the base64 of a PNG."""
 
     kind: str
     content: str
@@ -102,7 +102,7 @@ def _shown(path: Path, number: int, row: tuple[int, Output]) -> str:
 
 
 def figure_name(path: Path, number: int, place: int) -> str:
-    """Return the name of a figure's file: notebook, cell, and its place among the outputs."""
+    """Return the name of a figure's file: notebook, cell, and its index among the outputs."""
     return f"{path.stem}-{number}-{place}.png"
 
 

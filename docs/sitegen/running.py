@@ -1,4 +1,4 @@
-"""Runs notebooks as a headless Databricks cluster would, cell by cell, and keeps what they show.
+"""Run notebooks cell by cell, as a headless Databricks cluster would, and keep their outputs.
 
 Python cells run in one namespace with substitutes for what Databricks provides. Another magic than
 ``%md`` is an error, so that no cell is left out silently.
@@ -27,7 +27,7 @@ ROWS_SHOWN = 12
 
 @dataclass
 class Widgets:
-    """``dbutils.widgets``: the defaults of the notebook, or the values that the caller gave."""
+    """``dbutils.widgets``. A widget has the caller's value, else the notebook's default."""
 
     values: dict[str, str]
 
@@ -45,7 +45,8 @@ class Dbutils:
 
 @dataclass
 class Display:
-    """``display``: keeps an output for each call. A table is computed, as a front end would."""
+    """``display``: stores an output for each call. A DataFrame is collected, as a front end would
+    do."""
 
     results: list[Any] = field(default_factory=list)
     shown: list[Output] = field(default_factory=list)

@@ -1,4 +1,5 @@
-"""All pages of the site: written ones, documents that stand beside the code, and generated ones."""
+"""All pages of the site: written pages, documents from the code's folders, and generated
+references."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ DOCUMENTS = {
     "explanation/simulation.md": "tests/sim/README.md",
     "changelog.md": "CHANGELOG.md",
 }
-"""Documents that stay whole beside the code: page of the site, and file."""
+"""Documents that the code's folders hold: the page of the site, and the file."""
 
 _SETTINGS = {
     "broker": ("Broker settings", "Settings of one broker: `logbus broker --config broker.conf`, or "

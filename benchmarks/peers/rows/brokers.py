@@ -31,7 +31,7 @@ CLIENTS: Mapping[str, Mapping[str, str]] = {
     "tuned, small heap": TUNED,
 }
 HEAPS = {"tuned, small heap": "-Xmx256M -Xms256M"}
-"""Heap of a Kafka broker whose user saves memory: a quarter of the default."""
+"""Heap of a Kafka broker with little memory: a quarter of the default."""
 
 
 @contextlib.contextmanager
@@ -62,7 +62,8 @@ def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
 
 
 def derive(measures: Measures, processes: Processes) -> Measures:
-    """Derive the cost of the brokers alone, and with ZooKeeper, which Kafka's KRaft has inside."""
+    """Derive the cost of the brokers without and with ZooKeeper. Kafka's brokers include KRaft,
+    which does ZooKeeper's work."""
     broker, zookeeper = processes["broker"], processes.get("zookeeper", {})
     cpu, peak = broker["cpu_s"], broker["peak_mb"]
     return {
@@ -76,11 +77,8 @@ def derive(measures: Measures, processes: Processes) -> Measures:
 
 
 def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
-    """Return the bound of the broker's processor time: that of a server that only writes, flushes
-    and answers.
-
-    It is divided by Kafka's; reading costs nothing. None without a result of produce-1kb.
-    """
+    """Return the lower bound of the ratio of processor times: a server that only writes, flushes
+    and answers, divided by Kafka's broker. Return None without a result of produce-1kb."""
     if measure != "broker_cpu_s_per_gb":
         return None
     for each in kept.read(kept.RESULTS / "produce-1kb.json")["variants"]:

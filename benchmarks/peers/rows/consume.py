@@ -17,7 +17,7 @@ from peers.servers import KafkaServers, LogbusServers
 
 FETCH_BYTES = 8_388_608
 POLL = {"max.poll.records": "5000"}
-"""Settings of a Kafka user who reads much: more bytes a request, more records a poll."""
+"""Settings of a Kafka consumer with high throughput: more bytes a request, more records a poll."""
 COMPRESSIONS = {"defaults": "none", "lz4": "lz4", "tuned": "none"}
 BOUND = (
     "the tool itself, the same program on the same cores. *At most*: the rate if logbus's servers "

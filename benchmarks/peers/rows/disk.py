@@ -27,7 +27,7 @@ def write_rows(servers: LogbusServers | KafkaServers, lines: list[bytes], packed
         {
             "bootstrap.servers": servers.bootstrap_servers,
             "compression.type": packed,
-            # Batches of equal record counts on both sides, independent of timing.
+            # Full batches have equal record counts on both sides, whatever the timing.
             "linger.ms": 10_000,
             "batch.num.messages": BATCH_RECORDS,
             "queue.buffering.max.messages": 1_000_000,

@@ -24,13 +24,13 @@ from peers.row import Measures, Row, Side, Variant
 
 VALUE_BYTES = 200
 IDLE_SECONDS = 15.0
-"""Seconds of an idle measurement: many periods of replication fetches, ZooKeeper pings and
-sweeps."""
+"""Duration in seconds of an idle measurement. It covers many replication fetches, ZooKeeper pings
+and periodic sweeps."""
 TOPIC_PARTITIONS_MAX = 1_000
 """Most partitions of a topic (``max.create.partitions``)."""
 RETENTION_SECONDS_MAX = 60.0
 SECONDS_MAX = 1800.0
-"""Most seconds of one size."""
+"""Maximum seconds of one size."""
 ROOM = 1.3
 """Free disk space needed, as a multiple of the log's size."""
 MB = 1_000_000
@@ -40,7 +40,7 @@ Unit = Callable[[int], str]
 
 
 def partitions(bench: Bench, count: int) -> Measures:
-    """Topics of at most 1,000 partitions with 20 MB in all, and a restart."""
+    """Create topics of at most 1,000 partitions, write 20 MB in all, and restart the broker."""
     shares = {
         f"t{first}": min(TOPIC_PARTITIONS_MAX, count - first)
         for first in range(0, count, TOPIC_PARTITIONS_MAX)
@@ -75,7 +75,8 @@ def partitions(bench: Bench, count: int) -> Measures:
 
 
 def log_size(bench: Bench, megabytes: int) -> Measures:
-    """One partition with segments of 64 MB: read it, restart, and delete all segments but one."""
+    """Fill one partition with segments of 64 MB, read it, restart, and delete all segments but
+    one."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free / MB
     if free < ROOM * megabytes:
@@ -104,8 +105,8 @@ def log_size(bench: Bench, megabytes: int) -> Measures:
 
 
 def _reads(logbus: Alone, tp: TopicPartition, total: int, began_ms: int) -> Measures:
-    """Read the first record of an offset, look up a time since ``began_ms``, and read the last
-    200 MB or all."""
+    """Measure three reads: one record at an offset, a lookup of a timestamp since ``began_ms``, and
+    the last 200 MB (or all)."""
     places, ended_ms = random.Random(1), int(time.time() * 1000)
     seeks, lookups = [], []
     with logbus.bus.consumer(tp.topic, start="earliest") as consumer:
@@ -135,7 +136,7 @@ def _reads(logbus: Alone, tp: TopicPartition, total: int, began_ms: int) -> Meas
 
 
 def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
-    """Delete all segments but the newest by retention, under produce requests."""
+    """Let retention delete all segments but the newest while a producer runs."""
     times: list[float] = []
     done = threading.Event()
 
@@ -157,7 +158,7 @@ def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
                 raise RuntimeError("retention deleted no segment")
             time.sleep(0.02)
         gone = time.perf_counter() - before
-        time.sleep(2.5)  # The files are removed seconds later.
+        time.sleep(2.5)  # The broker removes the files seconds later.
     finally:
         done.set()
         writer.join()
@@ -251,7 +252,7 @@ def open_growth(
     def measured(size: int) -> Measures:
         return {key: round(value, 4) for key, value in run(bench, size).items()}
 
-    bench.stop_all()  # Otherwise servers of earlier rows would count when they end.
+    bench.stop_all()  # Otherwise the servers of earlier rows would be counted when they end.
     chosen = sizes if not bench.quick else (sizes[0], sizes[len(sizes) // 2])
     yield {unit(size): Side(partial(measured, size), within=bench.within) for size in chosen}
 

@@ -1,7 +1,7 @@
 """The experiment of the NetDB'11 paper: one producer, one consumer, messages of 200 bytes.
 
-As in the paper, a producer does not wait for a message before it sends the next. Unlike there,
-every producer waits at the end until all its messages are safe; the settings say how safe.
+As in the paper, a producer sends without waiting for acknowledgements. Unlike in the paper, it
+waits at the end until all messages are acknowledged; the settings define the guarantee.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SECONDS = 2.0
 MESSAGES = 100_000
 """Seconds and messages of a producer.
 
-Its first second is not counted because of the JIT compiler, and a consumer of fewer messages would
-measure little else.
+The first second is not counted, because the JIT compiler runs in it. A consumer of fewer messages
+would measure mostly that second.
 """
 WARM_UP_SECONDS = 1.0
 RUN_SECONDS_MAX = 180
@@ -81,7 +81,7 @@ class Paper:
 
 
 def warm_rate(found: Mapping[str, Any]) -> float:
-    """Return messages a second until the last acknowledgement, without the first second."""
+    """Return the messages per second from the second second to the last acknowledgement."""
     before = next(
         ((count, at) for count, at in found["samples"] if at >= WARM_UP_SECONDS), (0, 0.0)
     )
@@ -91,7 +91,7 @@ def warm_rate(found: Mapping[str, Any]) -> float:
 
 @contextlib.contextmanager
 def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Open every installed system; the side of a missing system has the reason."""
+    """Open every installed system. The side of a missing system states why it is missing."""
     batch = BATCHES[chosen.name]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-")))

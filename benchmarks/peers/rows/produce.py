@@ -21,7 +21,7 @@ PRODUCED_MB = 200
 """Records of the row with 1 KB values."""
 FLUSHED = f"{FLOOR}, flushed"
 PAYLOADS_MB = 20
-"""Distinct values; the tool draws from them at random."""
+"""Megabytes of distinct values; the tool chooses among them at random."""
 
 TUNED = {"batch.size": "262144", "linger.ms": "10", "buffer.memory": "67108864"}
 FLUSH_NOTE = (

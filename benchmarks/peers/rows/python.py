@@ -62,13 +62,10 @@ HASTY_READING = {
     "fetch.message.max.bytes": 8_388_608,
     "fetch.max.bytes": 67_108_864,
 }
-"""Settings of a confluent-kafka user who reads a backlog.
-
-With its defaults the client stops fetching for a second when 64 MB or 100,000 messages wait for the
-program.
-"""
+"""Settings with which confluent-kafka reads a backlog faster. With its defaults the client stops
+fetching for a second when 64 MB or 100,000 messages wait for the program."""
 HASTY_TURNS = {"socket.nagle.disable": True, "fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 1}
-"""Settings of a confluent-kafka user who waits for single records."""
+"""Settings with which confluent-kafka delivers single records faster."""
 OPTIONS: Mapping[str, Options] = {
     "defaults": {LOGBUS: {}, KAFKA: {}},
     "tuned": {LOGBUS: {}, KAFKA: TUNED_KAFKA},
@@ -89,7 +86,8 @@ def _variant(name: str) -> Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """The work of both clients in a row: a ``python_work`` on values of one size."""
+    """The work of both clients in a row: a function of ``python_work`` and the size of its
+    values."""
 
     name: str
     size: int
@@ -157,7 +155,7 @@ def _in_turns(both: Sequence[Servers], ask: Ask, options: Options) -> dict[str, 
 
 
 def _beside(bare: BareServer, ask: Ask, *, client: str, options: Mapping[str, Any]) -> Side:
-    """Return the side of a client with a minimal server."""
+    """Return the side of a client that talks to a minimal server."""
     where = {"servers": bare.bootstrap_servers, "topic": "t"}
     run = partial(ask, client, **where, options=options)
     whose = "logbus's own client; " if client != "bare" else ""

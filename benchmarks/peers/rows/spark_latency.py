@@ -1,4 +1,4 @@
-"""Row 6: one record into a topic, through Spark's source and sink, and out of another topic.
+"""Row 6: the time of one record from a topic through Spark's source and sink into another topic.
 
 Both sides use confluent-kafka outside Spark; only the brokers and connectors differ.
 """
@@ -20,10 +20,11 @@ from peers.spark import Both, both
 from peers.spark_variants import DEFAULTS, TUNED, Options, variant
 
 RECORDS = 100
-"""Records of a run, enough that its p99 is not its slowest record."""
+"""Records of a run. With so many, the p99 is not the slowest record."""
 WARM_UP = 4
 PAUSE_SECONDS_MAX = 0.1
-"""Random pause between records in seconds, so that it does not follow a query's rhythm."""
+"""Maximum random pause between records in seconds; it keeps records from arriving in step with the
+query's triggers."""
 WAIT_SECONDS = 60
 SOURCE: Options = {LOGBUS: {}, KAFKA: {"kafka.fetch.max.wait.ms": "10"}}
 """Settings of ``tuned``."""

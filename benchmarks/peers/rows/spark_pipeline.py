@@ -24,7 +24,7 @@ from peers.spark_variants import (
 )
 
 ACCESS_LOG = ('" 404 ', 7)
-"""Errors by page; the line's number is its first word."""
+"""The filter for errors in an access log, and the index of the word to count by: the page."""
 SOURCE_CODE = ("return", 1)
 
 
@@ -61,7 +61,7 @@ def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mappi
             return {**rate(count, done["seconds"]), "rows_written": written[name]}
 
         found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
-        # Few rows are written, and none by the floor, because reading dominates this row.
+        # Reading dominates this row: the sinks write few rows, the floor writes none.
         if call == "pipeline":
             found |= sides.floor(count, call, source=sides.ready(count), target=sides.dropped(),
                                  **more)  # fmt: skip

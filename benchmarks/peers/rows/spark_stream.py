@@ -30,7 +30,7 @@ from peers.spark_variants import (
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
 EMPTY_TURNS = 3
-"""Queries of each side without records to read, after a first one."""
+"""Queries of each side over an empty backlog, after a first one that is not counted."""
 LINES_A_WRITE = 2_000_000
 """The backlog is written in parts, so that the input stays small."""
 
@@ -65,7 +65,8 @@ def _with_empty(run: Callable[[], Measures], seconds: float) -> Measures:
 
 
 def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
-    """Return the median seconds of a query without records by side, without each first one."""
+    """Return the median seconds of a query without records, by side. The first query of a side does
+    not count."""
     sources = {
         name: sides.end(name, sides.servers[name].new_topic(), reading(chosen, name))
         for name in (LOGBUS, KAFKA)
@@ -81,7 +82,8 @@ def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
 
 @contextlib.contextmanager
 def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Open the variant with a backlog on disk: before each run its pages leave the page cache."""
+    """Open the variant that reads its backlog from the disk: before each run its pages are dropped
+    from the page cache."""
     with both(bench, chosen) as sides:
         parts, step = _parts(bench)
         topics = {name: _fill(sides, chosen, name, parts, step) for name in (LOGBUS, KAFKA)}
@@ -106,7 +108,7 @@ def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]
 
 
 def _parts(bench: Bench) -> tuple[int, int]:
-    """Return how often how many lines are written."""
+    """Return the number of writes and the lines of each."""
     step = bench.size(LINES_A_WRITE)
     line = sum(map(len, bench.lines.whole(10_000))) / 10_000
     return max(1, round(bench.size(BACKLOG_BYTES) / line / step)), step
@@ -135,7 +137,7 @@ def segments(servers: Servers, topic: str) -> list[Path]:
 
 
 def _forget(path: Path) -> None:
-    """Drop a segment from the page cache, as if it had been written long ago."""
+    """Drop a segment's pages from the page cache."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -145,10 +147,8 @@ def _forget(path: Path) -> None:
 
 
 def by_floor_measured(found: Mapping[str, Any], _: str) -> float | None:
-    """Return the highest ratio of any Python source.
-
-    The floor is measured on both sides here: its rate divided by that of Kafka's connector.
-    """
+    """Return the highest ratio that a Python source can reach: the floor's rate divided by that of
+    Kafka's connector."""
     sides = found["sides"]
     floors = [each["median"].get("floor_rows_per_s") for each in sides.values()]
     if None in floors:
