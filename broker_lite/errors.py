@@ -558,7 +558,7 @@ class SinkRowsDifferError(LogbusError):
 
 
 class FencedError(LogbusError):
-    """A newer producer has this producer's transactional id. This producer is over."""
+    """A newer producer uses this producer's transactional id. This producer cannot continue."""
 
     code, name = 10021, "FENCED"
 
@@ -577,7 +577,7 @@ class UnknownOutcomeError(LogbusError):
 
 
 class TlsError(LogbusError):
-    """A TLS handshake failed, or one end speaks TLS and the other does not. The message names the
+    """A TLS handshake failed, or only one end of the connection uses TLS. The message names the
     certificate or the setting."""
 
     code, name = 10024, "TLS_FAILED"
@@ -596,7 +596,7 @@ class ReadOnlyContextError(LogbusError):
 
 
 class SearchLimitError(LogbusError):
-    """The console runs as many searches or tails as it may at once."""
+    """The console already runs the maximum number of searches or tails."""
 
     code, name = 10032, "SEARCH_LIMIT"
 

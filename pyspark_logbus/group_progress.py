@@ -127,7 +127,7 @@ class GroupProgress:
         if self._published is not self._wanted:
             return "pending"
         replaced = ", ".join(sorted(self._replaced))
-        return f"not published: {replaced} was made again" if replaced else "published"
+        return f"not published: {replaced} was recreated" if replaced else "published"
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until everything is published; return False after the timeout."""
@@ -241,7 +241,7 @@ class GroupProgress:
         for topic, topic_id in replaced.items():
             if self._replaced.get(topic) != topic_id:
                 log.warning(
-                    "topic %r was deleted and made again: the progress in the deleted topic "
+                    "topic %r was deleted and recreated: the progress in the deleted topic "
                     "(id %s) is not committed to group %r",
                     topic,
                     topic_id,

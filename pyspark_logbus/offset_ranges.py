@@ -140,7 +140,7 @@ def find_losses(
             elif now.topic_id != before.topic_id:
                 kind = RECREATED
                 detail = (
-                    f"topic {name} was deleted and made again (id {before.topic_id}, now "
+                    f"topic {name} was deleted and recreated (id {before.topic_id}, now "
                     f"{now.topic_id})"
                 )
             elif number not in now.ends:

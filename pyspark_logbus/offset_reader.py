@@ -204,7 +204,7 @@ class OffsetReader:
             if reported != topic_id:
                 raise DataLossError(
                     f"{option} holds offsets of topic {tp.topic!r} with id {reported}; that "
-                    f"topic was deleted and made again (id {topic_id}). Give offsets of the new "
+                    f"topic was deleted and recreated (id {topic_id}). Give offsets of the new "
                     "topic, or earliest"
                 )
 

@@ -436,7 +436,7 @@ class StreamPlanner:
         if not topics.reads(TopicPartition(item.topic, item.partition)):
             kind, reason = plan.UNSUBSCRIBED, plan.unsubscribed(topics)
         elif topic is not None:
-            kind, reason = plan.RECREATED, "the topic was deleted and made again"
+            kind, reason = plan.RECREATED, "the topic was deleted and recreated"
         self._losses.judge([Loss(kind, item.topic, item.partition, item.start, end, reason)])
         return False
 

@@ -15,5 +15,5 @@ CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_ms() -> float:
-    """Return monotonic milliseconds, comparable only with each other."""
+    """Return the time in milliseconds since an arbitrary start, including time in suspend."""
     return time.clock_gettime(CLOCK) * 1000.0

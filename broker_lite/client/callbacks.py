@@ -19,8 +19,8 @@ class Callbacks(NamedTuple):
 
     ``on_assign``: the partitions are assigned; their positions are known and ``seek`` works.
     ``on_revoke``: the partitions move to another member after the call; ``commit`` works, and
-    automatic commits are done. ``on_lost``: the partitions already moved, so a commit is refused;
-    None calls ``on_revoke`` instead.
+    automatic commits are done. ``on_lost``: the partitions have already moved, so a commit would be
+    refused. Without ``on_lost``, ``on_revoke`` is called instead.
     """
 
     on_assign: Callback | None = None

@@ -50,8 +50,8 @@ _chosen: ClientSecurity | None = None
 
 @contextlib.contextmanager
 def chosen_security(security: ClientSecurity) -> Iterator[None]:
-    """Let connections without security settings of their own use these in place of the
-    environment's. The command line uses this."""
+    """Use these settings for connections that have none, in place of the environment's settings.
+    The command line calls this."""
     global _chosen
     before, _chosen = _chosen, security
     try:

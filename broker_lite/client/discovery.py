@@ -79,7 +79,7 @@ def data_directory(environment: Mapping[str, str] | None = None) -> Path:
 def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
     """Return the user's cache folder of logbus: the XDG cache folder's ``logbus``.
 
-    The path is relative for a user without a home.
+    For a user without a home directory the path is relative.
     """
     env = os.environ if environment is None else environment
     return Path(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
@@ -194,6 +194,7 @@ def brokers_in_zookeeper(address: str, timeout_s: float = ZOOKEEPER_TIMEOUT_S) -
             return list(found)
         if time.monotonic() >= deadline:
             raise CoordinationUnavailableError(
-                f"ZooKeeper at {address} knows no live broker; is the chroot right (/logbus)?"
+                f"ZooKeeper at {address} has no live broker; check the chroot (/logbus), "
+                "or start a broker"
             )
         time.sleep(0.2)

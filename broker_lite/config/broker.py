@@ -468,8 +468,8 @@ class BrokerConfig(Config):
 
     @property
     def broker_principal_list(self) -> tuple[str, ...]:
-        """The patterns of brokers' principals; one ``*`` in a pattern stands for the broker's
-        id."""
+        """The patterns of the brokers' principals. A pattern may have one ``*``, which stands for
+        the broker's id."""
         return _principals("broker.principals", self.broker_principals)
 
     def validate(self) -> None:

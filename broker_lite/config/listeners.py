@@ -68,13 +68,14 @@ class ListenerConfig:
 
     @property
     def is_of_brokers_alone(self) -> bool:
-        """Whether only brokers can connect: the listener is for brokers and requires certificates
-        of a CA that no other listener trusts."""
+        """Whether only brokers can connect. The listener must be the one between brokers, and
+        require certificates of a CA that no other listener trusts."""
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
     @property
     def peer_security(self) -> ClientSecurity:
-        """The security with which this broker connects to the same listener of other brokers."""
+        """The security settings with which this broker connects to other brokers' listener of this
+        name."""
         if self.tls is None:
             return ClientSecurity(self.protocol)
         return ClientSecurity(
@@ -177,7 +178,9 @@ def _addresses(key: str, text: str) -> dict[str, Endpoint]:
             )
         name = match[1].upper()
         if name in found:
-            raise InvalidConfigError(f"{key} has {name} twice; give each listener its own name")
+            raise InvalidConfigError(
+                f"{key} names listener {name} twice; give each listener its own name"
+            )
         host = match[2] or match[3]
         if not host and key == "advertised.listeners":
             raise InvalidConfigError(f"{key}: {row[:80]!r} has no host; give one that clients know")

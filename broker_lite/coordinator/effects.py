@@ -12,12 +12,10 @@ from broker_lite.errors import LogbusError
 
 
 class WriteGeneration(NamedTuple):
-    """Write the generation to the group's coordinator znode, after all commits allowed before.
-
-    Answer with GenerationWritten. ``is_empty``: the generation has no members. ``members`` and
-    ``session_timeout_ms`` (the longest of the members' session timeouts) serve a coordinator that
-    takes the group over.
-    """
+    """Write the generation to the group's coordinator znode, after all commits that were allowed
+    before it. The shell then reports GenerationWritten. ``is_empty``: the generation has no
+    members. ``members`` and ``session_timeout_ms`` (the longest of the members' session timeouts)
+    serve a coordinator that takes the group over."""
 
     generation: int
     is_empty: bool

@@ -37,11 +37,8 @@ class Protocol(NamedTuple):
 
 
 class Former(NamedTuple):
-    """Members of a generation that this coordinator took over. It does not have their ids.
-
-    They consume until they contact the new coordinator. Each live member has sent a request by
-    ``until_ms``.
-    """
+    """Members of the generation that this coordinator took over, without their ids. They continue
+    to consume until they contact this coordinator. A live member does so before ``until_ms``."""
 
     members: int
     until_ms: int
@@ -73,8 +70,8 @@ class Join(NamedTuple):
     the assignment.
     """
     partition_counts: Mapping[str, int] | None = None
-    """Partitions of each of the group's topics, set if a static leader may return. The leader must
-    assign partitions that were added while it was away."""
+    """The partition count of each of the group's topics, set if a static leader may return. A
+    returned leader must assign the partitions that were added during its absence."""
 
     @property
     def metadata_bytes(self) -> int:

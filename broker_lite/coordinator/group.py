@@ -45,9 +45,8 @@ NEW_MEMBER_WAIT_MS = 300_000
 
 
 STATIC_WAIT_MIN_MS = 1000
-"""Minimum interval in ms between two checks while all static members are away, independent of their
-rebalance timeouts.
-"""
+"""Minimum interval in ms between two checks while all static members are absent. It does not depend
+on their rebalance timeouts."""
 
 
 class State(StrEnum):
@@ -94,9 +93,8 @@ class Group:
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
         self._is_first = False
-        """Whether the group was empty before this rebalance; it then waits longer, for members that
-        have not joined yet.
-        """
+        """Whether the group was empty before this rebalance. The rebalance then waits longer,
+        because more members may join."""
         self._initial_wait_left_ms = 0
         self._others_joined = False
 
@@ -130,7 +128,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Number of members, plus ids that were assigned and not yet used to join."""
+        """Number of members, plus the member ids that were assigned and have not joined yet."""
         return self._roster.size
 
     @property
@@ -156,9 +154,8 @@ class Group:
         return self._roster.assigned_bytes
 
     def growth(self, join: ev.Join) -> int:
-        """Return how many bytes of metadata the join adds to those of the member that
-        it updates.
-        """
+        """Return how many bytes of metadata the join adds to those of the member that it
+        updates."""
         own = self._roster.find(join.member_id, join.instance_id)
         return join.metadata_bytes - (0 if own is None else own.metadata_bytes)
 
@@ -281,7 +278,7 @@ class Group:
             )
         )
         if settled and led and event.partition_counts is not None:
-            # The leader watches for new partitions, but only for those added after it returned.
+            # A returned leader notices only partitions that are added after its return.
             settled = not self._roster.leaves_unassigned(self._protocol, event.partition_counts)
         if not settled or choose_protocol(list(self._roster.members.values())) != self._protocol:
             self._wait_for_join(member, event.token)
@@ -368,8 +365,8 @@ class Group:
             if member.join_token is None and member.instance_id is None:
                 self._remove(member)
         if self._roster.members and self._roster.first_waiting() is None:
-            # Only static members are left, all away: wait for their return or the end of their
-            # sessions.
+            # Only static members are left, and all are absent. Wait until they return or their
+            # sessions end.
             self._wait_for_static()
             return
         self._is_first = False
@@ -415,7 +412,8 @@ class Group:
         self._arm(self._sync_deadline_ms)
         for member in self._roster.members.values():
             token, member.join_token = member.join_token, None
-            # A static member that is away has until the end of its session, not the sync deadline.
+            # A static member that is absent has until the end of its session, not the sync
+            # deadline.
             member.has_synced = token is None
             if token is not None:
                 member.is_new = False
@@ -525,9 +523,9 @@ class Group:
             return None
         error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is None and self._written_empty is not None:
-            # The next owner may read the offsets before this commit is written.
+            # Otherwise the next owner could read the offsets before this commit is written.
             return IllegalGenerationError(
-                f"generation {event.generation} of group {self.name!r} is over"
+                f"generation {event.generation} of group {self.name!r} has ended"
             )
         if error is None:
             self._renew(self._roster.members[event.member_id])

@@ -100,7 +100,7 @@ class Roster:
 
     @property
     def size(self) -> int:
-        """Number of members, plus ids that were assigned and not yet used to join."""
+        """Number of members, plus the member ids that were assigned and have not joined yet."""
         return len(self.members) + len(self.pending)
 
     @property
@@ -125,9 +125,8 @@ class Roster:
         return self.members.get(member_id)
 
     def why_not(self, member_id: str, instance_id: str | None) -> LogbusError | None:
-        """Return the error for a member id or instance id that is not a current member; None for a
-        current member.
-        """
+        """Return the error for an id that belongs to no current member; None for a current
+        member."""
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(

@@ -20,7 +20,8 @@ _IGNORE = "-XX:+IgnoreUnrecognizedVMOptions"
 """Makes a JVM before Java 13 ignore the archive flags, which it does not support."""
 
 _KEPT = 3
-"""Archives that stay in the folder, the newest: one for each Java and PySpark that is in use."""
+"""Number of archives to keep, the newest ones. Each combination of Java and PySpark has its own
+archive."""
 
 
 class ClassArchive:
@@ -51,7 +52,7 @@ class ClassArchive:
     def _is_own(self) -> bool:
         """Make the folder if it is missing; return whether only this user can write to it."""
         if not self._directory.is_absolute():
-            return False  # The user has no home.
+            return False  # The user has no home directory.
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._directory.stat()
@@ -64,8 +65,8 @@ class ClassArchive:
         return f"{self._prefix}{zlib.crc32(path.read_bytes()):08x}.jsa"
 
     def take(self) -> None:
-        """Give the archive that the JVM has written its name, and remove all but the newest three.
-        Call it after an orderly exit of the JVM, when the file is complete."""
+        """Rename the archive that the JVM has written, and remove all archives but the newest
+        three. Call it after an orderly exit of the JVM, when the file is complete."""
         with contextlib.suppress(OSError):
             self._new.replace(self._directory / self._name(self._new))
             archives = sorted(self._directory.glob("classes-*.jsa"), key=os.path.getmtime)

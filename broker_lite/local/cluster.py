@@ -111,7 +111,7 @@ class LocalCluster:
         """The folder of all data and logs. Raises RuntimeError before ``start`` if it is
         temporary."""
         if self._directory is None:
-            raise RuntimeError("this cluster has no directory yet; call start() first")
+            raise RuntimeError("this cluster has no directory before start(); call start() first")
         return self._directory
 
     @property
@@ -201,7 +201,8 @@ class LocalCluster:
         return ClusterSecurity(self.directory / SECURITY)
 
     def renew_certificates(self) -> None:
-        """Renew old certificates of a secured cluster; the brokers reload them by themselves."""
+        """Renew old certificates of a secured cluster. The brokers reload them without a
+        restart."""
         if self._security is not None:
             hosts = [self._settings.get(key, "") for key in ("host", "advertised.host")]
             self._security.make(self._count, [host for host in hosts if host])

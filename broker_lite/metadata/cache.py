@@ -78,7 +78,7 @@ class MetadataSnapshot:
         return state.leader, state.leader_epoch
 
     def partition_by_key(self, key: PartitionKey) -> PartitionView | None:
-        """Return a partition by topic id, or None if it does not exist (any more)."""
+        """Return a partition by topic id, or None if it does not exist."""
         view = self.topics_by_id.get(key.topic_id)
         if view is None or not 0 <= key.partition < len(view.partitions):
             return None

@@ -49,7 +49,7 @@ from broker_lite.model import (
 )
 
 KNOWN_MAX = 10_000
-"""Maximum claims in memory. The least recently used one is evicted."""
+"""Maximum claims in memory. Beyond it, the least recently used claim is evicted."""
 ATTEMPTS_MAX = 20
 DELETES_PER_WRITE_MAX = 1000
 COMMIT_WAIT_S = 5.0
@@ -303,7 +303,8 @@ class GroupOffsets:
         offsets of a recreated topic. Raises as ``claim`` and ``commit`` do.
         """
         if await self.kind(group) is None:
-            # This broker's ZooKeeper server may lag behind the broker that created the group.
+            # This broker's ZooKeeper server may lag behind the server of the broker that created
+            # the group.
             await self._store.sync(znodes.group_path(group))
             if await self.kind(group) is None:
                 # No broker has claimed the group, so no write of a part can be in flight.
@@ -678,7 +679,7 @@ class GroupOffsets:
         if topic is None or not 0 <= key.partition < len(topic.partitions):
             raise UnknownTopicOrPartitionError(f"partition {key} does not exist")
         if offset.topic_id not in (NULL_TOPIC_ID, topic.topic_id):
-            raise UnknownTopicIdError(f"topic {key.topic!r} was deleted and made again")
+            raise UnknownTopicIdError(f"topic {key.topic!r} was deleted and recreated")
         commit_ms = self._now_ms() if offset.commit_ms == NO_TIMESTAMP else offset.commit_ms
         return offset._replace(topic_id=topic.topic_id, commit_ms=commit_ms)
 

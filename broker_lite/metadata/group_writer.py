@@ -190,8 +190,8 @@ class GroupWriter:
                 next_at = loop.time() + self._interval_s
                 self._urgent.clear()
                 self._under_way, self._waiting = self._waiting, {}
-                # Generations first: ``was_written`` decides by the first versioned operation
-                # whether a write without an answer took effect.
+                # Generations come first: ``was_written`` decides by the first versioned operation
+                # whether an unanswered write took effect.
                 batch = sorted(self._under_way.values(), key=lambda row: row.generation is None)
                 for shares in _packed(batch):
                     await self._settle(shares)
@@ -219,7 +219,7 @@ class GroupWriter:
                 share.writing.fail(_stopping())
             raise
         except Exception as failure:
-            # An unexpected error. Fail these commits; the queue continues with the next write.
+            # The error is unexpected. Fail these commits and continue with the next write.
             logger.exception("writing group offsets to ZooKeeper failed")
             error = UnknownServerError(f"writing the offsets to ZooKeeper failed: {failure}")
         else:
@@ -251,7 +251,7 @@ class GroupWriter:
                 return
             claim = owners[refused.position].writing.claim
             if refused.operation.path in (check.path for check in claim.checks):
-                # This round does not count as an attempt, because it removes at least one group.
+                # This round removes at least one group, so it does not count as an attempt.
                 await self._lost(claim, shares)
                 continue
             attempts += 1
@@ -274,7 +274,7 @@ class GroupWriter:
             group = writing.claim.group
             writing.fail(
                 NotCoordinatorError(
-                    f"another broker now coordinates group {group!r}; look it up again"
+                    f"another broker now coordinates group {group!r}; find the coordinator again"
                 )
             )
         return not writing.done.done()

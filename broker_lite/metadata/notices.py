@@ -89,7 +89,8 @@ class Merged(NamedTuple):
 
 
 def topic_changed(name: str) -> News:
-    """Return a notice that a topic was created, deleted, or changed beyond its partition states."""
+    """Return a notice that a topic was created, was deleted, or changed in more than its partition
+    states."""
     return News({name: None})
 
 

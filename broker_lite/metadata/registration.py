@@ -213,7 +213,8 @@ class Registrar:
         await write_cluster_change(self._store, write, self._wait_connected)
 
     async def check_not_replaced(self) -> None:
-        """Raise StaleDirectoryError if a later start of this data directory has registered."""
+        """Raise StaleDirectoryError if ZooKeeper records a later start of this data directory than
+        this one."""
         await self._check_disk()
 
     def check_features(self, raised: Mapping[str, int]) -> None:

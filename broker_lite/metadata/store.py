@@ -25,7 +25,7 @@ connection of a client that sends a larger request.
 
 
 class Znode(NamedTuple):
-    """A znode. ``created_zxid`` changes if the znode is deleted and created again."""
+    """A znode. ``created_zxid`` changes if the znode is deleted and recreated."""
 
     data: bytes
     version: int
@@ -189,8 +189,8 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
     """Return whether a write whose answer was lost took effect, by reading the znodes.
 
     Call it on the connection after the loss. True: it took effect. False: it did not; retry.
-    Refused: another client has written since, so the outcome is unknown; read again. An operation
-    without a version does not decide, because repeating it is harmless.
+    Refused: another client has written since, so the outcome is unknown; read again. Operations
+    without a version are ignored here, because repeating them is harmless.
     """
     for index, operation in enumerate(operations):
         match operation:

@@ -443,13 +443,13 @@ class ZooKeeperStore:
 
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this
-        call. Calls of one loop turn share a request, which covers the whole connection."""
+        call. Calls in the same loop turn share one request."""
         if self._sync is None:
             self._sync = asyncio.ensure_future(self._sync_next_turn(path))
         await asyncio.shield(self._sync)
 
     async def _sync_next_turn(self, path: str) -> None:
-        self._sync = None  # Later calls need a request that is sent after them.
+        self._sync = None  # A later call needs a new request.
         await self._ask("sync", self._client.sync_async, self._chroot + path)
 
     # Called on kazoo's threads.

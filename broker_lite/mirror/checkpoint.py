@@ -45,7 +45,7 @@ class Notes:
         self.signature: positions.Signature | None = None
         """The producer id, epoch and claim generation of this mirror, once the state is open."""
         self.settings: dict[str, dict[str, str]] = {}
-        """Settings that each topic's copy has from its source, by topic."""
+        """Settings that the mirror copied from the source, by topic."""
 
     def open(self, name: str) -> None:
         """Read the stored state of this name, create its topic if missing, and take over the

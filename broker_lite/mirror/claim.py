@@ -50,7 +50,7 @@ SESSION_MS = 6_000
 """Session milliseconds; the minimum of brokers with default group.min.session.timeout.ms."""
 BEATS_PER_SESSION = 6
 MARGIN_PART = 4
-"""The lease ends this fraction of a session (one fourth) before the session does."""
+"""The lease ends a quarter of a session before the session ends."""
 JOIN_MS = 10_000
 LOOK_S = 0.2
 COMMIT_MS = 30_000
@@ -59,7 +59,8 @@ PROTOCOL = "mirror"
 SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
 """A subscription to no topic: brokers refuse a consumer with unreadable metadata."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
-"""Errors after a rebalance or a change of coordinator."""
+"""Errors that end the claim: a rebalance or a change of coordinator. The mirror takes its claim
+again."""
 
 
 def _lost(why: LogbusError) -> LogbusError:
@@ -153,7 +154,7 @@ class MirrorClaim:
         member, self.member = self.member, group_requests.NO_MEMBER
         self._until_ms = 0.0
         if member[0] and not isinstance(self._error, FencedInstanceIdError):
-            with contextlib.suppress(LogbusError):  # the session expires by itself
+            with contextlib.suppress(LogbusError):  # Without a LeaveGroup the session expires.
                 self._call(LeaveGroupRequest(self._group, member[0], member[2]), self._session_ms)
 
     def close(self) -> None:
@@ -202,12 +203,12 @@ class MirrorClaim:
                 self._call(beat, self._session_ms)
             except FencedInstanceIdError:
                 self._error = FencedInstanceIdError(
-                    "another mirror of this source has begun; this one ends"
+                    "another mirror of this source took over; this mirror stops"
                 )
                 return
             except LogbusError as error:
                 if error.retriable:
-                    continue  # the lease bounds the retries
+                    continue  # The lease bounds the retries.
                 self._error = _lost(error)
                 return
             self._confirm(asked_ms)

@@ -46,15 +46,15 @@ class Copy:
         self.position = FetchPosition(self.tp, self.source_id, policy=KAFKA_LOG)
 
     def lost(self, source_end: int, epoch: int) -> None:
-        """Handle a source that lost records from ``source_end`` on: fetch the records that replace
-        them. ``epoch`` is the leader epoch of the record before (-1: unknown)."""
+        """Fetch again from ``source_end``, because the source lost the records from there on.
+        ``epoch`` is the leader epoch of the record before ``source_end`` (-1: unknown)."""
         self.known.cut_source(source_end)
         self.unsaved = [run for run in self.unsaved if run.source < source_end]
         self.is_dirty = self.is_cut = True
         self.position.seek(source_end, epoch)
 
     def wrote(self, piece: RewrittenBatch, offset: int) -> int:
-        """Record a piece written at ``offset`` of the target. Return the count of foreign
+        """Record that a batch was written at ``offset`` of the target. Return the number of foreign
         records before it."""
         foreign = offset - self.known.target_next if self.known.runs else 0
         foreign = max(0, foreign)

@@ -41,12 +41,13 @@ WAIT_MS = 250
 """Milliseconds that a fetch waits for new records."""
 SAVE_MS = 1_000
 LOOK_MS = 10_000
-"""Milliseconds between two checks of topics, settings and groups."""
+"""Interval in milliseconds between two checks of topics, settings and groups."""
 ATTEMPTS_ONCE = 3
 REFUSED_MS = 10_000
-"""Milliseconds of refusals after which a partition is logged; an election takes less."""
+"""Milliseconds for which a partition may refuse fetches before the mirror logs it. An election
+takes less."""
 PROVEN_MS = 60_000
-"""Milliseconds without errors after which the next error counts as a new one."""
+"""Milliseconds without errors after which the next error counts as the first."""
 
 Fetched = dict[TopicPartition, FetchedPartition | LogbusError]
 
@@ -180,8 +181,8 @@ class Mirror:
             self._telling.once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _leave_circles(self, view: ClusterView, names: list[str]) -> None:
-        """Exclude topics that another mirror copies from this target to the source: each record
-        would be copied for ever."""
+        """Exclude topics that another mirror copies from this target to the source. Otherwise the
+        two mirrors would copy each record for ever."""
         for name in self.source.made_of(self._target_id, view).intersection(names):
             if name not in self.aside:
                 self.save()
@@ -213,7 +214,7 @@ class Mirror:
     def _take_up(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
         for tp, copy in list(self.copies.items()):
             if tp in ids and ids[tp] != (copy.source_id, copy.target_id):
-                self._set_aside(tp.topic, UnknownTopicIdError("was deleted and made again"))
+                self._set_aside(tp.topic, UnknownTopicIdError("was deleted and recreated"))
         fresh = [w for w in ids if w not in self.copies and w.topic not in self.aside]
         if not fresh:
             return
@@ -232,7 +233,7 @@ class Mirror:
             )
             noted = (self._notes.entries(tp), position, source_id, target_id)
             if positions.is_of_another(*noted):
-                self._set_aside(tp.topic, UnknownTopicIdError("was deleted and made again"))
+                self._set_aside(tp.topic, UnknownTopicIdError("was deleted and recreated"))
                 continue
             known = positions.restored(*noted)
             copy = Copy(tp, source_id, target_id, known, copied=self._counted.get(tp, 0))
@@ -252,7 +253,7 @@ class Mirror:
         self.copies = {w: copy for w, copy in self.copies.items() if w.topic != topic}
         self._telling.say(
             f"topic {topic} is not copied any more: {error.message}; fix that (for a topic that "
-            "was made again: delete the copy) and start the mirror again"
+            "was recreated: delete the copy) and start the mirror again"
         )
 
     # -- records
@@ -291,7 +292,7 @@ class Mirror:
             self._outlast(copy, error)
 
     def _outlast(self, copy: Copy, error: LogbusError) -> None:
-        """Wait out a retriable error. Log other errors, and raise them with ``once``."""
+        """Tolerate a partition's error for REFUSED_MS. Then log it, or raise it with ``once``."""
         now_ms = monotonic_ms()
         copy.refused_since_ms = copy.refused_since_ms or now_ms
         if now_ms - copy.refused_since_ms < REFUSED_MS:
@@ -422,7 +423,7 @@ class Mirror:
                     self.save()
                     save_at = monotonic_ms() + SAVE_MS
                 if now_ms >= look_at and goal is None:
-                    under_way.result()  # fetched again after the error
+                    under_way.result()  # The records are fetched again after the error.
                     self.look()
                     self._group_sync.write(self.name, self.copies, self._group_sync.read())
                     under_way = self._begin_fetch(0)

@@ -39,7 +39,7 @@ class OffsetMap:
         return True if that starts a run."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
         # If both logs have a gap of the same size, one run spans it. An offset in the source's gap
-        # then maps into the target's gap, before the same record.
+        # then maps to an offset in the target's gap, before the same record.
         if is_new:
             self.runs.append(Run(source, target))
         self.source_next, self.target_next = source + count, target + count
@@ -67,15 +67,14 @@ class OffsetMap:
         return min(run.target + source - run.source, limit)
 
     def cut_source(self, source_end: int) -> None:
-        """Drop runs from ``source_end`` on: the source has other records there now. The target
-        keeps the copies; the new records are appended after them."""
+        """Drop the runs from ``source_end`` on, because the source has other records there now. The
+        copies stay on the target; the new records are appended after them."""
         while self.runs and self.runs[-1].source >= source_end:
             self.runs.pop()
         self.source_next = min(self.source_next, source_end)
 
     def cut(self, target_end: int) -> None:
-        """Drop the runs that the target lost: records from ``target_end`` on count as not
-        copied."""
+        """Drop the runs from ``target_end`` on, because the target lost these records."""
         if target_end >= self.target_next:
             return
         while self.runs and self.runs[-1].target >= target_end:

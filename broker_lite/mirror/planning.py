@@ -118,8 +118,8 @@ def settings_to_create(wanted: WantedSettings) -> dict[str, str]:
 def settings_to_alter(
     wanted: WantedSettings, current: Mapping[str, ConfigEntry], given: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return the settings to change at the copy. None removes a setting that the source removed
-    and that the copy still has as the mirror had ``given`` it."""
+    """Return the settings to change at the copy. None removes a setting that the source no longer
+    has. This applies only if the copy still has the value that the mirror set (``given``)."""
     changes: dict[str, str | None] = {
         name: value
         for name, value in wanted.values.items()

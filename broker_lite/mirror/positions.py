@@ -108,8 +108,8 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
 
 
 class CopiedEntry(NamedTuple):
-    """A record of the mirror's topic: runs of a partition and its position. Without runs, it
-    ends the runs at or behind that position."""
+    """A record of the mirror's topic: runs of a partition and its position. An entry without runs
+    removes the runs from that position on."""
 
     tp: TopicPartition
     source_id: str
@@ -177,7 +177,7 @@ def restored(
 def is_of_another(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> bool:
-    """Return whether this copy was made of a deleted topic of the same name."""
+    """Return whether the copy's source was a deleted topic of the same name."""
     origins = {entry.source_id for entry in entries if entry.target_id == target_id}
     if committed is not None:
         origins.add(committed.source_id)
@@ -192,7 +192,7 @@ def epoch_before(source_next: int, committed: Position | None, source_id: str) -
 
 
 class Squared(NamedTuple):
-    """Counts of the records at the target behind the position: copies and foreign records."""
+    """The numbers of copies and of foreign records at the target beyond the stored position."""
 
     copied: int
     foreign: int
@@ -205,7 +205,7 @@ def square(
     at_source: Iterator[tuple[int, Content]],
     target_end: int,
 ) -> Squared:
-    """Add copies behind the stored position to ``known``.
+    """Find the copies at the target beyond the stored position, and add them to ``known``.
 
     Records at the target that match the source's next ones in order are copies. Other records are
     foreign and skipped.

@@ -44,8 +44,8 @@ class RewrittenBatch(NamedTuple):
 
 
 def carry(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch | None:
-    """Return the records of a batch from offset ``start`` on; None without any or for a void
-    batch. Raises CorruptMessageError for a corrupt batch."""
+    """Return the records of a batch from offset ``start`` on; None if there are none, or if the
+    batch is void. Raises CorruptMessageError for a corrupt batch."""
     header = batch.header
     is_dense = header.last_offset_delta == header.record_count - 1
     may_keep_body = is_dense and not (batch.is_void or header.is_log_append_time)
@@ -116,7 +116,7 @@ def signed(
 
 
 Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""The identity of a record's content: timestamp, key, value, headers."""
+"""The content by which a record is recognised: timestamp, key, value, headers."""
 
 _NOWHERE = TopicPartition(NULL_TOPIC_ID, 0)
 

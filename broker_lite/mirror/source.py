@@ -68,7 +68,7 @@ _SPOKEN: Mapping[int, tuple[int, int]] = {
         )
     },
 }
-"""APIs that a mirror needs of its source, with the oldest and newest usable version."""
+"""The APIs that a mirror uses at its source, each with the oldest and the newest usable version."""
 
 
 class MirrorSource:
@@ -171,7 +171,7 @@ class MirrorSource:
             topics = list(dict.fromkeys(tp.topic for tp in wanted))
             self._pool.run(requests.refresh_once(self._cluster, topics))
             self._is_stale = False
-        # The first partitions of a request fill the answer: rotate the order.
+        # The first partitions of a request may fill the whole response, so rotate the order.
         self._turn += 1
         turn = self._turn % max(1, len(wanted))
         rows = list(wanted)
@@ -201,7 +201,8 @@ class MirrorSource:
         return FetchExchange(request, self._fetch_version)
 
     def fetch_one(self, position: FetchPosition) -> list[LogBatch]:
-        """Return the next batches of one partition, and move behind them; raises its error."""
+        """Return the next batches of one partition and advance the position. Raises the partition's
+        error."""
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
             found = self.fetch([position], 0)

@@ -34,7 +34,7 @@ IN_FLIGHT = 4
 REQUEST_BYTES = 8 << 20
 REQUEST_TIMEOUT_MS = 30_000
 PATIENCE_MS = 60_000
-"""Milliseconds without any success after which writing fails with the last error."""
+"""Milliseconds without an acknowledgement after which ``write`` raises the last error."""
 _SEQUENCE_MASK = 0x7FFFFFFF
 
 Queue = deque[RewrittenBatch]
@@ -72,8 +72,8 @@ class MirrorTarget:
         self._identity, self._check = (producer_id, producer_epoch), check
 
     def forget(self) -> None:
-        """Clear the sequences before a change of producer id. Only the logs then show which earlier
-        batches were written."""
+        """Clear the sequences before a change of producer id. After that, only the target's logs
+        show which batches were written."""
         self._identity = self._lost = None
         self._sequences.clear()
         self._pool.close()
@@ -175,8 +175,8 @@ class MirrorTarget:
             size = 0
             for tp in tps:
                 queue = queues[tp]
-                # A broker that does not know the producer accepts any sequence: send one batch
-                # first.
+                # A broker that does not know the producer accepts any first sequence, so send one
+                # batch alone first.
                 if depth >= len(queue) or (depth and tp not in self._sequences):
                     continue
                 piece = queue[depth]
@@ -231,7 +231,7 @@ class MirrorTarget:
         on_written: OnWritten,
     ) -> LogbusError | None:
         if tp in failed:
-            return None  # the batches behind a refused one are sent again after it
+            return None  # The batches after a refused one are sent again with it.
         if not row.error_code and row.base_offset >= 0:
             piece = queues[tp].popleft()
             header = piece.header

@@ -557,7 +557,7 @@ def _encoded(held: OwnedPartition, row: CommittedOffset) -> bytes:
 
 def _check(held: OwnedPartition, row: CommittedOffset) -> LogbusError | None:
     if row.topic_id not in (NULL_TOPIC_ID, held.topic_id):
-        return UnknownTopicIdError("the topic was deleted and created again")
+        return UnknownTopicIdError("the topic was deleted and recreated")
     if len(row.metadata.encode()) > METADATA_BYTES_MAX:
         return OffsetMetadataTooLargeError(f"metadata is longer than {METADATA_BYTES_MAX} bytes")
     return None

@@ -46,8 +46,8 @@ def connection_failure(
     *,
     is_answered: bool = False,
 ) -> LogbusError:
-    """Return the error of a connection whose socket failed, before or after it was open or
-    answered."""
+    """Return the error for a failed socket. It depends on whether the connection was still opening
+    and whether the broker had answered."""
     if security.is_tls:
         from broker_lite.net.contexts import tls_failure
 

@@ -322,7 +322,7 @@ def test_range_reads_its_exact_offsets(bus: Bus, topic: str) -> None:
     )
     next(half)
     half.close()  # type: ignore[attr-defined]
-    with pytest.raises(UnknownTopicIdError, match="made again"):
+    with pytest.raises(UnknownTopicIdError, match="recreated"):
         list(
             read_range(tp, "AAAAAAAAAAAAAAAAAAAAAQ", -1, 500, 600, bootstrap=bus.bootstrap_servers)
         )

@@ -1,4 +1,4 @@
-"""A topic is deleted and created again while a consumer reads it.
+"""A topic is deleted and recreated while a consumer reads it.
 
 Offsets of the old topic must not be committed for the new one, or the group would skip its records.
 """
@@ -44,7 +44,7 @@ def test_close_commits_no_offset_to_a_recreated_topic(
         count += len(consumer.poll(20.0))
     make_again(cluster, bus, topic)
     fill(bus, topic, 15)
-    with pytest.raises(UnknownTopicIdError, match=f"'{topic}' was deleted and made again"):
+    with pytest.raises(UnknownTopicIdError, match=f"'{topic}' was deleted and recreated"):
         consumer.close()
     found = bus.admin.committed(group)
     assert {tp: row.offset for tp, row in found.items()} == {TopicPartition(other, 0): 4}
@@ -82,7 +82,7 @@ def test_automatic_commit_reports_a_recreated_topic(
     )
     assert len(consumer.poll(20.0)) == 10
     make_again(cluster, bus, topic)
-    with pytest.raises(UnknownTopicIdError, match="made again"):
+    with pytest.raises(UnknownTopicIdError, match="recreated"):
         while True:
             consumer.poll(20.0)
     with pytest.raises(UnknownTopicIdError):
@@ -104,7 +104,7 @@ def test_asyncio_close_commits_no_offset_to_a_recreated_topic(
             await asyncio.to_thread(make_again, cluster, bus, topic)
             with pytest.raises(UnknownTopicIdError, match="was not committed"):
                 await consumer.commit({tp: 7})
-            with pytest.raises(UnknownTopicIdError, match="made again"):
+            with pytest.raises(UnknownTopicIdError, match="recreated"):
                 await consumer.close()
 
     asyncio.run(body())

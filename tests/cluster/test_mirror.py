@@ -571,7 +571,7 @@ def test_mirror_command_copies_and_refuses_bad_arguments(
     origin.delete_topic(copied)
     origin.create_topic(copied, partitions=2)
     done = run("--topics", copied, "--once", code=1)
-    assert "deleted and made again" in done.stderr
+    assert "deleted and recreated" in done.stderr
     same = run("--once", code=1, source=cluster.bootstrap_servers)
     assert "are the same cluster" in same.stderr
     origin.create_topic(f"{copied}-too")

@@ -63,13 +63,13 @@ def test_recreated_topic_is_loss_whatever_its_length(planner, bus, make_topic, c
     make_topic(count, name=topic)
     said = fails(lambda: plan.latest_offset(first, unlimited=False), DataLossError)
     assert said.startswith("[LOGBUS_DATA_LOSS]")
-    assert f"topic {topic} was deleted and made again" in said
+    assert f"topic {topic} was deleted and recreated" in said
     assert f"{topic}-0 [10, 10)" in said
     # The same holds after a restart, when it plans a new batch and when it repeats a batch.
     restarted = planner(**given)
-    assert "made again" in fails(lambda: restarted.latest_offset(first, unlimited=False),
+    assert "recreated" in fails(lambda: restarted.latest_offset(first, unlimited=False),
                                  DataLossError)  # fmt: skip
-    assert "made again" in fails(lambda: planner(**given).ranges(first, first), DataLossError)
+    assert "recreated" in fails(lambda: planner(**given).ranges(first, first), DataLossError)
     end = until(
         lambda: lax.latest_offset(first, unlimited=False),
         lambda end: end != first and ends(end, topic) == [count],

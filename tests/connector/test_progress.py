@@ -144,7 +144,7 @@ def test_ending_query_commits_no_offset_to_a_recreated_topic(
     found = bus.admin.committed(group)
     assert {tp: row.offset for tp, row in found.items()} == {TopicPartition(kept, 0): 3}
     assert lease_of(found[TopicPartition(kept, 0)].metadata) == ("", 0)
-    assert f"topic '{topic}' was deleted and made again" in caplog.text
+    assert f"topic '{topic}' was deleted and recreated" in caplog.text
     # A query that starts from the group's offsets reads all records of the new topic.
     again = planner(**(given | {"startingOffsets": "group"})).initial_offset()
     assert (ends(again, topic), ends(again, kept)) == ([0], [3])
@@ -157,7 +157,7 @@ def test_data_loss_is_checked_before_progress_is_committed(planner, bus, make_to
     strict = planner(**given)
     first = step(strict, strict.initial_offset())
     make_again(topic, 15)
-    assert "made again" in fails(
+    assert "recreated" in fails(
         lambda: planner(**given).latest_offset(first, unlimited=False), DataLossError
     )
     fails(lambda: strict.latest_offset(first, unlimited=False), DataLossError)

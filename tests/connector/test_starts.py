@@ -126,7 +126,7 @@ def test_end_offset_of_a_progress_report_is_a_valid_start_and_end(
     with pytest.raises(InvalidConfigError, match=r"startingOffsets: .* version 2"):
         batch(bus, **(given | {"startingOffsets": printed.replace('"version": 1', '"version": 2')}))
     make_again(other, 9)
-    with pytest.raises(DataLossError, match=f"topic '{other}' .* made again"):
+    with pytest.raises(DataLossError, match=f"topic '{other}' .* recreated"):
         batch(bus, **given)
 
 

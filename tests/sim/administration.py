@@ -58,8 +58,8 @@ class Administrator(Client):
         self._certain: dict[int, set[Brokers]] = {}
         """The replica sets on which a partition may end."""
         self._unsure: dict[int, list[Brokers]] = {}
-        """Replica sets of requests with unknown outcome, which may be applied late over a healed
-        link."""
+        """Replica sets of requests with unknown outcome. The controller may receive such a request
+        late, when a link heals."""
         self._may_go_back: set[int] = set()
         """Partitions for which a cancellation may arrive late."""
         self._was_sent_on = False

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 COMES_BACK_S = 8.0
-"""Longest time in seconds until a controller sees that a broker is registered again."""
+"""Maximum seconds until the controller sees that a broker has registered again."""
 
 
 class Violation(AssertionError):
@@ -114,8 +114,8 @@ class Checker:
         self._ends: dict[PartitionKey, dict[str, int]] = {}
         """The flushed end of each replica, by broker directory id."""
         self._cuts: dict[tuple[str, PartitionKey], int] = {}
-        """The offset to which each replica is being truncated; a process that dies may have done
-        it or not."""
+        """The offset to which each replica is being truncated. If the process dies, the truncation
+        may or may not have happened."""
         self._states: dict[PartitionKey, LeaderAndIsr] = {}
         """The leader and ISR of each partition as ZooKeeper stores them."""
         self._keys: dict[tuple[str, int], PartitionKey] = {}
@@ -124,8 +124,8 @@ class Checker:
         """``min.insync.replicas`` of the topics that set it."""
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
         self._shown: dict[tuple[int, PartitionKey, int], int] = {}
-        """The offset up to which each leader's shown records were compared, by process,
-        partition and epoch."""
+        """The end of the records that were compared, by process, partition and leader epoch of the
+        leader that showed them."""
         self.bad_disks: set[str] = set()
         """Ids of lost or rolled-back directories, which are not checked."""
         self.lossy_topics: set[str] = set()
@@ -203,7 +203,7 @@ class Checker:
             self._cuts.pop(name, None)
         for effect in effects:
             if isinstance(effect, Truncate | StartAt):
-                # A log that starts again at another offset is empty until then.
+                # Until then, a log that starts at another offset after a truncation is empty.
                 left = effect.offset if isinstance(effect, Truncate) else 0
                 self._cuts[name] = min(self._cuts.get(name, left), left)
 

@@ -92,7 +92,8 @@ class SimCluster:
         )
 
     def clock(self) -> SimClock:
-        """Return the clock of a process, with wrong wall time and seconds up to 10 % off."""
+        """Return the clock of a process. Its wall time is wrong and its rate is off by up to 10
+        %."""
         if not self.options.clock_rates:
             return SimClock(self.loop)
         skew_ms = self.chance.choice((0, 0, -3_600_000, 90_000, 5_000))
@@ -197,7 +198,7 @@ class SimCluster:
                 self._hint(peer, process.broker_id, epoch)
 
     def _hint(self, peer: Process, broker_id: int, epoch: int) -> None:
-        """Let a peer suspect the broker, because its connection closed and the next was refused."""
+        """Make a peer suspect the broker, as after a closed connection and a refused reconnect."""
 
         def suspect() -> None:
             if peer.serving and broker_id not in self.processes:

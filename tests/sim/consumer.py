@@ -56,7 +56,7 @@ class Consumer(Client):
         self.rows: dict[PartitionKey, dict[int, bytes]] | None = None
         """The values read, if the test keeps them."""
         self._is_told = False
-        """Whether the user got a corruption error and has not sought since."""
+        """Whether the reader got a corruption error and has not sought since then."""
         shell = self._shell = SimShell(cluster, name)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
         self._view = Cluster(endpoints, shell.now_ms, name)
@@ -163,7 +163,7 @@ class Consumer(Client):
         except CorruptMessageError as error:
             if not self.cluster.rot.struck:
                 raise Violation(f"{self.name}: the consumer reported {error!r}") from None
-            # No broker with an intact copy was available for some time, so the user retries.
+            # For some time no broker with an intact copy was available. A user would retry now.
             self.cluster.count("damage told to a consumer")
             self._is_told = True
         except LogbusError as error:

@@ -230,7 +230,7 @@ class World(base.World):
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         is_native = self.kind == znodes.KIND_NATIVE
         if offset.metadata == NOBODY:
-            # Members of an assigned generation read on from their own commits.
+            # A member with an assignment in the current generation continues from its own commits.
             is_told = (self._incarnation, generation) in self._assigned
             if is_told and self._coordinator.members:
                 self.fail(f"{offset} is written beside the members of generation {generation}")

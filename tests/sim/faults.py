@@ -33,7 +33,7 @@ class Faults:
             *(ROT if options.rots else ()),
             *(DEPOSED if options.transacts else ()),
         )
-        # A test may also name a kind itself.
+        # A test may name a kind that the options enable, too.
         self.kinds = [getattr(self, name) for name in dict.fromkeys(names)]
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Simulate native groups: production members on a simulated ZooKeeper under random faults.
 
 Consumers (``native_readers``) join, leave, are killed, stopped and cut off, lose their sessions,
-are slow and receive watch events late. Topics grow, are deleted and created again, and an
+are slow and receive watch events late. Topics grow, are deleted and recreated, and an
 administrator resets offsets. Every write is checked as it happens: only a partition's owner writes
 its offset, and only a reset moves it back. Only the owner may hand out records. After all faults
 are healed each partition has the owner and the stream that the range algorithm assigns, and
@@ -266,7 +266,7 @@ class World:
             self.counts["deleted"] += 1
             self.delete_topic(topic)
         elif dice < 0.75:
-            # The topic is deleted and created again before any member can have seen the deletion.
+            # The topic is deleted and recreated before any member can have seen the deletion.
             self.delete_topic(topic)
             self.set_topic(topic, self.chance.randrange(1, 8))
         elif self._offsets:

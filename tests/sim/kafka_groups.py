@@ -76,7 +76,8 @@ undefined.
 """
 
 Generation = tuple[int, int]
-"""The incarnation of the group (deletions so far) and the generation."""
+"""A generation of the group: the incarnation of the group (the number of deletions so far), and the
+generation number."""
 NOBODY = znodes.CoordinatorZnode(-1, -1, 0, 0, None)
 
 T = TypeVar("T")
@@ -176,7 +177,7 @@ class Member:
                 if isinstance(error, UnknownMemberIdError) or error.name == "FENCED_INSTANCE_ID":
                     self.member_id = ""
                 await asyncio.sleep(chance.random() * 0.3)
-        # A member that never found a coordinator has nothing to leave.
+        # A member that never found a coordinator has no group to leave.
         if chance.random() < 0.8 and self.broker is not None:
             with suppress(LogbusError):
                 if self.positions:
@@ -256,7 +257,7 @@ class Member:
         return None
 
     def last_words(self) -> None:
-        """Send a commit that is in flight when the member gives up and arrives much later."""
+        """Send a commit late: the member has given up, and the commit is still in flight."""
         chance = self.world.chance
         if self.broker is None or not self.positions or chance.random() < 0.5:
             return
@@ -273,7 +274,7 @@ class Member:
         await self.commit_of_now()()
 
     def commit_of_now(self) -> Callable[[], Awaitable[None]]:
-        """Return a function that commits the present positions in the present generation."""
+        """Return a function that commits the current positions in the current generation."""
         broker, member, generation = self.broker, self.member_id, self.generation
         assert broker is not None
         when = f"{self.incarnation}/{generation}"
@@ -562,7 +563,7 @@ class World:
             broker.zk.lag_s = 0.0
         # From here on each static name has one process.
         names: set[str] = set()
-        for member in reversed(self.living):  # the newest has fenced the others
+        for member in reversed(self.living):  # The newest process has fenced the others.
             if member.instance_id in names:
                 member.kill()
             elif member.instance_id is not None:

@@ -236,7 +236,7 @@ class MachineMember(base.Member):
         self.took_at = -1.0
         """The time at which its last join without a member id reached a coordinator.
 
-        From then on it owns its static name, whichever process of that name is the newer.
+        From then on it owns its static name, even if another process of that name is newer.
         """
         self.wire = Wire(self)
         bootstrap = tuple(Endpoint("sim", number) for number in world.brokers)

@@ -60,11 +60,12 @@ class SimNet:
         self.spike_rate = 0.0
         self.loss_rate = 0.0
         self.late_rate = 0.5
-        """Fraction of messages that still arrive although their connection was closed before."""
+        """Fraction of the messages of a closed connection that still arrive."""
         self._cuts: dict[tuple[int, int], int] = {}
         self._stuck: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._free_at: dict[tuple[int, int], float] = {}
-        """The time at which the last stuck message of a healed link arrives; later ones wait."""
+        """The time at which the last delayed message of a healed link arrives. Later messages
+        arrive after it."""
         self._channels: dict[int, dict[Channel, None]] = {}
         self.numbers = count(1)
 

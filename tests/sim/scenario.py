@@ -216,8 +216,8 @@ class _Scenario:
         await administrator.finish(keys, lambda: self._settle(keys))
 
     async def _finish_repairs(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
-        """Make each broker that had damage the leader, so that reads find and repair what is
-        left."""
+        """Make each broker that had damage the leader, so that reads find and repair the remaining
+        damage."""
         cluster = self.cluster
         for broker_id, struck in cluster.rot.struck.items():
             replicas = assignment(cluster, TOPIC).replicas
@@ -294,7 +294,7 @@ class _Scenario:
                     raise task.exception()  # type: ignore[misc]
 
     async def _make_and_delete(self, admin: Client) -> None:
-        """Create and delete a topic of one name repeatedly, with a new producer each time."""
+        """Repeatedly create a topic, write to it with a new producer, and delete it."""
         options = self.options
         for number in range(1000):
             await asyncio.sleep(self.rng.random() * 30)

@@ -12,8 +12,8 @@ from broker_lite.model import PartitionKey
 
 
 def unsettled(cluster: SimCluster, topic: str, keys: Sequence[PartitionKey]) -> str | None:
-    """Return what is not yet settled: brokers, partitions of the topic or logs on disks; else
-    None."""
+    """Return a description of the first broker, partition or log that is not in its target state,
+    else None."""
     running = list(cluster.processes.values())
     if len(running) < len(cluster.disks):
         return f"only the brokers {sorted(cluster.processes)} run"

@@ -46,7 +46,7 @@ TRANSACTIONS: Mapping[str, Any] = {
     "readers": 0,
     "loses": False,
 }
-"""Few plain clients: other seeds test those, and they double the running time."""
+"""Use few plain clients: other seeds test them, and they would double the running time."""
 AT_ONCE = 10
 """Seeds that a process runs in one task."""
 TWICE_EVERY = 100
@@ -193,7 +193,8 @@ class _Patches:
 
 
 def seeds_until_found(plant: Plant, first: int, most: int) -> tuple[int, str] | None:
-    """Return how many seeds from ``first`` on were needed, and the last failure's message."""
+    """Return the number of seeds, from ``first`` on, that it took to detect the fault, and the
+    failure's message."""
     patches = _Patches()
     patch: Patch = patches
     plant(patch)

@@ -42,9 +42,11 @@ BEGINS = {
     "who_joins_does_not_count": 86,
     "who_leaves_counts_no_more": 24,
 }
-"""First seed of the search. A changed simulator changes the seeds; the test then takes longer."""
+"""The seed at which the search starts, by rule. If the simulator changes, another seed detects the
+removal, and the test takes longer."""
 FOCUSED: Mapping[str, Mapping[str, object]] = {
-    # Needs a broker that returns with another disk, and leaders that see its new registration late.
+    # This rule matters when a broker returns with another disk and leaders see its new registration
+    # late.
     "old_registrations_fetch": {
         "faults": (
             "other_disk",
@@ -60,14 +62,14 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
         "replica_lag_ms": 1500,
         "replication_factor": 3,
     },
-    # Needs controllers that are deposed while their writes are in flight.
+    # This rule matters when controllers are deposed while their writes are in flight.
     "controller_is_not_fenced": {
         "faults": ("suspect_the_controller", "slow_zookeeper", "pause", "expire_session", "kill"),
         "fault_pause_s": 1.0,
     },
-    # Needs markers that overtake a coordinator's response.
+    # This rule matters when markers overtake a coordinator's response.
     "late_verifications_count": {"faults": ("delay_messages",), "fault_pause_s": 1.0},
-    # Needs an ISR member that is suspected while another one has just died.
+    # This rule matters when an ISR member is suspected while another one has just died.
     "unclean_though_a_member_lives": {
         "faults": (
             "suspect_wrongly",
@@ -80,7 +82,7 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
         "fault_pause_s": 1.0,
     },
 }
-"""Faults and timings under which about ten seeds detect the removal, instead of a hundred."""
+"""Faults and timings with which about ten seeds detect the removal, instead of a hundred."""
 
 
 @pytest.mark.timeout(400)
@@ -100,7 +102,7 @@ def test_simulator_detects_every_planted_fault(
     pytest.fail(f"{SEEDS_MAX} seeds did not notice {plant.__name__}")
 
 
-def test_enough_faults_are_planted() -> None:
+def test_at_least_twenty_documented_faults_are_planted() -> None:
     assert len(PLANTS) >= 20
     assert all(plant.__doc__ for plant in PLANTS)
     assert {plant.__name__ for plant in PLANTS} >= BEGINS.keys() | FOCUSED.keys()

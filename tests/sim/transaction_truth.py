@@ -77,7 +77,8 @@ class _Open(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """A leader's last stable offset, and the two values from which it is derived."""
+    """A leader's last stable offset, with the high watermark and the open transaction that
+    determine it."""
 
     stable: int
     high_watermark: int
@@ -115,7 +116,7 @@ class TransactionTruth:
         self.heads: dict[str, SinkHead] = {}
         """The last committed head of each sink."""
         self._ended_attempts: dict[str, set[Pair]] = defaultdict(set)
-        """The attempts of each sink with a decision."""
+        """The attempts of each sink that have an outcome."""
         self._answered: dict[str, Pair] = {}
         """The last producer id and epoch that a client of each transactional id received."""
         self._numbers: dict[Pair, int] = {}
@@ -156,7 +157,7 @@ class TransactionTruth:
             return
         for row_key, value in decode_entries(batch, header):
             name = None if row_key is None else transactional_id_of(row_key)
-            # The first byte holds the flags of the state log.
+            # The first byte of a value holds the flags of the state log.
             if name is not None and value is not None:
                 self._recorded(name, decode_transaction(value[1:]))
             elif row_key is not None and value is not None:
@@ -202,7 +203,7 @@ class TransactionTruth:
     def _recorded(self, name: str, record: TransactionRecord) -> None:
         before = self.records.get(name)
         self.records[name] = record
-        # No seed runs until an id expires or its epochs are exhausted.
+        # No seed lasts until an id expires or its epochs are exhausted.
         if before is not None and (
             before.producer_id != record.producer_id or _progress(record) < _progress(before)
         ):

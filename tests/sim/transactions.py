@@ -40,8 +40,8 @@ STATE_PARTITIONS = 2
 IDLE_IDS = 4
 FINISH_S = 120.0
 ENDS_S = max(TIMEOUTS_MS) / 1000 * 1.2 + 10.0
-"""Seconds until no transaction is open: the longest timeout by the slowest clock, and ten seconds.
-"""
+"""Seconds until every transaction has ended: the longest timeout, measured by the slowest clock,
+plus ten seconds."""
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class Client:
         for topic in (await self.topics()).values():
             if topic.topic_id == key.topic_id:
                 if key.partition >= len(topic.partitions):
-                    # The partition was added, and this broker's metadata lacks it.
+                    # This broker's metadata does not have the added partition yet.
                     return -1
                 leader = topic.partitions[key.partition].state.leader
                 if leader >= 0:

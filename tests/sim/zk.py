@@ -37,7 +37,7 @@ from broker_lite.metadata.store import (
 )
 
 _STEP_S = 1e-6
-"""Seconds between two messages of one connection, which keep their order."""
+"""Virtual seconds between two messages of one connection, which keeps them in order."""
 
 
 @dataclass

@@ -316,7 +316,7 @@ def test_recreated_topic_ends_the_query_and_names_lost_ranges(queries, bus):
         query.awaitTermination(60)
     said = str(raised.value)
     assert "[LOGBUS_DATA_LOSS]" in said
-    assert f"topic {source} was deleted and made again" in said
+    assert f"topic {source} was deleted and recreated" in said
     assert "failOnDataLoss=false" in said
     lax = queries.stream(**given, failOnDataLoss="false")
     queries.start(lax, checkpoint=checkpoint, each=each)

@@ -122,15 +122,16 @@ class Admin:
         self.close()
 
     def within(self, timeout_ms: float) -> Admin:
-        """Return this client with another limit of each call. Both share their connections, which
-        ``close`` of this one ends."""
+        """Return a client with another ``timeout_ms`` that shares this client's connections. Only
+        ``close`` of this client closes them."""
         other = copy.copy(self)
         other.timeout_ms = timeout_ms
         return other
 
     def security_without_password(self) -> ClientSecurity:
         """Return the security settings with SCRAM's keys in place of the password, for processes
-        that must not hold the password. Call this after a call that a broker answered."""
+        that must not have the password. Call it after the first successful request, which derives
+        the keys."""
         return self._pool.security_without_password()
 
     def close(self) -> None:
@@ -347,7 +348,7 @@ class Admin:
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, ListedOffset]:
         """Return the first offset at or after a timestamp in ms (-1: end, -2: start, -3: newest
-        record); offset -1 without such a record."""
+        record); the offset is -1 if there is no such record."""
         return requests.raise_first(
             self._run(
                 requests.list_offsets(
@@ -376,8 +377,8 @@ class Admin:
     def record_times(
         self, after: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the first record at or after each offset and its timestamp in ms (-1: none);
-        offset -1 if no such record exists yet."""
+        """Return the offset of the first record at or after each offset, and its timestamp in ms
+        (-1: it has none). The offset is -1 if no such record exists yet."""
         return requests.raise_first(
             self._run(requests.record_times(self._cluster, after, self._deadline()))
         )

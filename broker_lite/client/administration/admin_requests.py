@@ -1,8 +1,8 @@
 """Administration operations as generators: topics, settings, groups, disks.
 
 Requests that change the cluster go to the controller and follow it when it moves. Such a request
-may have taken effect although its answer was lost; a retry therefore treats "already done" errors
-as success.
+may have taken effect although its answer was lost; a retry therefore treats an error such as
+TOPIC_ALREADY_EXISTS as success.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SETTINGS_WAIT_MS = 3_000
 """Maximum milliseconds to wait until all brokers apply a settings change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""Milliseconds to wait for a hung broker before all brokers are asked again."""
+"""Milliseconds to wait for a hung broker before the request is sent to all brokers again."""
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def _controller(cluster: Cluster, renew: bool, deadline_ms: float) -> Operation[
     if renew or cluster.view.controller_id not in cluster.view.brokers:
         yield from refresh(cluster, (), deadline_ms)
     known = cluster.view.brokers.get(cluster.view.controller_id)
-    # Without a controller, any broker returns the error.
+    # Without a controller, any broker returns the right error.
     return known if known is not None else cluster.candidates()[0]
 
 
@@ -376,8 +376,9 @@ def list_groups(
 ) -> Operation[list[groups.ListedGroup]]:
     """Return all groups, each once, by name.
 
-    Only its coordinator lists a group, so all brokers are asked until each has answered or left the
-    cluster. Raises the last broker's error, with its id. ``with_types`` needs Kafka 3.8 or later.
+    Only a group's coordinator lists it. The request is therefore sent to every broker, until each
+    has answered or left the cluster. Raises the last broker's error, with its id. ``with_types``
+    needs Kafka 3.8 or later.
     """
     call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
     attempt = 0
@@ -471,7 +472,7 @@ def delete_offsets(
 
 
 def _group_problem(group: str, code: int) -> str:
-    """Return the message for a group's error code: these answers carry no message."""
+    """Return the error for a group's error code, because these answers carry no message."""
     return {
         GroupIdNotFoundError.code: f"there is no group {group!r}; see: logbus groups list",
         NonEmptyGroupError.code: f"group {group!r} has live members; stop them first",

@@ -66,7 +66,7 @@ def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float |
         return 0.0
     if first.timestamp_ms < 0:
         return None
-    # A producer's clock may be ahead of this one.
+    # The producer's clock may be ahead of this machine's clock.
     return max(0.0, round(now_ms - first.timestamp_ms) / 1000)
 
 

@@ -17,8 +17,8 @@ State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 class PartitionHealth(NamedTuple):
     """The health of a partition. ``why`` is empty for a healthy one.
 
-    "too few in sync" means that acks=all is refused; "no leader", that the partition can be neither
-    written nor read.
+    "too few in sync" means that the leader refuses acks=all. "no leader" means that the partition
+    can be neither written nor read.
     """
 
     tp: TopicPartition

@@ -35,9 +35,9 @@ from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.groups import DescribedGroupMember
 
 GROUPS_AT_ONCE = 100
-"""Groups in one request to a coordinator."""
+"""Maximum groups in one request to a coordinator."""
 TIMES_AT_ONCE = 2000
-"""Offsets in one round of RecordTimes requests."""
+"""Maximum offsets in one round of RecordTimes requests."""
 TOPIC_ATTEMPTS = 3
 """Attempts to list offsets while topics are being deleted."""
 
@@ -282,7 +282,7 @@ def _listed(
 def _first_unread(
     cluster: Cluster, unread: Mapping[TopicPartition, set[int]], deadline_ms: float
 ) -> Operation[dict[tuple[TopicPartition, int], ListedOffset | LogbusError]]:
-    """Return the first record at or after each offset, with an error of a failed partition."""
+    """Return the first record at or after each offset, or the partition's error."""
     found: dict[tuple[TopicPartition, int], ListedOffset | LogbusError] = {}
     pairs = [(tp, offset) for tp, offsets in unread.items() for offset in sorted(offsets)]
     for at in range(0, len(pairs), TIMES_AT_ONCE):

@@ -28,8 +28,8 @@ def lease_of(metadata: str) -> tuple[str, int]:
 def holder_of(
     commits: Iterable[CommittedOffset], now_ms: int, *, besides: str = ""
 ) -> tuple[str, int]:
-    """Return the query other than ``besides`` with an unexpired lease, and the end of its lease;
-    ("", 0) if none."""
+    """Return the run id of a query other than ``besides`` that has an unexpired lease, and the end
+    of the lease; ("", 0) if there is none."""
     for row in commits:
         run, until_ms = lease_of(row.metadata)
         if run and run != besides and until_ms > now_ms:

@@ -61,7 +61,7 @@ def elect_leaders(
         for row in topic.partition_result
     }
     if repeated:
-        # An earlier attempt, whose answer was lost, may have elected them.
+        # An earlier attempt may have elected these leaders without an answer.
         for tp, error in outcomes.items():
             outcomes[tp] = None if isinstance(error, ElectionNotNeededError) else error
     return outcomes

@@ -1,8 +1,8 @@
-"""Transactions as an administrator sees them: list, describe, find hanging ones, abort one.
+"""Administration of transactions: list, describe, find hanging ones, abort one.
 
-A transaction is hanging if a partition's log holds it open and no coordinator will end it: no
-coordinator knows the producer id, or that producer's transaction does not include the partition.
-The last stable offset of the partition then stays behind for ever.
+A transaction is hanging if it is open in a partition's log and no coordinator will end it. Either
+no coordinator has the producer id, or the producer's transaction does not include the partition.
+The partition's last stable offset then never advances past it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 WITHOUT_EPOCH_BUMP = 1
-"""The transaction version of an administrator's marker, which has the producer's present epoch."""
+"""The transaction version of a marker that an administrator writes. Such a marker has the
+producer's current epoch."""
 
 
 class TransactionListing(NamedTuple):
@@ -56,7 +57,7 @@ class TransactionDescription(NamedTuple):
 
 
 class OpenInLog(NamedTuple):
-    """A transaction that a partition's log holds open. It holds back the last stable offset at
+    """A transaction that is open in a partition's log. It keeps the last stable offset at
     ``start_offset``."""
 
     tp: TopicPartition
@@ -69,8 +70,8 @@ class OpenInLog(NamedTuple):
 
 class Holder(NamedTuple):
     """The open transaction that holds back a partition's last stable offset. ``owner`` is None if
-    no coordinator knows the transaction. ``since_ms`` is then the time of its last batch, else of
-    its begin."""
+    no coordinator knows the transaction. ``since_ms`` is then the time of its last batch; otherwise
+    it is the time at which the transaction began."""
 
     row: OpenInLog
     owner: TransactionDescription | None
@@ -199,7 +200,7 @@ def owners(
                 cluster, each.transactional_id, deadline_ms
             )
         except TransactionalIdNotFoundError:
-            continue  # the id expired after it was listed
+            continue  # The id expired after it was listed.
     return found
 
 

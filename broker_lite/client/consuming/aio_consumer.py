@@ -1,7 +1,7 @@
 """``AsyncConsumer``: the fetch engine and the reader on the running event loop.
 
-It runs the tasks of ``ReaderCore`` and awaits where ``Consumer`` blocks. A call that has taken rows
-awaits nothing more, so a cancellation loses no rows. Call all methods on the loop's thread.
+It runs the tasks of ``ReaderCore`` and awaits where ``Consumer`` blocks. A call awaits nothing
+after it has taken rows, so a cancellation loses no rows. Call all methods on the loop's thread.
 """
 
 from __future__ import annotations

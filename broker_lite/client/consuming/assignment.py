@@ -27,7 +27,8 @@ class Release(NamedTuple):
 
 
 class AssignmentQueue:
-    """The reader's queue of changes. ``pending`` partitions are assigned and not started."""
+    """The reader's queue of changes. ``pending`` partitions are assigned, but the reader has not
+    started them."""
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()

@@ -39,8 +39,8 @@ NO_STANDINGS: Mapping[TopicPartition, Standing] = MappingProxyType({})
 class Give(NamedTuple):
     """Assign partitions to the reader.
 
-    Each grant has a unique number. The reader requests the standings of the partitions that
-    ``standings`` lacks.
+    Each grant has a unique number. The reader looks up the standing of a partition that is not in
+    ``standings``.
     """
 
     grants: Mapping[TopicPartition, int]

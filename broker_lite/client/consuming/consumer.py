@@ -45,9 +45,9 @@ T = TypeVar("T")
 class Consumer(ConsumerFace):
     """Reads topics from the group's committed offsets, or from ``start``.
 
-    Create it with ``Bus.consumer``. Without a group, the consumer alone keeps the positions. With a
-    group, it starts at committed offsets and commits every ``auto_commit_interval_ms`` unless
-    ``auto_commit=False``.
+    Create it with ``Bus.consumer``. Without a group, only the consumer has the positions; they are
+    not stored. With a group, it starts at committed offsets and commits every
+    ``auto_commit_interval_ms`` unless ``auto_commit=False``.
 
     Automatic commits are at least once. A polled record counts as processed at the next poll, an
     iterated record at the next iteration. Leaving the ``with`` block without an error marks all as
@@ -61,7 +61,7 @@ class Consumer(ConsumerFace):
 
     - Assignments change only within calls that ask for records. Before a revocation the consumer
       commits the processed records (unless ``auto_commit=False``) and calls ``on_revoke``.
-    - It hands out no record while its lease is expired, because another member may own its
+    - It returns no records while its lease is expired, because another member may own its
       partitions.
     - A commit of a partition that the member lost raises NotOwnerError and changes nothing. To
       process each record at most once, commit before the work and drop the partitions that

@@ -38,7 +38,7 @@ class DeletedTopics:
         return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
-        """Delay a first deleted-topic error of a partition; return False for its second."""
+        """Delay the first deleted-topic error of a partition; return False for the second one."""
         key = fetched.tp, fetched.generation
         if key in self._reported:
             return False
@@ -48,6 +48,6 @@ class DeletedTopics:
         return True
 
     def release(self) -> None:
-        """Return overdue errors to the reader's queue; errors of revoked partitions are void."""
+        """Return overdue errors to the reader's queue, except errors of revoked partitions."""
         while self.is_due:
             self._engine.fetched.append(self._delayed.pop(0)[1])

@@ -1,8 +1,8 @@
 """The reader's side of a consumer: decodes fetched batches and tracks positions. Never blocks.
 
-A position is the offset of the next record to return. It moves when a record is returned, not when
-it arrives. Returned records are in flight until the caller asks for more (``settle``). Automatic
-commits exclude records in flight (``settled``).
+A position is the offset of the next record to return. It advances when a record is returned, not
+when the record arrives. Returned records are in flight until the caller asks for more (``settle``).
+Automatic commits exclude records in flight (``settled``).
 
 One slice (the rows of one batch) is open at a time; records and Arrow rows are both taken from it.
 One thread at a time may use a collector.
@@ -131,7 +131,7 @@ class FetchCollector:
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
     def go_on(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Resume a truncated log at ``at``; its leader epoch is checked against the log again."""
+        """Resume a truncated log at ``at``. The leader checks the epoch before ``at`` again."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 
@@ -198,8 +198,8 @@ class FetchCollector:
     def stamped(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Add the leader epochs and topic ids of this reader to the caller's offsets, where
-        absent."""
+        """Complete the caller's offsets: add this reader's leader epochs and topic ids where they
+        are missing."""
         found = {}
         for tp, row in offsets.items():
             commit = CommittedOffset(row) if isinstance(row, int) else row
@@ -221,8 +221,8 @@ class FetchCollector:
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return ``commitable`` without records in flight, also if a seek moved the position past
-        them."""
+        """Return the positions to commit, without records in flight. A seek past such records does
+        not include them."""
         self._note_single()
         rows = self.commitable()
         for tp, before in self._in_flight.items():
@@ -400,7 +400,8 @@ class FetchCollector:
         return True
 
     def give_back(self) -> None:
-        """Rewind to the positions at the last ``settle``: the caller did not receive the rows."""
+        """Rewind to the positions at the last ``settle``, because the caller did not receive the
+        rows."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()

@@ -1,4 +1,5 @@
-"""``ConsumerMembership``: the port through which a consumer gets, keeps and gives up partitions.
+"""``ConsumerMembership``: the port through which a group assigns partitions to a consumer and
+revokes them.
 
 A membership appends ``Give``, ``Take`` and ``Lose`` to its reader's ``AssignmentQueue``.
 Implementations: ``NoMembership``, ``KafkaMembership`` and ``NativeMembership``.
@@ -62,13 +63,13 @@ class ConsumerMembership(Protocol):
         """Return whether ``check`` has something to do."""
 
     def check(self) -> None:
-        """Raise the error that ended the membership, or join again. Called before changes are
-        applied, and after."""
+        """Raise the error that ended the membership, or join again. The reader calls it before and
+        after it applies changes."""
 
     def beginnings(
         self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
     ) -> Operation[Begun]:
-        """Return start offsets of assigned partitions, without partitions that no broker lists."""
+        """Return the start offsets of assigned partitions. Omit partitions that no broker lists."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
         """Return whether a grant is still valid. A revocation of an invalid grant is a loss."""
@@ -87,4 +88,4 @@ class ConsumerMembership(Protocol):
         if ``reports_positions``."""
 
     def leave(self) -> Task[None]:
-        """Leave the group. May run without a join before, and twice."""
+        """Leave the group. It may run without a join, and more than once."""

@@ -57,18 +57,18 @@ class NoMembership:
         reader.collector.begin(*starts)
 
     def asked(self) -> None:
-        """Do nothing: no group expects calls."""
+        """Do nothing, because there is no group."""
 
     def is_due(self) -> bool:
         return False
 
     def check(self) -> None:
-        """Do nothing: no group can refuse the reader."""
+        """Do nothing, because no group can refuse the reader."""
 
     def beginnings(
         self, pending: Mapping[TopicPartition, Standing | None], deadline_ms: float
     ) -> Operation[Begun]:
-        raise AssertionError("no group gives partitions")
+        raise AssertionError("no group assigns partitions")
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
         return True
@@ -85,7 +85,7 @@ class NoMembership:
         )
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Do nothing: no group revokes partitions."""
+        """Do nothing, because no group revokes partitions."""
 
     def leave(self) -> Task[None]:
         return

@@ -1,8 +1,9 @@
 """Discovery of new partitions, and resets of positions that are no longer in the log.
 
-Both consumers (blocking and asyncio) use these decisions. A partition found later starts at the
-group's offset, else at its earliest record, whatever ``start`` says: all its records are newer than
-the consumer. ``look`` runs on the shell's thread, all other methods on the reader's.
+Both consumers (blocking and asyncio) use these decisions. A partition that is discovered later
+starts at the group's offset, else at its earliest record. ``start`` does not apply to it, because
+all its records are newer than the consumer. ``look`` runs on the shell's thread, all other methods
+on the reader's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""``ReaderCore``: the reader of every consumer, as tasks that yield what they wait for.
+"""``ReaderCore``: the reader of every consumer. Its tasks are generators that yield their
+``waits``.
 
 The fetch engine prefetches on the shell's thread. The reader's thread decodes, tracks positions
 (``fetch_collector``), applies changes of the assignment and commits. A driver runs the tasks:
@@ -82,11 +83,11 @@ class ReaderCore:
         self.group = group
         self.notify = notify
         self.end: LogbusError | None = None
-        """The error of every later call: the consumer was closed, or has failed."""
+        """The error that every later call raises, after a close or a failure."""
         self.commit_due = False
         self.commit_error: LogbusError | None = None
         self.is_asking = False
-        """Whether a call for records waits."""
+        """Whether a call for records is waiting."""
         self.engine = FetchEngine(
             shell,
             cluster,
@@ -129,12 +130,13 @@ class ReaderCore:
     # -- reading
 
     def ask(self) -> None:
-        """Begin a call for records: the records of earlier calls are processed."""
+        """Begin a call for records. All records of earlier calls count as processed."""
         self.collector.settle()
         self.membership.asked()
 
     def is_ready(self) -> bool:
-        """Open the next rows. Return False if none have arrived, or if ``fill`` must act first."""
+        """Open the next rows. Return False if no rows have arrived or if ``fill`` must run
+        first."""
         if self.end is not None or self.commit_due or self._outside or self.has_changes:
             return False
         return self.collector.advance(self._note_outside)
@@ -220,7 +222,7 @@ class ReaderCore:
                 collector.at = at
                 yield record
                 if self.commit_due or collector.at != at or not collector.is_single:
-                    break  # a commit is due, or the caller sought, paused or polled
+                    break  # A commit is due, or the caller sought, paused or polled.
                 if queue or (is_held_back is not None and is_held_back()):
                     break
 
@@ -239,7 +241,7 @@ class ReaderCore:
             yield from self._begin()
             if not self.assignment.queue:
                 break  # Partitions that no broker lists yet are retried at the next call.
-            # A partition may have been lost during the request: hand out none of its records.
+            # A partition may have been lost during the request, so do not return its records.
             yield from self._release_all()
 
     def _release_all(self) -> Task[None]:
@@ -270,7 +272,7 @@ class ReaderCore:
         begun = yield RunOperation(operation)
         self.assignment.begin(begun.starts)
         if begun.commits and self.config.auto_commit:
-            # Without a commit, a later owner would resolve "latest" to another offset.
+            # Otherwise a later owner would resolve "latest" to another offset.
             yield from self._try_commit(begun.commits)
         yield from self._call_back(self._callbacks.on_assign, begun.starts.offsets)
 
@@ -301,7 +303,8 @@ class ReaderCore:
         return found
 
     def _note_outside(self, tp: TopicPartition, error: LogbusError) -> None:
-        """Resume a truncated log; leave another position outside the log to ``fill``."""
+        """Handle a position that is not in the log. Resume at once if the log was truncated;
+        otherwise queue the position for ``_reset``, which ``fill`` runs."""
         position = self.collector.position(tp) or 0
         goes_on_at = self.discovery.truncated_at(error)
         if goes_on_at is None:
@@ -313,7 +316,8 @@ class ReaderCore:
     def _reset(self) -> Task[None]:
         """Reset a position outside the log, or raise its error, according to ``start``."""
         tp, before, error = self._outside[0]
-        if self.collector.position(tp) == before:  # else the caller sought or released it
+        # Otherwise the caller sought or released the partition.
+        if self.collector.position(tp) == before:
             timestamp = self.discovery.reset_timestamp(tp, before)
             if timestamp is None:
                 first = yield from self.list_offsets(EARLIEST_TIMESTAMP, (tp,))
@@ -346,9 +350,9 @@ class ReaderCore:
         yield from self._commit(rows, OPERATION_TIMEOUT_MS)
 
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
-        """Commit rows under the reader's current grants. Prefer any other error to NotOwnerError:
-        it means that an owned partition is not committed, while the next owner of a lost partition
-        resumes from its committed offset."""
+        """Commit rows under the reader's current grants. Raise NotOwnerError only if there is no
+        other error. Any other error means that the offset of an owned partition is not committed.
+        After NotOwnerError, the next owner resumes from its committed offset."""
         grants = self.assignment.grants(rows)
         if self._is_committing:
             # The automatic commit in flight could overwrite this one.
@@ -432,7 +436,7 @@ class ReaderCore:
     def finish(self, *, is_done: bool) -> Task[None]:
         """Commit for the last time, if commits are automatic, and call ``on_revoke``.
 
-        ``is_done`` tells whether the returned records are processed.
+        ``is_done``: whether the returned records are processed.
         """
         if self.end is not None:
             return
@@ -443,7 +447,8 @@ class ReaderCore:
         yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
-        """Call ``on_lost`` for all partitions: another thread still works on their records."""
+        """Call ``on_lost`` for all partitions, because another thread is still processing their
+        records."""
         if self.end is None:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 

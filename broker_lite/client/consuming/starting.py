@@ -44,7 +44,7 @@ def resolve_partitions(
                 chosen.append(TopicPartition(topics[0], int(each)))
             else:
                 raise InvalidConfigError(
-                    f"partition {each}: of which topic? give TopicPartition(topic, {each})"
+                    f"partition {each} names no topic; give TopicPartition(topic, {each})"
                 )
         topics = tuple(dict.fromkeys([*topics, *(tp.topic for tp in chosen)]))
     if not topics:
@@ -73,11 +73,9 @@ class Starts(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """Starting offsets, and those of them that the group must commit.
-
-    ``commits`` holds offsets resolved from the log's end. After a crash, the end is a different
-    offset for the next owner.
-    """
+    """Starting offsets, and those among them that the group must commit. ``commits`` holds the
+    offsets that were resolved from the log's end. They are committed, because the end is another
+    offset when the next owner looks."""
 
     starts: Starts
     commits: dict[TopicPartition, CommittedOffset]

@@ -1,4 +1,4 @@
-"""The steps that a reader's task yields: what the task waits for.
+"""The steps that a reader's task yields when it must wait.
 
 A task is a generator, as an operation of ``transport.steps`` is. A driver runs its steps: the
 blocking consumer on the calling thread, the asyncio consumer on its loop. ``RunOperation`` returns

@@ -55,8 +55,8 @@ Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 class LogEnd(NamedTuple):
     """The end offset (exclusive) of a partition and its leader epoch.
 
-    The log has no transaction below ``transactions_from``; -1: no transaction at all; 0: unknown,
-    or from the log's start.
+    The log has no transaction below ``transactions_from``. -1 means that it has no transaction; 0
+    that this is unknown, or that transactions begin at the log's start.
     """
 
     offset: int
@@ -190,8 +190,8 @@ class EndOffsetsWatch:
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """List the ends of new partitions, then fetch once from there: only a fetch answer has
-        ``transactions_from``."""
+        """List the ends of new partitions, then fetch once from each end, because only a fetch
+        answer has ``transactions_from``."""
         cluster = self._cluster
         listed = yield from requests.list_offsets(
             cluster,
@@ -319,7 +319,7 @@ class EndOffsetsWatch:
         if problem is None:
             self._reactor.later(POLL_PAUSE_MS, lambda: self._poll(endpoint, lane))
             return
-        # Remove the failed leader from the plan. The next refresh then finds a different plan and
+        # Remove the failed leader from the plan. The next refresh then differs from the plan and
         # restarts the polls.
         self._plan = {tp: row for tp, row in self._plan.items() if row[0] != endpoint}
         self._later(problem)

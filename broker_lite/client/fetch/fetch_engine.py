@@ -91,7 +91,7 @@ class _FetchedSource:
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """Discard the state of the offsets before a seek."""
+        """Start a new generation: discard the state from before a seek."""
         self.generation = generation
         self.buffered_bytes = 0
         self.is_stopped = False
@@ -126,7 +126,8 @@ class FetchEngine:
         self._on_view = on_view
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
-        """Topic name to topic id, fixed at the first read: offsets of a recreated topic differ."""
+        """Topic id by topic name, fixed at the first read, because the offsets of a recreated topic
+        mean other records."""
         self._sources: dict[TopicPartition, _FetchedSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
         """Partitions of each fetch in flight, with their generations. Object identity links an
@@ -154,7 +155,7 @@ class FetchEngine:
         self._shell.call_soon(callback)
 
     def pin(self, topic: str) -> str:
-        """Return the id of the topic first read under this name. Any thread may call this."""
+        """Return the topic id that this name had at the first read. Any thread may call this."""
         topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
@@ -360,7 +361,7 @@ class FetchEngine:
                 if judged.batches:
                     self._add(tp, source, judged)
                 else:
-                    # The partition is read up to its visible end: move it to the ``tail``
+                    # The partition has no more visible records, so move it to the ``tail``
                     # connection.
                     source.high_watermark = min(source.high_watermark, source.position.offset)
             case Stored(stored, walker):
@@ -401,7 +402,7 @@ class FetchEngine:
         self._queue(FetchedBatches(tp, source.generation, [], 0, error))
 
     def _retry(self, source: _FetchedSource, attempt: int) -> None:
-        """Fetch again after a pause, by then with newer metadata."""
+        """Fetch again after a pause, in which the metadata is refreshed."""
         pause_ms = backoff_ms(attempt, self._config.retry_backoff_ms)
         source.retry_at_ms = self._shell.now_ms() + pause_ms
         if not self._is_renewing:
@@ -466,7 +467,7 @@ class FetchEngine:
             self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
 
     def _give_up_deposed(self) -> None:
-        """Cancel overdue fetches whose leader was deposed, so that the new leader gets them."""
+        """Cancel overdue fetches whose leader was deposed, and send them to the new leader."""
         view = self._cluster.view
         for endpoint, lane in self._late():
             tps = self._polls[endpoint, lane]

@@ -1,7 +1,7 @@
 """One fetch of many partitions from one leader: the request and its answers. Pure.
 
-The fetch engine, ``read_range``, ``EndOffsetsWatch`` and the mirror use it; each finds leaders by
-itself.
+The fetch engine, ``read_range``, ``EndOffsetsWatch`` and the mirror use it. It does not find
+leaders.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class Lineage:
                 rows.append((epoch, max(batch.header.base_offset, offset)))
 
     def cut(self, told: OffsetAndEpoch, offset: int, leader_epoch: int) -> OffsetAndEpoch | None:
-        """Return the offset to resume at, and the epoch before it, for a diverging epoch end.
+        """Return the offset to resume at and the epoch of the record before it, after the leader
+        reported a diverging epoch.
 
         Return None if the leader's log still holds everything before ``offset``.
         """

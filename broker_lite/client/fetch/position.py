@@ -1,9 +1,9 @@
 """``FetchPosition``: the state of one partition between two fetches. Pure.
 
-``request`` builds the partition's row of a fetch, ``take`` judges the leader's answer. Consumers
-(``fetch_engine``), Spark's tasks (``range_reader``) and mirrors drive one position per partition.
-They send the requests, find leaders, wait, and read segment files. At most one fetch of a position
-is in flight.
+``request`` builds the partition's row of a fetch, and ``take`` evaluates the leader's answer.
+Consumers (``fetch_engine``), Spark's tasks (``range_reader``) and mirrors drive one position per
+partition. They send the requests, find leaders, wait, and read segment files. At most one fetch of
+a position is in flight.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ epoch."""
 
 
 class Stored(NamedTuple):
-    """Read these batches from the leader's segment file, with ``walker``."""
+    """The answer names batches in the leader's segment file; read them there, with ``walker``."""
 
     stored: StoredRange
     walker: BatchWalker
@@ -114,7 +114,7 @@ class FetchPosition:
         return self.topic_id, row
 
     def take(self, answer: FetchedPartition | LogbusError) -> Judged:
-        """Judge the answer to the last request, and move behind its batches.
+        """Evaluate the answer to the last request, and advance past its batches.
 
         A ``Walked`` without batches means that the leader has no records at the offset yet.
         """
@@ -135,7 +135,7 @@ class FetchPosition:
         return walked
 
     def advance(self, walked: Walked) -> None:
-        """Move behind batches of an answer or of a segment file."""
+        """Advance past batches of an answer or of a segment file."""
         self.lineage.read(walked.batches, self.offset, walked.leader_epoch)
         self.offset = walked.next_offset
         self.at_boundary = not self.policy.allows_gaps
@@ -176,7 +176,7 @@ class FetchPosition:
         """Return a walker over an answer.
 
         It rejects batches of an earlier leader epoch than the last batch read here. A committed
-        leader epoch is not used for that: the leader validates it.
+        leader epoch does not count here, because the leader validates it.
         """
         policy, aborted = self.policy, answer.aborted_transactions
         if aborted:
@@ -197,8 +197,8 @@ class FetchPosition:
         return Retry(error, self.failures - 1)
 
     def _diverged(self, told: OffsetAndEpoch) -> Judged:
-        """Judge the end of the last epoch that the leader's log has in common with the records
-        read here."""
+        """Handle a diverging log. ``told`` is the end of the last leader epoch that the leader's
+        log shares with the records read here."""
         at = self.lineage.cut(told, self.offset, self.policy.leader_epoch)
         if at is None:
             self.lineage.forget()

@@ -184,7 +184,7 @@ def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Ite
 
 
 def _below(items: list[Item], end: int) -> list[Item]:
-    """Remove batches at or beyond ``end``: their corruption must not fail this range."""
+    """Remove batches at or beyond ``end``, so that their corruption cannot fail this range."""
     while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()
     return items
@@ -208,7 +208,7 @@ class _Ahead:
         try:
             while self._session.position.offset < self._end and not self._stopped.is_set():
                 self._put(self._session.fetch())
-        except BaseException as error:  # outermost frame of the thread: the caller raises the error
+        except BaseException as error:  # The caller raises the error.
             last = error
         finally:
             self._session.close()
@@ -239,7 +239,7 @@ class _Ahead:
 
 
 class _RangeOptions(NamedTuple):
-    """The arguments of ``read_range`` that hold for every fetch."""
+    """The arguments of ``read_range`` that every fetch uses."""
 
     bootstrap: str
     pool: Pool
@@ -266,7 +266,7 @@ class _RangeSession:
         self.tp = position.tp
         self.skips_corrupt = options.skips_corrupt
         self.reads_files = False
-        """Whether the last batches came from local files. Local reads need no prefetch thread."""
+        """Whether the last batches came from local files, which need no prefetch thread."""
         self._options = options
         self._pool = options.pool
         self._cluster = Cluster(
@@ -298,7 +298,7 @@ class _RangeSession:
         return other
 
     def fetch(self) -> list[Item]:
-        """Return at least one batch from the position on, and move behind it."""
+        """Return at least one batch from the position on, and advance past it."""
         position, options = self.position, self._options
         deadline_ms = monotonic_ms() + options.timeout_ms
         while True:
@@ -389,7 +389,7 @@ class _RangeSession:
         )
         next_offset = requests.raise_first(self._pool.run(operation))[self.tp][0]
         if next_offset <= offset:
-            raise damaged(self.tp, offset, "the batch is damaged and nothing follows it")
+            raise damaged(self.tp, offset, "the batch is corrupt, and no batch follows it")
         position.skip_to(next_offset)
         return Skipped(offset, next_offset)
 
@@ -421,7 +421,7 @@ class _RangeSession:
         topic = view.topics.get(self.tp.topic)
         if topic is not None and topic.error is None and topic.topic_id != topic_id:
             raise UnknownTopicIdError(
-                f"topic {self.tp.topic!r} was deleted and made again: its id is "
+                f"topic {self.tp.topic!r} was deleted and recreated: its id is "
                 f"{topic.topic_id}, not {topic_id}"
             )
         leader = view.leader(self.tp)

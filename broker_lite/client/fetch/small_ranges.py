@@ -1,9 +1,6 @@
-"""Read many small ranges with one fetch per leader.
-
-For a thousand small ranges, one round trip per range takes seconds. Creating a reader for each
-range takes longer than decoding its few records. ``read_range`` reads a range whose answer is
-missing, refused, corrupt or incomplete. Any thread may call this module.
-"""
+"""Read many small ranges with one fetch per leader. For a thousand ranges, a round trip and a
+reader for each of them would take seconds. ``read_range`` reads a range whose answer is missing,
+refused, corrupt or incomplete. Any thread may call this module."""
 
 from __future__ import annotations
 
@@ -43,8 +40,8 @@ def read_small_ranges(
     isolation: str,
     request_timeout_ms: float,
 ) -> Iterator[list[FetchedBatch] | None]:
-    """Yield the rows of each range in order, decoded on demand; None if its answer does not hold
-    the whole range.
+    """Yield the rows of each range in order, decoded on demand. Yield None for a range that its
+    answer does not contain completely.
 
     Fetches at most ``fetch_bytes`` per leader. Name each partition at most once.
     """

@@ -1,9 +1,9 @@
 """A pool of aligned buffers for direct disk reads, on huge pages where available.
 
-A direct read lists every separate piece of memory: 512 pieces for 2 MB of 4 KB pages, one for a
-huge page. Huge pages cut the processor time of such reads to a third, and to half on a virtual
-machine's disk. Without huge pages, the pool uses small ones. A buffer returns to the pool when its
-last view is released; any thread.
+The kernel maps a direct read page by page: 512 pages of 4 KB for 2 MB, or one huge page. Huge pages
+cut the processor time of such reads to a third, and to half on a virtual machine's disk. Without
+huge pages, the pool uses small ones. A buffer returns to the pool when its last view is released;
+any thread.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _new(front: int, size: int) -> DiskBuffer:
     begin = front + -(address + front) % HUGE_BYTES
     huge = size - size % HUGE_BYTES
     if huge and _HUGE >= 0:
-        with contextlib.suppress(OSError):  # a kernel without huge pages
+        with contextlib.suppress(OSError):  # The kernel may lack huge pages.
             memory.madvise(_HUGE, begin, huge)
     return DiskBuffer(memory, begin)
 

@@ -123,10 +123,10 @@ class LocalRange:
     def _pass_cache(self, looked_at: int, begins_in_memory: bool) -> None:
         try:
             fd = _open(self._stored, DIRECT)
-        except OSError:  # unsupported by this file system, or the file was removed
+        except OSError:  # The file system does not support direct I/O, or the file was removed.
             self._may_pass_cache = False
             return
-        if begins_in_memory:  # the probe of that byte started to read its page
+        if begins_in_memory:  # The probe of that byte has started to read its page.
             page = looked_at - looked_at % _PAGE_BYTES
             self._brought.append((page, min(page + _PAGE_BYTES, self._end)))
         self._parts = DiskParts(
@@ -226,5 +226,5 @@ def _open(stored: StoredRange, how: int = 0) -> int:
         stored.inode,
     ):
         os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "another file has this name", stored.path)
+        raise FileNotFoundError(errno.ENOENT, "the path now names another file", stored.path)
     return fd

@@ -28,8 +28,8 @@ RANGE_BYTES_MIN = 4 << 20
 
 
 class InPlace:
-    """Open ranges by partition. ``is_here(endpoint, lane)`` returns whether that connection's
-    broker is on this machine. ``reads_once`` keeps the reads out of the page cache."""
+    """Open ranges by partition. ``is_here(endpoint, lane)`` returns whether the connection leads to
+    a broker on this machine. ``reads_once`` keeps the reads out of the page cache."""
 
     def __init__(
         self, is_here: Callable[[Endpoint, str], bool], *, reads_once: bool = False

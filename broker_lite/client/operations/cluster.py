@@ -192,7 +192,7 @@ def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartiti
 def made_again(name: str) -> UnknownTopicIdError:
     """Return the error for a topic recreated under the same name."""
     return UnknownTopicIdError(
-        f"topic {name!r} was deleted and made again; make a new consumer to read it"
+        f"topic {name!r} was deleted and recreated; make a new consumer to read it"
     )
 
 

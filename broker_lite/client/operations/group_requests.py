@@ -278,6 +278,6 @@ def topics_to_commit(
 def other_topic(tp: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
     """Return the error of an offset whose topic was recreated."""
     return UnknownTopicIdError(
-        f"topic {tp.topic!r} was deleted and made again: {tp}'s offset {commit.offset} is of "
+        f"topic {tp.topic!r} was deleted and recreated: {tp}'s offset {commit.offset} is of "
         f"the topic before (id {commit.topic_id}) and was not committed"
     )

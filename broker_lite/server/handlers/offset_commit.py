@@ -3,7 +3,7 @@
 The broker answers after ZooKeeper has confirmed the write. While a group has members, only its
 members may commit, in the current generation; otherwise any client may commit without a generation.
 A logbus client sends the topic id in a tagged field. The commit fails with UNKNOWN_TOPIC_ID if the
-topic was deleted and created again. Requests without the topic id commit to the present topic of
+topic was deleted and recreated. Requests without the topic id commit to the present topic of
 that name.
 
 The retention time of versions 2-4 and the commit time of version 1 are ignored. Offsets stay until

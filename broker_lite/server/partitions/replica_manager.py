@@ -2,7 +2,7 @@
 them.
 
 All methods run on the event-loop thread. Metadata snapshots create, change and remove replicas by
-topic id; a topic deleted and created again gets a new log. A partition reassigned to other brokers
+topic id; a topic deleted and recreated gets a new log. A partition reassigned to other brokers
 is removed here. A failure of the data directory takes all replicas offline. ``replica`` holds the
 behaviour of one replica; this module builds the parts that fetch from leaders, serve followers and
 propose ISR changes.

@@ -28,7 +28,7 @@ NO_TRANSACTION = -1
 
 
 class AskedTopic(NamedTuple):
-    """Partitions of one topic. A topic that was deleted and created again has another id and is not
+    """Partitions of one topic. A topic that was deleted and recreated has another id and is not
     part of the transaction.
     """
 

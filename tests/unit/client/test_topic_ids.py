@@ -214,7 +214,7 @@ def test_consumer_ignores_committed_offsets_of_a_deleted_topic() -> None:
     group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, OTHER_ID, 1234),)
     found = begin()
     assert isinstance(found, UnknownTopicIdError)
-    assert "made again" in found.message
+    assert "recreated" in found.message
 
 
 def test_topic_recreated_during_a_consumers_start_is_an_error() -> None:

@@ -52,7 +52,7 @@ def test_settings_of_listeners_survive_their_text() -> None:
     [
         ({"listeners": "nonsense"}, r"listeners: 'nonsense' is not NAME://host:port"),
         ({"listeners": "SSL://::1:9092"}, "write an IPv6 address in brackets"),
-        ({"listeners": "SSL://h:1,ssl://h:2"}, "listeners has SSL twice"),
+        ({"listeners": "SSL://h:1,ssl://h:2"}, "listeners names listener SSL twice"),
         ({"listeners": "SSL://h:70000"}, "is not NAME://host:port"),
         (
             {"listeners": "MINE://h:1", "advertised.listeners": ""},

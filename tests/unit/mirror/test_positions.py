@@ -56,8 +56,8 @@ def test_newest_map_entry_of_the_same_topic_id_counts() -> None:
     assert positions.restored((), None, "s", "t").source_next == -1
     assert not positions.is_of_another(entries, None, "s", "t")
     assert not positions.is_of_another((), None, "s", "t")
-    assert not positions.is_of_another(entries, None, "made again", "made again too")
-    assert positions.is_of_another(entries, committed, "made again", "t")
+    assert not positions.is_of_another(entries, None, "recreated", "recreated too")
+    assert positions.is_of_another(entries, committed, "recreated", "t")
 
 
 def test_copies_past_the_committed_position_are_recognised() -> None:

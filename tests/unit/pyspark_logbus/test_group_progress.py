@@ -49,7 +49,7 @@ class Group:
         if tp.topic not in self.ids:
             return UnknownTopicOrPartitionError(f"topic {tp.topic!r} does not exist")
         is_other = row.topic_id != self.ids[tp.topic]
-        return UnknownTopicIdError("made again") if is_other else None
+        return UnknownTopicIdError("recreated") if is_other else None
 
     def make_again(self, topic):
         """Recreate a topic: as on a broker, the deleted topic's offsets are dropped."""
@@ -223,8 +223,8 @@ def test_no_offset_is_committed_to_a_recreated_topic(group, start, caplog):
     progress.publish(at(9, u="other"))
     assert progress.wait(5)
     assert {tp: row.offset for tp, row in group.rows.items()} == {TopicPartition("u", 0): 9}
-    assert progress.state == "not published: t was made again"
-    assert caplog.text.count("topic 't' was deleted and made again") == 1
+    assert progress.state == "not published: t was recreated"
+    assert caplog.text.count("topic 't' was deleted and recreated") == 1
     progress.publish(at(2, t="id-again", u="other"))
     assert progress.wait(5)
     assert (group.rows[T0].offset, progress.state) == (2, "published")

@@ -279,7 +279,7 @@ def test_recreated_topic_stops_the_reader() -> None:
     bench.topic_id = OTHER_ID
     bench.refuse(bench.fetch(), 100)
     bench.world.run(500)
-    with pytest.raises(UnknownTopicIdError, match="made again"):
+    with pytest.raises(UnknownTopicIdError, match="recreated"):
         bench.advance()
     with pytest.raises(UnknownTopicIdError):
         bench.advance()
