@@ -87,7 +87,7 @@ def first_look(
 
 
 def _is_same(cluster: Cluster, tp: TopicPartition, row: CommittedOffset) -> bool:
-    """Return whether an offset belongs to the topic that has the name now."""
+    """Return whether an offset belongs to the current topic of that name."""
     return row.topic_id in (NULL_TOPIC_ID, cluster.view.topic_id(tp.topic))
 
 
@@ -107,7 +107,7 @@ def beginnings(
     """
     wanted = sorted(tps)
     if config.start != "earliest":
-        # The cached metadata may describe a deleted topic of this name.
+        # The cached metadata may describe a deleted topic of the same name.
         topics = {tp.topic for tp in wanted}
         yield from requests.refresh(cluster, sorted(topics), deadline_ms)
     yield from find_topics(
@@ -163,7 +163,8 @@ def commit(
     pending = dict(rows)
     attempt = 0
     while pending:
-        # Identity before rows: no commit runs in a generation that began in between.
+        # Take the identity before the rows, so that a generation that begins in between refuses the
+        # commit.
         identity = seat.identity
         for tp in list(pending):
             if identity is None or not seat.holds(tp, grants.get(tp)):

@@ -66,8 +66,8 @@ class MemberTick(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Leave for good. A static member sends no LeaveGroup, so it keeps its partitions for its
-    session."""
+    """Leave for good. A static member sends no LeaveGroup, so it keeps its partitions until its
+    session ends."""
 
 
 Event = Start | Answered | CallFailed | Stopped | Polled | Look | MemberTick | Close
@@ -103,8 +103,8 @@ class Idle(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """As leader, the member could not decode another member's subscription; that member gets
-    nothing."""
+    """The member leads the group and could not decode another member's subscription. That member
+    gets no partitions."""
 
     member_id: str
     error: LogbusError

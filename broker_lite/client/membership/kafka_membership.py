@@ -93,7 +93,8 @@ class KafkaMembership:
         return "" if identity is None else identity.member_id
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
-        # Identity before grants: no commit runs in a generation that began in between.
+        # Take the identity before the grants, so that a generation that begins in between refuses
+        # the commit.
         identity = self.member.identity
         for tp, grant in grants.items():
             if identity is None or not self.member.holds(tp, grant):

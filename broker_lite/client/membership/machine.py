@@ -62,7 +62,7 @@ MARGIN_PART = 10
 delivery of a record, and both clocks run at the same rate."""
 BACKOFF_MAX_MS = 1000
 JOIN_SLACK_MS = 5000
-"""Milliseconds after the rebalance timeout at which an unanswered join is given up."""
+"""Milliseconds beyond the rebalance timeout after which the member abandons an unanswered join."""
 NO_GENERATION = members.NO_GENERATION
 
 NEW, ACTIVE, IDLE, CLOSING, ENDED = "new", "active", "idle", "closing", "ended"
@@ -98,7 +98,7 @@ class MemberMachine:
         self._tag = 0
         self._asked: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
-        """When the request of the answer being handled was sent."""
+        """The time (ms) at which the request of the current answer was sent."""
         self._calm_ms = 0
         self._is_found = False
         self._must_join = False
@@ -233,14 +233,14 @@ class MemberMachine:
         self._is_found = True
 
     def _waits_to_join(self) -> bool:
-        """Return whether the join must wait: none is needed, the reader still releases
-        partitions, or the topics that match are unknown."""
+        """Return whether the join must wait. It waits if no join is needed, while the reader
+        releases partitions, and while no topic is known that matches."""
         is_blind = self._topics.are_unknown and self._looking is not None
         return not self._must_join or bool(self._takes) or is_blind
 
     def _prepare(self) -> None:
-        """Release partitions before a join: all of an eager member, the revoked ones of a
-        cooperative member."""
+        """Release partitions before a join. An eager member releases all, a cooperative member only
+        the revoked ones."""
         if self._config.is_cooperative or not self.owned:
             self._join()
         else:
@@ -284,8 +284,8 @@ class MemberMachine:
             return
         has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
         if has_missed_one and self.owned:
-            # A late static member keeps its id. The leader may have assigned its partitions to
-            # other members, because the leader has only the partitions that the member's last join
+            # A static member that was late keeps its id. The leader may have assigned its
+            # partitions to other members, because it knew only those that the member's last join
             # reported.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
@@ -355,7 +355,7 @@ class MemberMachine:
             self._out.append(Give(grants))
 
     def _join_failed(self, error: LogbusError) -> None:
-        """Retry a failed join or sync from the state that the error implies."""
+        """Handle a failed join or sync: return to the step that the error requires, and retry."""
         self._must_join = True
         self._again_later()
         match error:
@@ -407,7 +407,7 @@ class MemberMachine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # The pending join reports the outcome; the kept partitions belong to others now.
+                # The pending join reports the outcome. Other members own the partitions by now.
                 if is_joining:
                     if isinstance(error, UnknownMemberIdError) and self.owned:
                         self._lose(frozenset(self.owned))
@@ -457,8 +457,8 @@ class MemberMachine:
             self._must_join = True
 
     def _lose_made_again(self, found: Mapping[str, TopicFacts]) -> None:
-        """Drop partitions of a deleted topic, even if no refresh saw the deletion before the
-        recreation."""
+        """Drop the partitions of a recreated topic, even if no refresh happened between its
+        deletion and its recreation."""
         lost = set()
         for tp in self.owned:
             row = found.get(tp.topic)
@@ -505,7 +505,7 @@ class MemberMachine:
         return True
 
     def _rest(self) -> None:
-        """Leave because the reader is stuck or ended, so that others get the partitions
+        """Leave, because the reader is stuck or has ended, so that other members get the partitions
         (KIP-62)."""
         self._forget()
         self._leave("the consumer does not poll", lambda _: None)

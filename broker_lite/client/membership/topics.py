@@ -1,4 +1,5 @@
-"""The subscription of a member, the known topics, and the metadata that it led with. Pure.
+"""The subscription of a member, the known topics, and the metadata of its last assignment as
+leader. Pure.
 
 ``Machine`` keeps one instance, refreshes the ``watched`` topics, and joins again when a refresh
 changes the assignment.
@@ -56,8 +57,8 @@ class SubscribedTopics:
         return {tp: row.topic_id for tp, row in known if row is not None}
 
     def lead(self, wanted: Sequence[str], found: Found, *, assigns: bool) -> None:
-        """Start to lead members with these subscriptions. Without an assignment the metadata of
-        the previous leader counts as no newer than this member's last refresh."""
+        """Start to lead a group with these subscriptions. If the member does not assign, it assumes
+        that the previous leader assigned by metadata no newer than this member's last refresh."""
         led = found if assigns else {**found, **self._facts}
         self._led = {topic: led[topic] for topic in wanted if topic in found}
         self._facts.update(found)

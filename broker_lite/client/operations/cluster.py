@@ -73,7 +73,8 @@ class ClusterView:
         return NO_EPOCH if known is None else known.leader_epoch
 
     def has_copies(self, tp: TopicPartition) -> bool:
-        """Return whether more than one replica is in sync: another may hold a valid copy."""
+        """Return whether more than one replica is in sync, so that another replica may have a valid
+        copy."""
         known = self.partition(tp)
         return known is not None and len(known.isr) > 1
 
@@ -120,7 +121,7 @@ class Cluster:
             self._first += 1
 
     def ask_another(self) -> None:
-        """Record an answer that did not help: the next request goes to another broker."""
+        """Record a useless answer, so that the next request goes to another broker."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:

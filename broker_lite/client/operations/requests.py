@@ -174,8 +174,8 @@ def known_topics(
 
 
 def missing_topic(cluster: Cluster, name: str) -> Operation[LogbusError]:
-    """Return the error for a topic that the view lacks. If the topic does not exist, request all
-    topics, so that the error names similar ones."""
+    """Return the error for a topic that the view does not have. If the topic does not exist,
+    request all topics, so that the error can name similar ones."""
     topic = cluster.view.topics.get(name)
     error = topic.error if topic is not None else None
     if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
@@ -418,7 +418,7 @@ def record_times_of_many(
 
 
 def _with_missing(found: PerPartition[T], group: Iterable[TopicPartition]) -> PerPartition[T]:
-    """Add an error for each partition that the broker's answer lacks."""
+    """Add an error for each partition that the broker's answer omits."""
     for tp in group:
         if tp not in found:
             found[tp] = error_for(-1, f"the broker's answer lacks {tp}")

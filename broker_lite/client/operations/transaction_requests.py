@@ -98,7 +98,8 @@ def add_partitions(
             for row in topic.results_by_partition
             if row.partition_error_code
         ]
-        # One refused partition fails the whole request; only its own error has the reason.
+        # One refused partition fails the whole request, but only that partition's error states the
+        # reason.
         final = [error for error in errors if not error.retriable]
         return next(iter(final or errors), None)
 

@@ -36,13 +36,13 @@ ROW_OVERHEAD_BYTES = 20
 RECORD_OVERHEAD_BYTES = 1024
 """Maximum bytes of a one-record batch in addition to the record."""
 PARTITIONS_FILLED_MAX = 8
-"""Number of batches' worth of keyed rows that may be open: keys spread over partitions."""
+"""Maximum open keyed rows of a topic, in batches. Keyed rows spread over several partitions."""
 
 PartitionIndex = npt.NDArray[np.int32]
 
 
 class OpenRows(Outcome):
-    """Rows of one topic that ``send`` appends to, and the outcome that their futures read."""
+    """Rows of one topic, to which ``send`` appends, and the outcome that their futures report."""
 
     __slots__ = (
         "has_keys",
@@ -77,7 +77,7 @@ class OpenRows(Outcome):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        """Set the fields that most records lack: headers, partition or timestamp."""
+        """Set the rarely used fields of a row: headers, partition or timestamp."""
         if headers:
             if self.headers is None:
                 self.headers = {}
@@ -174,7 +174,7 @@ def split(
         inverse = np.empty(len(order), np.int32)
         inverse[order] = np.arange(len(order), dtype=np.int32)
         groups = list(_groups(_take(columns, order), placed[order]))
-    # Slightly oversized batches avoid a small batch after every full one.
+    # A slightly larger batch is better than a small batch after every full one.
     is_small = rows.size_bytes <= batch_bytes + batch_bytes // 8
     batches = []
     for partition, part in groups:

@@ -53,7 +53,7 @@ from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 REQUEST_BYTES_MAX = 16 << 20
 """Bytes at which a request is closed, well below a broker's frame limit (64 MiB)."""
 INVALID_MAGIC = "Invalid magic found in record"
-"""Apache Kafka's error message for a batch of columns."""
+"""The error message with which Apache Kafka refuses a batch of columns."""
 REPORTED_FAILURE = 6
 """Failures in a row after which a partition's error is reported; 3 s with the default backoff."""
 
@@ -365,15 +365,15 @@ class Delivery:
         self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
-            # The batch overtook one that failed, or follows one that never reaches the log.
+            # The batch overtook a failed batch, or follows a batch that will never be in the log.
             part.again(batch)
         elif isinstance(error, InvalidProducerEpochError) and (
             batch.maybe_appended or self.transactional
         ):
             self._fail(part, batch, error)
         elif batch.maybe_appended:
-            # A new sequence could duplicate the batch. The refusing broker may be a deposed leader
-            # with a shorter log; the current leader may hold the batch.
+            # A new sequence could duplicate the batch: the refusing broker may be a deposed leader
+            # with a shorter log, while the current leader has the batch.
             self._later(part, batch, error, now_ms)
         elif self.transactional:
             self._fail(part, batch, error)
@@ -390,7 +390,7 @@ class Delivery:
             return
         if batch.maybe_appended and batch.sequence >= 0:
             # The limit was lowered after an attempt. If that attempt was appended, the broker would
-            # not recognise halves as duplicates.
+            # not recognise the halves as duplicates.
             message = f"{batch.tp}: {error.message}; sent before, it may be in the log"
             self._fail(part, batch, MessageTooLargeError(message))
             return

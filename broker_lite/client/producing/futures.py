@@ -170,7 +170,7 @@ class Outcome:
         while callbacks:
             try:
                 waiting = callbacks.popleft()
-            except IndexError:  # the other thread took the last one
+            except IndexError:  # The other thread has taken the last callback.
                 return
             try:
                 if waiting.__class__ is int:

@@ -29,7 +29,7 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
     starts = offsets[:-1].astype(np.int64)
     sizes = np.diff(offsets).astype(np.int64)
-    # Sorted by length, descending: the rows with a word left are always a prefix.
+    # Rows are sorted by length, descending, so the rows with a word left are always a prefix.
     order = np.argsort(-sizes, kind="stable")
     starts, sizes = starts[order], sizes[order]
     h = np.uint32(_SEED) ^ sizes.astype(np.uint32)

@@ -43,7 +43,7 @@ LANE = "produce"
 LOOK_MS = 25
 """Initial milliseconds between metadata requests for a partition without a leader."""
 LOOKS = 8
-"""Number of requests after which that pause grows."""
+"""Number of requests after which the pause between them grows."""
 LOOK_GROWTH = 1.125
 """Growth of the pause, up to a second. The pause is an eighth of the time since the failure, so the
 producer lengthens an outage by at most an eighth."""
@@ -61,8 +61,8 @@ _ACKS = {"0": 0, "1": 1, "all": -1}
 class Sender:
     """Sends the rows that its owner appends to ``inbox``.
 
-    Call all methods but ``kick`` on the shell's thread. ``on_released(bytes)`` reports freed buffer
-    space, ``on_finished(outcome)`` completed rows.
+    Call all methods except ``kick`` on the shell's thread. ``on_released(bytes)`` reports freed
+    buffer space, ``on_finished(outcome)`` completed rows.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class Sender:
         )
         self.produce_version = CLIENT_VERSION
         self.on_pumped: Callable[[], None] = _nothing
-        """Called after each turn: a transaction may have failed, or all may be delivered."""
+        """Called after each turn of the sender. A transaction then checks for a failure or for the
+        delivery of all records."""
         self._shell = shell
         self._cluster = cluster
         self._config = config

@@ -78,7 +78,7 @@ class AsyncTransactionalProducer(AsyncProducer):
             async with asyncio.timeout(timeout_s):
                 await self._call(AbortCall())
         except (FencedError, TimeoutError):
-            pass  # The coordinator aborts what is open.
+            pass  # The coordinator aborts an open transaction.
         finally:
             self._core.end()
             self._shell.close()

@@ -39,7 +39,7 @@ class Initialized(NamedTuple):
 
 
 class InitFailed(NamedTuple):
-    """InitProducerId failed for good, or its time is up."""
+    """InitProducerId failed with a final error or timed out."""
 
     error: LogbusError
 
@@ -67,7 +67,8 @@ class Ended(NamedTuple):
 
 
 class EndFailed(NamedTuple):
-    """EndTxn failed for good; with a retriable error its time is up and its outcome unknown."""
+    """EndTxn failed. After a final error the coordinator refused it; after a retriable error it
+    timed out, and its outcome is unknown."""
 
     error: LogbusError
 
@@ -82,14 +83,14 @@ class Initialize(NamedTuple):
 
 
 class OpenSends(NamedTuple):
-    """Number batches under this identity, and let ``send`` pass."""
+    """Use this identity for the sequences of batches, and accept calls of ``send``."""
 
     identity: ProducerIdentity
     version: int
 
 
 class ShutSends(NamedTuple):
-    """Let ``send`` raise ``error``; hand over all rows that are open."""
+    """Make ``send`` raise ``error``, and pass all open rows to the sender."""
 
     error: LogbusError
 

@@ -1,4 +1,5 @@
-"""Producers of ended transactions, which the next transaction of the same configuration reuses.
+"""Idle producers of ended transactions. The next transaction with the same configuration reuses
+one.
 
 A new producer costs a thread, connections and an InitProducerId. Any thread.
 """
@@ -34,7 +35,7 @@ class IdleProducers(Generic[P]):
         self._idle: dict[ProducerConfig, P] = {}
 
     def take(self, config: ProducerConfig) -> P | None:
-        """Return a producer for the caller alone, or None."""
+        """Remove a producer from the idle ones and return it, or None."""
         with self._lock:
             producer = self._idle.pop(config, None)
         return producer if producer is not None and producer.is_usable else None

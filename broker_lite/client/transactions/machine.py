@@ -67,14 +67,14 @@ class TransactionMachine:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._is_fresh = False
-        """Whether no transaction has used the identity."""
+        """Whether no transaction has used the current identity yet."""
         self._call: ev.Call | None = None
         self._cause: LogbusError | None = None
-        """Why the transaction can only abort."""
+        """Why the transaction can only be aborted."""
         self._is_commit = False
-        """Whether the EndTxn under way commits."""
+        """Whether the EndTxn in flight commits."""
         self._has_begun = False
-        """Whether the coordinator may know of the transaction."""
+        """Whether the transaction may exist at the coordinator."""
 
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
         """Return the effects of an event, in order.
@@ -253,7 +253,7 @@ class TransactionMachine:
         elif isinstance(error, (*_FENCED, InvalidProducerIdMappingError)):
             yield from self._fenced()
         elif isinstance(error, InvalidTxnStateError):
-            # The identity is valid, but there is no transaction to abort.
+            # The coordinator accepts the identity but has no transaction to abort.
             self.phase = Phase.CHECKING
             yield ev.Initialize(self.identity)
         elif error.retriable or not error.definite:
@@ -278,7 +278,7 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """Answer as after an abort: the coordinator has no transaction of this producer."""
+        """Answer as after an abort, because the coordinator has no transaction of this producer."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 

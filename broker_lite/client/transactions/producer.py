@@ -80,9 +80,9 @@ class TransactionalProducer(Producer):
     """A producer of transactions. Create it with ``Bus.producer(transactional_id=…)``.
 
     ``begin``, then ``send``, ``send_arrow`` and ``send_offsets``, then ``commit`` or ``abort``.
-    Consumers with ``isolation_level="read_committed"`` (the default) see all of a committed
-    transaction and nothing of an aborted one. Each live producer needs a transactional id of its
-    own: the first ``begin`` of a producer fences older producers of the same id.
+    Consumers with ``isolation_level="read_committed"`` (the default) read all records of a
+    committed transaction and none of an aborted one. Each live producer needs a transactional id of
+    its own: the first ``begin`` of a producer fences older producers of the same id.
 
     Errors: after FencedError close the producer. After TransactionAbortedError ``begin`` again.
     After UnknownOutcomeError call the same method again.
@@ -172,7 +172,7 @@ class TransactionalProducer(Producer):
         try:
             self._call(AbortCall(), **options)
         except FencedError:
-            pass  # the transaction of a fenced producer is aborted already
+            pass  # A fenced producer's transaction is aborted already.
         finally:
             self.end()
 

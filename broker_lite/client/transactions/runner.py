@@ -101,7 +101,8 @@ class TransactionRunner:
             self._step(self._present.event)
 
     def _look(self) -> None:
-        """Report a failure or the delivery of all records after the sender's turn."""
+        """Pass ``SendFailed`` or ``Delivered`` to the machine, if one is due after the sender's
+        turn."""
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))

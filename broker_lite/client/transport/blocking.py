@@ -120,7 +120,7 @@ class Reactor:
         with (
             self._wake_lock,
             contextlib.suppress(BlockingIOError),
-        ):  # the pipe is full, so the thread is awake
+        ):  # The pipe is full, so the thread is awake.
             if self._wake_send >= 0:
                 os.write(self._wake_send, b"\0")
 
@@ -136,7 +136,7 @@ class Reactor:
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
         if is_new:
-            # Deferred: a failure here would run the callback before the caller returns.
+            # Connect later: a failure here would run the callback before the caller returns.
             self._calls.append(partial(self._connect, connection))
         self._touched.add(connection)
 
@@ -170,7 +170,7 @@ class Reactor:
                 self._turn()
             while self._calls:
                 self._calls.popleft()()
-        except BaseException as error:  # outermost frame of the thread
+        except BaseException as error:  # This is the outermost frame of the thread.
             if self._on_crash is None:
                 raise
             self._on_crash(error)
@@ -240,7 +240,7 @@ class Reactor:
     def _watch(self, connection: BrokerConnection) -> None:
         """Update the selector; the descriptor changes when the next address is tried."""
         if connection.fileno() < 0 and not connection.closed:
-            return  # its connect attempt has not started yet
+            return  # Its connect attempt has not started yet.
         if connection.closed:
             wanted = (-1, 0)
         else:

@@ -118,7 +118,8 @@ class BrokerConnection:
             family, kind, protocol, _, address = self._addresses.popleft()
             previous, self._sock = self._sock, open_socket(family, kind, protocol)
             if previous is not None:
-                previous.close()  # not earlier, or the new socket may get its descriptor number
+                # Close the old socket only now, or the new one may get its descriptor number.
+                previous.close()
             self._sock.setblocking(False)
             result = self._sock.connect_ex(address)
             if result in (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR):
@@ -324,7 +325,7 @@ class BrokerConnection:
         if self.connecting:
             self._handshake()
             self.flush()
-            return  # a selector that reports every readable socket calls again
+            return  # A selector that reports every readable socket calls again.
         transport = self._transport
         try:
             reads = 0
@@ -413,7 +414,7 @@ def _is_own_end(sock: socket.socket) -> bool:
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
-        return False  # the connection ended; the next receive reports it
+        return False  # The connection ended. The next receive reports it.
 
 
 def _why(error: OSError | None) -> str:

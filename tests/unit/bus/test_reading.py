@@ -1,4 +1,4 @@
-"""What a consumer is asked to read, and what does not go together."""
+"""The arguments that select partitions of a consumer, and combinations that are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 
 
-def test_names_partitions_and_rows_of_names_stand_side_by_side() -> None:
+def test_names_lists_of_names_and_partitions_can_be_mixed() -> None:
     assert reading(("a", ["b", "c"]), None, None, "g") == (["a", "b", "c"], None, None, "g")
     tp = TopicPartition("b", 1)
     assert reading(("a", tp), [0], None, None) == (["a"], [0, tp], None, None)
@@ -34,7 +34,7 @@ def test_names_partitions_and_rows_of_names_stand_side_by_side() -> None:
         ({"partitions": [0], "callbacks": Callbacks(on_lost=print)}, "on_lost .* leave it out"),
     ],
 )
-def test_what_does_not_go_together(changed: dict[str, Any], said: str) -> None:
+def test_contradicting_arguments_are_refused(changed: dict[str, Any], said: str) -> None:
     asked = Reading(["t"], None, None, "g")
 
     def kind(**changes: Any) -> str:

@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[
     return [json.loads(line) for line in printed.splitlines()] if code == 0 else []
 
 
-def test_created_certificates_serve_their_hosts_and_are_private(
+def test_created_certificates_are_valid_for_their_hosts_and_private(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "certificates"
@@ -82,7 +82,7 @@ def test_renewal_keeps_names_hosts_and_cas(
 def test_wrong_name_is_refused(
     words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A client named as a broker is, and a file outside the folder."""
+    """Covers a client name that is reserved for brokers, and a file outside the folder."""
     assert main.run(["cert", *words, "--dir", str(tmp_path / "c")]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "c").exists()

@@ -45,7 +45,7 @@ def completed(typed: str, shell: str = "bash") -> list[str]:
 def test_commands_and_options_are_completed() -> None:
     assert "plain,topic" in completed("logbus top")
     assert "plain,--partitions" in completed("logbus topic create --part")
-    assert "plain,topic" in completed("logbus nonsense t")  # and no error
+    assert "plain,topic" in completed("logbus nonsense t")  # The command prints no error.
     zsh = completed("logbus heal", "zsh")
     assert zsh[:2] == ["plain", "health"]
 
@@ -69,7 +69,7 @@ def test_names_come_from_the_cache_and_unreachable_clusters_give_none(
     assert "".join(completed("logbus topic describe -b 127.0.0.1:2 ev")) == ""
 
 
-def test_silent_broker_does_not_hold_up_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_does_not_wait_for_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker never answers, so a blocking completion would hit the test's time-out."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         params = {"bootstrap_servers": f"127.0.0.1:{silent.getsockname()[1]}"}

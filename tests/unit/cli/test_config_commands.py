@@ -15,7 +15,7 @@ CONF = Path(__file__).parents[3] / "conf"
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_template_is_the_file_of_conf(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_template_equals_the_file_in_conf(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "template", name]) == 0
     assert capsys.readouterr().out == (CONF / TEMPLATES[name]).read_text("utf-8")
     assert {path.name for path in CONF.iterdir()} == set(TEMPLATES.values())
@@ -42,7 +42,7 @@ def test_file_settings_are_shown_with_default_and_source(
 
 
 @pytest.mark.parametrize("option", [["-o", "json"], ["-ojson"], ["--output=jsonl"]])
-def test_error_is_json_where_json_was_asked_for(
+def test_error_is_json_with_the_json_option(
     option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = run(["topic", "list", "-b", "127.0.0.1:x", *option])

@@ -40,7 +40,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
 
 
-def test_contexts_are_kept_with_their_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_contexts_are_stored_with_their_addresses(capsys: pytest.CaptureFixture[str]) -> None:
     assert contexts.path().stat().st_mode & 0o777 == 0o600
     found = listed(capsys)
     assert found["prod"]["bootstrap_servers"] == "h1:9092,h2:93"
@@ -131,7 +131,7 @@ def test_context_holds_no_password(home: Path, capsys: pytest.CaptureFixture[str
     assert "secret" not in str(error.value)
 
 
-def test_chosen_security_ends_with_its_block() -> None:
+def test_chosen_security_applies_only_inside_its_block() -> None:
     before = security_of_environment()
     with chosen_security(ClientSecurity(protocol="SSL")):
         assert security_of_environment().is_tls

@@ -145,7 +145,8 @@ def test_pod_runs_a_secured_broker(
     _, settings_map, _, stateful = yaml.safe_load_all(printed(capsys, "kubernetes"))
     pod = stateful["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    (certificates / "zookeeper.auth").chmod(0o640)  # as Kubernetes mounts it
+    # Kubernetes mounts the file with these permissions.
+    (certificates / "zookeeper.auth").chmod(0o640)
     config = started_config(settings_map, container, "logbus-1", tmp_path, certificates)
     require_secured(config, "logbus-1.logbus")
     for probe in ("readinessProbe", "livenessProbe"):

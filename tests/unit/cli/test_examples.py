@@ -15,7 +15,7 @@ import pytest
 from broker_lite.cli.main import COMMANDS, cli, run
 
 PROGRAMS = ("demo", "checkpoint")
-"""Commands that run a program with options of its own."""
+"""Commands that run a program with its own options."""
 EXAMPLES_MAX = 4
 
 
@@ -66,7 +66,7 @@ def test_example_is_accepted_by_the_command_line(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def accept(_: click.Path, value: Any, *__: object) -> Any:
-        return Path(value)  # the files of examples do not exist
+        return Path(value)  # The files that examples name do not exist.
 
     called = []
     monkeypatch.setattr(click.Path, "convert", accept)

@@ -16,7 +16,7 @@ def press() -> None:
 
 @pytest.fixture(autouse=True)
 def _is_in_the_foreground() -> Iterator[None]:
-    """Let SIGINT interrupt also where a shell started the tests in the background."""
+    """Make SIGINT interrupt the test even if a shell started the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -25,7 +25,7 @@ def _is_in_the_foreground() -> Iterator[None]:
 def test_signal_interrupts_read_at_once_and_send_at_a_known_position() -> None:
     def source() -> Iterator[int]:
         yield 1
-        press()  # while the next item is awaited
+        press()  # This runs while the command waits for the next item.
         raise AssertionError("nothing is read any more")
 
     before = signal.getsignal(signal.SIGINT)
@@ -36,7 +36,7 @@ def test_signal_interrupts_read_at_once_and_send_at_a_known_position() -> None:
         assert interruption.is_set
         assert interruption.next_of(iter([2])) is None
     with Interruption() as interruption:
-        press()  # during a send
+        press()  # This runs during a send.
         assert interruption.is_set and interruption.next_of(iter([2])) is None
         with pytest.raises(KeyboardInterrupt):
             press()

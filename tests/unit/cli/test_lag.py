@@ -28,15 +28,15 @@ def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") 
         ([row(0, 5, 1.0)], (), {"lag": (4, 9)}, 4),
         ([row(0, 5, 1.0), row(1, 5, 0)], ("g",), {"lag": (4, 9)}, 5),
         ([row(0, 5, 1.0), row(0, 9, 0, "u")], ("g",), {"lag": (None, 8)}, 5),
-        # A partition without a leader, whatever the lag of the others is.
+        # A partition without a leader exceeds the limits, even if all others are within them.
         ([row(0, None, None), row(1, 10**6, 60.0)], (), {"lag": (5, 9)}, 5),
         ([row(0, None, None)], (), {"lag": (5, None)}, 4),
         ([row(0, None, None)], (), {}, 0),
-        # A record without a time is unknown in seconds alone.
+        # A record without a timestamp makes only the lag in seconds unknown.
         ([row(0, 1, None), row(1, 1, 10**6)], (), {"lag_s": (None, 60.0)}, 5),
         ([row(0, 1, None)], (), {"lag": (1, 1)}, 0),
         ([row(0, 1, None)], (), {"lag": (0, 1), "lag_s": (60.0, None)}, 4),
-        # A named group without commits and members.
+        # A named group has neither commits nor members.
         ([row(0, 0, 0)], ("g", "stuck"), {"lag": (None, 9)}, 5),
         ([], ("stuck",), {"lag_s": (9.0, None)}, 4),
         ([], ("stuck",), {}, 0),

@@ -237,7 +237,7 @@ def test_packed_csv_is_read_as_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.log", "t.log.gz", "t.csv", "t.csv.gz", "t.arrows", "t.arrow"])
-def test_share_of_a_file_grows_to_the_whole(tmp_path: Path, name: str) -> None:
+def test_reported_share_of_a_file_grows_to_one(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     text = b"value\n" + b"some text\n" * 300_000
     if "arrow" in name:
@@ -272,7 +272,7 @@ def test_feather_of_version_1_is_refused_with_the_cure(tmp_path: Path) -> None:
         list(tables(path, form_of(path, "auto"), LineRule()))
 
 
-def test_binary_is_sent_as_lines_only_when_told(tmp_path: Path) -> None:
+def test_binary_input_is_split_into_lines_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "t.bin"
     path.write_bytes(b"FEA1\0\0\n\0")
     with pytest.raises(InvalidSchemaError, match=r"NUL byte.*--input lines"):

@@ -62,7 +62,7 @@ def test_new_lines_are_read_across_a_rotation(tmp_path: Path) -> None:
     keep_rotated(path, path)
     path.write_text("first of the new\n")
     assert list(tail.new_lines()) == [b"half line\n", b"last\n", b"first of the new\n"]
-    path.write_text("cut\n")  # ZooKeeper's log is copied and truncated
+    path.write_text("cut\n")  # The guard copies and truncates ZooKeeper's log.
     assert list(tail.new_lines()) == [b"cut\n"]
 
 
@@ -76,7 +76,7 @@ def test_new_lines_are_read_across_a_rotation(tmp_path: Path) -> None:
         (b"13:00 [myid:] - WARN  [main:X@1] - y\n", True),
     ],
 )
-def test_warnings_are_told_from_other_lines(line: bytes, expected: bool) -> None:
+def test_warnings_are_distinguished_from_other_lines(line: bytes, expected: bool) -> None:
     assert is_warning(line) is expected
 
 

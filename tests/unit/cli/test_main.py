@@ -1,4 +1,4 @@
-"""The command line's frame: imports of the help, exit codes and error messages."""
+"""The command line as a whole: imports for the help, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_help_of_start_option_mentions_replaced_group_offsets(
     assert "replaces the group's committed offsets" in " ".join(capsys.readouterr().out.split())
 
 
-def test_user_is_added_without_tls_to_zookeeper(
+def test_user_add_without_a_broker_asks_for_no_zookeeper_certificate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "FIRST_CONTACT_MS", 100)
@@ -221,7 +221,7 @@ def test_user_is_added_without_tls_to_zookeeper(
         ("never", "", False),
     ],
 )
-def test_colour_is_that_of_the_option_else_of_the_environment(
+def test_colour_option_overrides_the_environment(
     option: str, no_color: str, expected: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)

@@ -42,14 +42,15 @@ def test_stray_files_are_listed_and_deleted(tmp_path: Path) -> None:
 
 
 def test_folder_that_the_user_may_not_read_is_an_error() -> None:
-    with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users.
+    # pytest's own temporary folder is closed to other users.
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
         closed = folder / "broker-0"
         closed.mkdir(mode=0)
         user = os.geteuid()
         if user == 0:
-            os.seteuid(65_534)  # Permissions do not bind root.
+            os.seteuid(65_534)  # Permissions do not restrict root, so become another user.
         try:
             for command in ("verify", "inspect"):
                 with pytest.raises(PermissionError) as raised:

@@ -1,4 +1,4 @@
-"""``Keeper`` on a hand-made cluster: what it says, and that it never waits for a process."""
+"""``Keeper`` on a hand-made cluster: its messages, and restarts that never block it."""
 
 from __future__ import annotations
 

@@ -82,10 +82,10 @@ def test_decode_returns_only_rows_within_the_range() -> None:
 @pytest.mark.parametrize(
     ("batches", "offset", "boundary"),
     [
-        ([batch(10, [b"a"])], 12, False),  # ends before the requested offset
-        ([batch(13, [b"a"])], 12, False),  # begins after it
-        ([batch(11, [b"a", b"b"])], 12, True),  # overlaps records that were read before
-        ([batch(12, [b"a"], epoch=9)], 12, False),  # of a later leader epoch
+        ([batch(10, [b"a"])], 12, False),  # The batch ends before the requested offset.
+        ([batch(13, [b"a"])], 12, False),  # The batch begins after the requested offset.
+        ([batch(11, [b"a", b"b"])], 12, True),  # The batch overlaps records that were read before.
+        ([batch(12, [b"a"], epoch=9)], 12, False),  # The batch is of a later leader epoch.
         ([bytes(100)], 12, False),
         ([b"x" * 30], 12, False),
     ],

@@ -1,4 +1,4 @@
-"""Listeners out of settings; each mistake names the setting to change."""
+"""Listeners from settings. Each mistake names the setting to change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_listeners_have_their_own_addresses_protocols_and_settings() -> None:
     assert brokers.peer_security.certificate_location == "broker.pem"
 
 
-def test_settings_of_listeners_survive_their_text() -> None:
+def test_listener_settings_round_trip_through_text() -> None:
     config = parse(BrokerConfig, TWO)
     assert parse(BrokerConfig, {"listener.name": config.listener_settings}).listener_settings == (
         config.listener_settings
@@ -93,7 +93,9 @@ def test_mistake_names_the_setting_to_change(change: dict[str, str], message: st
 
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "SCRAM-SHA-1", "plain"])
-def test_mechanism_that_is_not_served_names_the_setting_and_those_that_are(mechanism: str) -> None:
+def test_error_for_an_unknown_mechanism_names_the_setting_and_the_mechanisms(
+    mechanism: str,
+) -> None:
     with pytest.raises(
         InvalidConfigError, match=rf"sasl\.enabled\.mechanisms='{mechanism}'.*SCRAM-SHA-256"
     ):

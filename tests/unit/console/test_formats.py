@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers, sizes, durations and times in readable form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of every request."""
+"""The checks that every request passes: host, origin, form size, TLS and logins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8088", "LOCALHOST", "[::1]:8088"])
-def test_names_of_this_machine_are_served(host: str) -> None:
+def test_requests_to_names_of_this_machine_are_served(host: str) -> None:
     assert answer(host=host)[0] == 200
 
 

@@ -84,7 +84,7 @@ def test_a_long_value_is_cut_even_within_a_character() -> None:
 
 @pytest.mark.parametrize("depth", [100, 490, 980, 7900])
 def test_indented_json_has_a_limit(depth: int) -> None:
-    """Indented, 1,960 bytes of brackets were 1.92 MB."""
+    """With indentation, 1,960 bytes of brackets became 1.92 MB."""
     value = b"[" * depth + b"]" * depth
     shown = values.shown(value)
     assert (shown.form, shown.text) == ("text", value.decode())
@@ -144,7 +144,7 @@ def row(partition: int, offset: int, timestamp_ms: int) -> dict[str, Any]:
     return {"topic": "t", "partition": partition, "offset": offset, "timestamp_ms": timestamp_ms}
 
 
-def test_newest_search_leaves_a_prefix_of_each_partition() -> None:
+def test_search_for_the_newest_records_leaves_a_prefix_of_each_partition() -> None:
     """The last record has the oldest timestamp. Without an order by offset, every next search would
     find it again."""
     rows = [row(0, offset, 1000 + offset) for offset in range(HITS_MAX)] + [row(0, HITS_MAX, 1)]

@@ -110,7 +110,7 @@ def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_copies")
 @pytest.mark.parametrize("seed", range(12))
-def test_a_load_gives_the_committed_state_at_every_step(seed: int) -> None:
+def test_load_returns_the_committed_state_at_every_step(seed: int) -> None:
     rng = random.Random(seed)
     log = Log()
     keys = [b"k%d" % number for number in range(rng.choice((2, 6, 20)))]
@@ -137,7 +137,7 @@ def test_a_load_gives_the_committed_state_at_every_step(seed: int) -> None:
         assert loaded.values == log.state.values == log.model
         assert loaded.flags == log.state.flags
         if rng.random() < 0.01:
-            # Another leader loads: what the log holds is committed, what was queued is lost.
+            # The next leader loads the log's records; queued appends are lost.
             log.queue.clear()
             log.commit()
             log.state, lost = log.load().state(), log.token
@@ -158,7 +158,7 @@ def test_every_committed_put_is_the_value_of_its_key() -> None:
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_a_slice_omits_a_key_whose_append_is_under_way() -> None:
+def test_slice_omits_a_key_whose_append_is_in_flight() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     upsert, a_slice = log.turn()

@@ -41,7 +41,7 @@ def test_server_serves_and_restarts_on_its_port_with_a_class_archive(
         command = Path(f"/proc/{server.pid}/cmdline")
         assert not command.exists() or f"={archive}".encode() in command.read_bytes()
         server.stop()
-        archive.write_bytes(archive.read_bytes()[:4096])  # A JVM crashes on a truncated one.
+        archive.write_bytes(archive.read_bytes()[:4096])  # A JVM crashes on a truncated archive.
         assert server.start(wait=False) == f"{host}:{port}"
         assert server.is_starting
         until(server.has_started)

@@ -38,7 +38,7 @@ def test_every_name_has_a_distinct_path(name: str, pattern_type: PatternType) ->
 
 
 @pytest.mark.parametrize("name", ["alice", "..", "a/b", "é", "User name"])
-def test_user_names_survive_their_path(name: str) -> None:
+def test_user_names_round_trip_through_their_path(name: str) -> None:
     path = credentials.user_path(name)
     assert credentials.user_name(path) == name
     assert path.count("/") == 3
@@ -51,7 +51,7 @@ def test_user_names_that_cannot_be_stored_are_refused(name: str) -> None:
         credentials.user_path(name)
 
 
-def test_entries_survive_their_znode() -> None:
+def test_acl_entries_round_trip_through_their_znode() -> None:
     both = frozenset({READ, WRITE})
     assert acls.decode_entries("/acls/topic/literal/t", acls.encode_entries(both)) == both
 

@@ -1,4 +1,4 @@
-"""What a copy knows of itself once a piece of it was written."""
+"""The state of a copy after a batch was written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_offset_gap_in_source_starts_a_new_run() -> None:
 
 def test_foreign_record_between_copies_is_detected() -> None:
     made = copy(OffsetMap())
-    assert made.wrote(piece((0, 2)), 7) == 0  # what was there before the first is nobody's news
+    # Records before the first copied record do not count as foreign.
+    assert made.wrote(piece((0, 2)), 7) == 0
     assert made.wrote(piece((2, 1)), 12) == made.foreign == 3
 
 

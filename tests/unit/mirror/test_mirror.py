@@ -1,4 +1,5 @@
-"""What a mirror says of a source that gives some of it and not the rest."""
+"""A mirror's reports about a source with unreadable partitions, and about one that never
+answers."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def test_equal_offsets_need_one_run() -> None:
 
 def test_offset_in_source_gap_maps_to_next_record() -> None:
     known = OffsetMap()
-    known.add(0, 0, 3)  # 3 is a marker of a transaction
+    known.add(0, 0, 3)  # Offset 3 is a transaction marker.
     known.add(4, 3, 2)
     known.passed(8)
     assert [known.translate(at) for at in range(9)] == [0, 1, 2, 3, 3, 4, 5, 5, 5]

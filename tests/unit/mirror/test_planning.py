@@ -1,4 +1,4 @@
-"""Which topics, settings and groups' offsets a mirror takes over."""
+"""The choice of topics, settings and group offsets to copy."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def test_setting_removed_at_source_is_removed_if_mirror_set_it() -> None:
     now = entries(
         retention_ms=("5", "topic"),
         segment_ms=("7", "topic"),
-        index_interval_bytes=("10", "topic"),  # changed on the target since
+        index_interval_bytes=("10", "topic"),  # This setting was changed on the target since then.
         flush_ms=("3", "default"),
-        segment_bytes=("1048576", "topic"),  # the target's own
+        segment_bytes=("1048576", "topic"),  # This setting is the target's own.
     )
     changes = planning.settings_to_alter(wanted, now, given)
     assert changes == {"segment.ms": None}

@@ -1,4 +1,4 @@
-"""Where a copy goes on after it was killed."""
+"""The position at which a killed mirror resumes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_runs_lost_by_source_leave_the_map() -> None:
     assert (known.source_next, known.target_next, known.runs) == (8, 15, [Run(0, 0)])
     assert positions.epoch_before(8, noted, "s") == 2
     assert positions.epoch_before(9, noted, "s") == positions.epoch_before(8, noted, "x") == -1
-    # Killed between the two notes: where it goes on is refused again.
+    # The mirror was killed between both writes, so the stored position is stale.
     assert positions.restored(entries, stale, "s", "t").source_next == 17
     again = [*entries, positions.CopiedEntry(WHERE, "s", "t", (Run(9, 15),), 12, 18)]
     known = positions.restored(again, noted._replace(source_next=12, run=Run(9, 15)), "s", "t")

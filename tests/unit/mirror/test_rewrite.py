@@ -1,4 +1,4 @@
-"""What of a fetched batch is sent on, and what of it is untouched."""
+"""Rewriting of fetched batches: rows that are copied, and bytes that stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a source that does not answer."""
+"""The error for a source that does not answer."""
 
 from __future__ import annotations
 

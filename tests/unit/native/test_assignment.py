@@ -1,4 +1,4 @@
-"""The range algorithm, and who takes part in it."""
+"""The range algorithm of native groups, and the registration of their consumers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_pattern_subscriptions_match_topics() -> None:
 
 
 def test_consumer_id_must_be_a_valid_znode_name() -> None:
-    """ZooKeeper refuses surrogates, so letters beyond the first 65,536, as if it were not there."""
+    """ZooKeeper fails requests with characters beyond U+FFFF as if it were unreachable."""
     for given_id, kept in {
         "my app/1": "my-app-1-host-",
         "ümlaut漢": "ümlaut漢-host-",

@@ -1,4 +1,4 @@
-"""Claims and the order in which they hear of things."""
+"""Claims of partitions, and commits that take several writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from broker_lite.native.view import WatchedTopic
 
 
 def test_claim_does_not_wait_for_owner_deleted_before_it_was_read() -> None:
-    """Watches come on another thread than answers: the claim waited two seconds for nothing."""
+    """Regression: a watch and an answer arrive on different threads, and the claim waited two
+    seconds needlessly."""
     asking, tp = Asking(), TopicPartition("t", 0)
     holdings = Holdings(asking, "g", "me")
     holdings.aim({tp: (0, WatchedTopic("id", 1, 1))}, taken={tp})
@@ -33,15 +34,15 @@ PARTITIONS = 200
 
 
 class Large(NativeVerb):
-    """Owns 200 partitions, and commits them with so much metadata that it takes several multis.
-    Before the second ``meanwhile`` happens."""
+    """The ownership of 200 partitions, whose commit has so much metadata that it takes several
+    writes. ``meanwhile`` runs before the second write."""
 
     def __init__(self) -> None:
         super().__init__({"name": "m", "topics": "t"})
         self.meanwhile = ""
         self.multis: list[list[TopicPartition]] = []
         self.answers: list[tuple[int, ev.CommitAnswer]] = []
-        """And after how many multis each was given."""
+        """Each answer to a commit, with the number of writes before it."""
         self.do("topic", {"name": "t", "partitions": str(PARTITIONS)})
         self.do("connect", {})
         held = self.machine.holdings.held
@@ -105,8 +106,8 @@ def test_reset_partition_fails_alone_in_split_commit() -> None:
 
 
 def test_connection_loss_in_split_commit_reports_unknown_outcome() -> None:
-    """The second multi is written and its answer lost; when the connection is back it is read what
-    is there, and the next commit goes on from that."""
+    """The second write takes effect, but its answer is lost. After the reconnect the offsets are
+    read, and the next commit continues from them."""
     world = Large()
     world.meanwhile = "cut"
     world.commit()

@@ -1,4 +1,5 @@
-"""A native group with very many members: storms of changes are damped, the next one is refused."""
+"""A native group with very many members: bursts of changes are coalesced, and a member beyond the
+limit is refused."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_group_at_its_limit_refuses_another_member() -> None:
 
 
 class Race(NativeVerb):
-    """Another consumer registers when this one is about to, or right after."""
+    """Another consumer registers just before or just after this one."""
 
     is_first = True
 

@@ -140,7 +140,7 @@ def test_claim_of_named_group_fails_once_other_query_renews_lease(group, start):
     first.wait(5)
     second.publish(at(7))
     second.wait(5)
-    second.check()  # no error yet: the first query may have been killed just now
+    second.check()  # No error yet, because the first query may have been killed just now.
     renewed = lease_text("one", start.clock.ms + 20_000)
     group.rows[T0] = CommittedOffset(5, 3, renewed, "id")
     with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id") as raised:
@@ -196,7 +196,7 @@ def test_only_newest_pending_progress_is_committed(group, start):
     progress.publish(at(1))
     progress.wait(5)
     before = len(group.commits)
-    with group.changed:  # the commit in flight waits here, so later ones queue
+    with group.changed:  # The commit in flight waits for this lock, so later ones are queued.
         for offset in range(2, 50):
             progress.publish(at(offset))
     assert progress.wait(5)
@@ -254,5 +254,5 @@ def test_deleted_topic_is_reported_as_commit_problem(group, start):
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"spark":1}', '{"spark":"a","until":"x"}'])
-def test_foreign_commit_metadata_is_no_lease(text):
+def test_commit_metadata_of_other_clients_is_no_lease(text):
     assert lease_of(text) == ("", 0)

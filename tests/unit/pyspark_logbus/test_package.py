@@ -152,7 +152,7 @@ def of_topic(offsets):
         (offset_document({"0": 5}), offset_document({"0": 9}), 4, 0),
         (offset_document({"0": 5}), offset_document({"0": 9}), 1, 3),
         (offset_document({"0": 5}), offset_document({"0": 9}), 0, 4),
-        # The first batch's end has its start.
+        # The first batch's end offset document has its start offsets.
         (None, offset_document({"0": 9}, begin={"0": 2}), 6, 1),
         # foreachBatch read the batch twice, so the number is unknown.
         (offset_document({"0": 5}), offset_document({"0": 9}), 8, None),
@@ -212,7 +212,7 @@ def test_batch_repeated_after_restart_reports_missing_rows():
 
 
 def test_executors_do_not_import_pandas():
-    # pa.array, pa.scalar and to_numpy do: half a second in each worker's first task.
+    # pa.array, pa.scalar and to_numpy import pandas: half a second in each worker's first task.
     found = imported_by(
         "import pyarrow as pa, numpy as np\n"
         "from broker_lite.record import arrow\n"

@@ -27,7 +27,8 @@ print(pages() - before)
 
 
 def pages_of_ten_rounds(name: str) -> int:
-    """Return the page faults of ten rounds of 30 MB of rows, after a first round was freed."""
+    """Return the number of page faults in ten rounds of 30 MB of rows, after the memory of a first
+    round was freed."""
     program = [sys.executable, "-c", ROUNDS.format(name=name)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     return int(done.stdout)

@@ -99,7 +99,7 @@ def test_zstd_frame_with_a_declared_size_is_bounded() -> None:
 
 
 def test_snappy_block_with_a_wrong_length_is_refused() -> None:
-    # The varint says 2^32 - 1 bytes; one is there.
+    # The varint declares 2^32 - 1 bytes, but the block has only one.
     with pytest.raises(CorruptMessageError, match="grow beyond"):
         decompress(SNAPPY, b"\xff\xff\xff\xff\x0f\x00")
     with pytest.raises(CorruptMessageError):

@@ -27,7 +27,7 @@ from broker_lite.replication.holding import Holding
 
 
 class Random:
-    """A cluster of four brokers in which anything happens; the invariants after each event."""
+    """A cluster of four brokers under random events. It checks the invariants after each event."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

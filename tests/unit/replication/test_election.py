@@ -113,7 +113,7 @@ def test_leaderless_reason_names_the_broker_and_the_directory() -> None:
     other = brokers_of({1: ("B", 5)})
     reason = str(leaderless_reason(state, [1], other))
     assert "data directory B" in reason and "in A" in reason
-    # A live member is about to be elected.
+    # A live member will be elected.
     assert leaderless_reason(state, [1], brokers_of({1: ("A", 5)})) is None
 
 
@@ -179,7 +179,7 @@ def test_election_handles_draining_full_suspected_and_unassigned_members(
 
 
 @given(states, assigned, registered_brokers)
-def test_preferred_and_unclean_elections(
+def test_preferred_and_unclean_elections_name_a_live_leader_in_the_next_epoch(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView]
 ) -> None:
     preferred = elect_preferred(state, replicas[0], live, 7)

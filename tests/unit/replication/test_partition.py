@@ -65,7 +65,7 @@ class Disk:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_events_keep_the_promises_of_a_replica(seed: int) -> None:
+def test_random_events_keep_the_invariants_of_a_replica(seed: int) -> None:
     rng = random.Random(seed)
     disk = Disk(rng)
     partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
@@ -133,7 +133,7 @@ def test_random_events_keep_the_promises_of_a_replica(seed: int) -> None:
     assert partition.in_flight_count == 0
 
 
-def test_a_storage_failure_is_for_good() -> None:
+def test_replica_stays_offline_after_a_storage_failure() -> None:
     partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
     state = LeaderAndIsr(1, 1, (LOCAL,), 1, leader_broker_epoch=7)
     partition.step(0, LeaderAndIsrChanged(state, frozenset((7,))))

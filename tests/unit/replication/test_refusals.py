@@ -77,7 +77,7 @@ def verdict(partition: Partition, replica: ReplicaId, epoch: int) -> LogbusError
     return effects[0].error
 
 
-def test_fetches_that_a_leader_does_not_count() -> None:
+def test_fetches_that_do_not_count_have_their_own_errors() -> None:
     partition = leader()
     # The epoch has not begun on disk yet.
     assert isinstance(verdict(partition, OTHER, 5), errors.UnknownLeaderEpochError)
@@ -162,7 +162,7 @@ def cluster() -> Controller:
         (ev.RetirementRequested(1, 4), errors.BrokerIdNotRegisteredError, "never"),
     ],
 )
-def test_requests_about_replicas_that_cannot_be_met(
+def test_impossible_replica_requests_have_distinct_errors(
     request_: ev.Request, error: type[LogbusError], cure: str
 ) -> None:
     effects: Sequence[fx.ControllerEffect] = cluster().step(0, request_)

@@ -34,7 +34,7 @@ def test_broker_without_a_rate_is_unlimited() -> None:
     assert throttle.allowance({LEADER_RATE: "10"}, 2.0) == 0
     assert throttle.allowance({LEADER_RATE: "10"}, 2.5) == 5
     assert throttle.allowance({LEADER_RATE: "0"}, 99.0) == 0
-    # The bytes of a new rate count from its first use.
+    # A new rate gives no allowance at its first use.
     assert throttle.allowance({LEADER_RATE: "10"}, 100.0) == 0
 
 

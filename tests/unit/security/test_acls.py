@@ -32,7 +32,7 @@ GROUP = Pattern(ResourceKind.GROUP, PatternType.LITERAL, "events")
         Acl(ALL_TOPICS, ENTRY._replace(operation=Operation.ALL, host="fe80::1")),
     ],
 )
-def test_valid_acl_is_taken(acl: Acl) -> None:
+def test_valid_acl_is_accepted(acl: Acl) -> None:
     check_acl(acl)
 
 

@@ -165,7 +165,7 @@ def test_cached_decision_is_not_used_after_a_change() -> None:
         ([acl(ALLOW, WRITE, "*"), acl(DENY, WRITE, "t", type_=PREFIXED)], True),
     ],
 )
-def test_permission_on_any_topic(acls: list[Acl], expected: bool) -> None:
+def test_permission_on_any_topic_follows_kafkas_rules(acls: list[Acl], expected: bool) -> None:
     """Kafka's ``authorizeByResourceType``, which InitProducerId and Produce rely on."""
     assert index_of(*acls).may_any(ALICE, HOST, WRITE, TOPIC) is expected
 

@@ -23,7 +23,7 @@ NAME = "CN=Kafka-1.example.com,OU=Ops,O=Example,C=US"
         (r"RULE:^CN=(.*?),.*$/team\/$1/", "User:team/Kafka-1.example.com"),
     ],
 )  # fmt: skip
-def test_rules_map_a_name(rules: str, expected: str) -> None:
+def test_rules_map_certificate_names_to_principals(rules: str, expected: str) -> None:
     assert principal_of(NAME, parse_rules(rules)) == expected
 
 

@@ -1,4 +1,4 @@
-"""Access tokens: the message of OAUTHBEARER, key sets, and what makes a token valid."""
+"""Access tokens: the message of OAUTHBEARER, key sets, and the checks of a token."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def test_token_without_a_signature_or_of_another_key_is_refused() -> None:
 def test_user_name_is_read_from_the_configured_claim() -> None:
     assert user_of(ONE.token("carol")) == "carol"
     assert user_of(ONE.token(aud=["x", "other"], iat=None)) == "carol"
-    assert user_of(ONE.token(headers={})) == "carol"  # the only key
+    assert user_of(ONE.token(headers={})) == "carol"  # This is the only key.
     assert user_of(ONE.token(client="job-7"), RULES._replace(name_claim="client")) == "job-7"
     with pytest.raises(SaslAuthenticationError, match="claim 'client' is no user name"):
         user_of(ONE.token(client=7), RULES._replace(name_claim="client"))
 
 
-def test_token_counts_until_its_end_and_not_longer() -> None:
+def test_token_is_valid_until_its_expiry_time() -> None:
     token = ONE.token(exp=2_000_000_000, iat=1_000_000_000)
     assert check_token(token, KEYS, RULES, 1_999_999_999_999).ends_ms == 2_000_000_000_000
     with pytest.raises(SaslAuthenticationError, match="ended at"):

@@ -1,4 +1,4 @@
-"""ACLs in words: there and back, and refusals."""
+"""ACLs as text: round trips, defaults, and invalid text."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_plan_with_an_unknown_broker_is_refused() -> None:
     view = view_of(2, (1, 2), (9, 1))
     with pytest.raises(BrokerIdNotRegisteredError, match=r"no broker 5.*live brokers: \[1, 2\]"):
         off_broker(view, {}, [T0], 5)
-    # A broker that is down for good is known by its replicas.
+    # A broker that is down is found by its replicas.
     assert off_broker(view, {}, tps(view), 9) == {TopicPartition("t", 1): (2, 1)}
     for broker_id in (-1, 1 << 31):
         with pytest.raises(InvalidReplicaAssignmentError, match=f"broker {broker_id}: ids are"):

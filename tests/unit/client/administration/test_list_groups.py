@@ -21,7 +21,7 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups
 
 Tells = str | int | LogbusError
-"""A broker's answer: the group that it coordinates, an error code, or none."""
+"""A broker's answer: the group that it coordinates, an error code, or a network error."""
 
 
 def answer_of(said: Tells) -> Any:

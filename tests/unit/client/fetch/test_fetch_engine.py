@@ -57,7 +57,7 @@ def batch(base: int, count: int, size: int = 1, epoch: int = 5) -> bytearray:
 
 
 class Bench:
-    """An engine and an collector in a world."""
+    """A fetch engine and a collector on a scripted shell."""
 
     def __init__(self, known: ClusterView | None = None, **options: Any) -> None:
         self.world = World()
@@ -167,7 +167,7 @@ def test_partitions_at_the_log_end_use_the_tail_connection() -> None:
 
 
 def test_only_the_partition_without_local_reads_is_fetched_over_the_network() -> None:
-    """The other partitions of its fetch are still read locally."""
+    """The other partitions of the same fetch are still read locally."""
     bench = Bench()
     bench.in_place.refuse(T1)
     bench.begin({T1: 0})
@@ -521,7 +521,7 @@ def test_arrow_rows_and_records_can_be_taken_in_turn() -> None:
     assert arrow_rows([], headers=True).num_rows == 0
 
 
-def test_rows_above_the_limit_stay_and_given_back_rows_are_returned_again() -> None:
+def test_rows_above_the_limit_stay_open_and_returned_rows_can_be_given_back() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
@@ -547,7 +547,7 @@ def test_total_buffered_bytes_are_limited() -> None:
     assert asked_offsets(bench.fetch())[0] == 50
 
 
-def test_positions_pass_void_batches_and_only_committed_records_are_handed_out() -> None:
+def test_void_batches_advance_positions_and_yield_no_records() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     answer = PartitionAnswer(
@@ -560,7 +560,7 @@ def test_positions_pass_void_batches_and_only_committed_records_are_handed_out()
     assert asked_offsets(bench.fetch("tail")) == {0: by_hand.END}
 
 
-def test_answer_of_void_batches_alone_moves_the_position() -> None:
+def test_answer_with_only_void_batches_advances_the_position() -> None:
     bench = Bench()
     bench.begin({T0: 34})
     bench.give(bench.fetch(), *by_hand.contiguous()[18:20])

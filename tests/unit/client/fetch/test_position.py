@@ -72,7 +72,8 @@ def test_request_carries_the_leader_epoch_and_the_epoch_before_the_offset() -> N
 
 
 def test_position_moves_by_offsets_not_by_rows() -> None:
-    """Batches with offset gaps, without rows, control batches, aborted ones."""
+    """Covers batches with offset gaps, batches without rows, control batches and aborted
+    batches."""
     position = at(leader_epoch=0)
     found = position.take(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
     assert isinstance(found, Walked) and found.damage is None
@@ -80,7 +81,7 @@ def test_position_moves_by_offsets_not_by_rows() -> None:
     assert any(each.is_void for each in found.batches)
 
 
-def test_empty_answer_moves_nothing() -> None:
+def test_empty_answer_keeps_the_position() -> None:
     position = at(5)
     assert position.take(answer()) == Walked([], 5, None, 3)
     assert position.offset == 5
@@ -158,7 +159,9 @@ def test_leader_without_the_epoch_of_an_intact_log_is_fetched_without_it() -> No
         (CorruptMessageError("crc"), Corrupt),
     ],
 )
-def test_errors_are_retried_or_final(error: LogbusError, judged: type) -> None:
+def test_retriable_errors_are_retried_and_others_are_final(
+    error: LogbusError, judged: type
+) -> None:
     position = at(5)
     found = position.take(error)
     assert isinstance(found, judged)
@@ -182,7 +185,7 @@ def test_corrupt_batch_is_awaited_while_another_replica_holds_it() -> None:
     assert not position.repair_until_ms
     assert position.awaits_repair(1000, has_copies=True)
     assert position.lineage.last_epoch == NO_EPOCH, "the corrupt batch may hold a wrong epoch"
-    # An answer that is corrupt again does not extend the time.
+    # A second corrupt answer does not extend the time.
     position.request(3, 1)
     assert isinstance(position.take(answer(bytes(100))), Corrupt)
     assert position.awaits_repair(999 + REPAIR_MS, has_copies=True)
@@ -191,7 +194,7 @@ def test_corrupt_batch_is_awaited_while_another_replica_holds_it() -> None:
     assert not position.repair_until_ms
 
 
-def test_skipped_batch_is_passed() -> None:
+def test_position_advances_past_a_skipped_batch() -> None:
     position = at()
     position.awaits_repair(1000, has_copies=True)
     position.skip_to(7)

@@ -121,7 +121,7 @@ def test_range_with_only_its_first_pages_cached_is_read_directly(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_range_is_read_whole_whichever_pages_are_cached(
+def test_range_is_read_completely_with_any_pages_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Covers a start in the middle, and batches that are too large for direct I/O."""
@@ -197,7 +197,7 @@ def test_file_truncated_during_reads_ends_at_its_new_end(
         parts = DiskParts(cached.fileno(), open_direct(path), 7, len(data))
         found = parts.take(memoryview(b"rest"))
         assert bytes(found) == b"rest" + data[7:ALIGNED_BYTES]
-        parts._drop()  # later reads find the truncated file
+        parts._drop()  # Later reads find the truncated file.
         os.truncate(path, cut_at)
         parts._next = ALIGNED_BYTES
         found = parts.take(found)

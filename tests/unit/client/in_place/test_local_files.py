@@ -80,7 +80,7 @@ def test_stream_drops_only_the_pages_that_it_loaded(
             raise BlockingIOError(11, "not in memory")
         return read(fd, [buffers[0][: in_memory - position]], position)
 
-    monkeypatch.setattr(local_files, "DIRECT", 0)  # as on a file system without O_DIRECT
+    monkeypatch.setattr(local_files, "DIRECT", 0)  # This simulates a file system without O_DIRECT.
     monkeypatch.setattr(local_files, "READ_BYTES", 1000)
     monkeypatch.setattr(local_files, "AHEAD_BYTES", 100_000)
     monkeypatch.setattr(os, "posix_fadvise", advise)

@@ -31,8 +31,8 @@ class Seat:
 
 
 class Play:
-    """The operation against a coordinator that answers these codes, one per request. ``sent`` has
-    the identity and rows of each request; ``then`` is called after each answer."""
+    """Runs the operation against a coordinator that answers these codes, one per request. ``sent``
+    has the identity and rows of each request; ``then`` is called after each answer."""
 
     def __init__(self, seat: Seat, codes: Sequence[int], then: Any = lambda: None) -> None:
         self.sent: list[tuple[int, set[TopicPartition]]] = []

@@ -280,7 +280,7 @@ def test_batch_accepted_after_a_refused_first_batch_sets_the_sequence() -> None:
     bench.add(make(3), make(2))
     first, second = bench.send()
     bench.answer(first, INVALID_RECORD)
-    bench.answer(second, base=0)  # an unknown producer may begin anywhere
+    bench.answer(second, base=0)  # An unknown producer may begin at any sequence.
     bench.add(make())
     assert sequences(bench.later()) == [(1001, 5)]
 

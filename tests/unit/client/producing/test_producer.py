@@ -1,4 +1,4 @@
-"""The blocking producer after its thread has ended by itself."""
+"""The blocking producer after an unexpected end of its thread."""
 
 from __future__ import annotations
 

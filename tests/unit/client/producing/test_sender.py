@@ -62,7 +62,7 @@ def metadata(
 
 
 class Bench:
-    """A sender in a world whose brokers answer metadata and identities by themselves."""
+    """A sender on a scripted shell whose brokers answer metadata and InitProducerId requests."""
 
     def __init__(self, **options: Any) -> None:
         self.world = World()

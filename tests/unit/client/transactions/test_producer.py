@@ -78,7 +78,7 @@ def test_transaction_with_acks_1_of_the_bus_is_refused() -> None:
 
 
 class Positions(NamedTuple):
-    """A consumer."""
+    """A consumer with only the methods that ``send_offsets`` uses."""
 
     config: ConsumerConfig
 

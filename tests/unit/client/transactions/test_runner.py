@@ -257,7 +257,7 @@ def test_a_refused_batch_discards_the_others_and_aborts() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
-    other = bench.send()  # this batch waits, because the first batch of an identity is sent alone
+    other = bench.send()  # This batch waits, because the first batch of an identity is sent alone.
     bench.acknowledge(p0=(INVALID_EPOCH, -1))
     assert isinstance(other.error, TransactionAbortedError)
     assert isinstance(bench.shut, TransactionAbortedError)
@@ -269,7 +269,7 @@ def test_a_refused_batch_discards_the_others_and_aborts() -> None:
     assert bench.produced() == (7, 1, 0, True)
 
 
-def test_a_late_answer_of_an_aborted_transaction_touches_no_later_one() -> None:
+def test_late_answer_of_an_aborted_transaction_does_not_affect_a_later_one() -> None:
     bench = Bench()
     bench.begin()
     bench.send()
@@ -299,7 +299,7 @@ def test_a_batch_waits_while_the_former_transactions_markers_are_written() -> No
     assert rows.error is None
 
 
-def test_an_unanswered_commit_is_repeated_with_the_same_identity() -> None:
+def test_unanswered_commit_is_repeated_with_the_same_identity() -> None:
     bench = Bench()
     bench.begin()
     bench.send()

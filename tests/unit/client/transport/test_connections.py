@@ -39,7 +39,7 @@ def test_closed_connection_is_replaced_and_its_removal_keeps_the_new_one() -> No
     assert connections.disconnect(ONE, "") is first and isinstance(answers[0], ClosedError)
     second, is_new, _ = asked(connections, ONE)
     assert is_new and second is not first
-    connections.forget(first)  # another connection has its endpoint and lane now
+    connections.forget(first)  # Another connection has the same endpoint and lane now.
     assert connections.get(ONE, "") is second
     connections.forget(second)
     assert connections.get(ONE, "") is None is connections.disconnect(ONE, "")

@@ -16,7 +16,7 @@ from broker_lite.model import Endpoint
 
 
 class Large:
-    """A request larger than a socket's send buffer."""
+    """A request that is larger than a socket's send buffer."""
 
     has_answer = True
 

@@ -1,4 +1,4 @@
-"""The demo's line of progress, from before Spark's first batch to the end."""
+"""The demo's progress line, from before Spark's first batch to the end."""
 
 from __future__ import annotations
 

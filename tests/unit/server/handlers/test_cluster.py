@@ -26,7 +26,7 @@ from broker_lite.wire.primitives import uuid_bytes
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.API_VERSIONS))
-def test_versions_and_features(version: int) -> None:
+def test_api_versions_lists_apis_versions_and_features(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         answer = await world.ask("ApiVersions", version)
@@ -60,7 +60,7 @@ def by_name(*names: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_metadata_by_name(version: int) -> None:
+def test_metadata_describes_topics_by_name(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         made = await world.make_topic("t", 2)
@@ -138,7 +138,7 @@ def test_one_request_creates_a_bounded_number_of_topics() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_metadata_of_all_topics_and_of_none(version: int) -> None:
+def test_metadata_distinguishes_all_topics_from_none(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("a")
@@ -152,7 +152,7 @@ def test_metadata_of_all_topics_and_of_none(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])
-def test_metadata_by_id(version: int) -> None:
+def test_metadata_describes_topics_by_id(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("t")
@@ -194,7 +194,7 @@ def test_partition_without_a_live_leader_does_not_fail_the_others() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CLUSTER))
-def test_the_cluster_is_described(version: int) -> None:
+def test_describe_cluster_returns_brokers_and_controller(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         answer = await world.ask("DescribeCluster", version)

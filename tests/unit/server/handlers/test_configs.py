@@ -46,7 +46,7 @@ def change(kind: int, name: str, *rows: tuple[str, int, str | None]) -> Any:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CONFIGS))
-def test_settings_of_topics_and_brokers(version: int) -> None:
+def test_settings_of_topics_and_brokers_are_described(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(1, num_partitions=4)  # type: ignore[arg-type]
         await world.make_topic("t", retention_ms="60000")
@@ -134,7 +134,7 @@ def test_group_has_no_settings() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
-def test_settings_are_changed(version: int) -> None:
+def test_changed_settings_are_described_afterwards(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", retention_ms="60000", segment_ms="5000")
@@ -354,7 +354,7 @@ def test_throttled_rates_of_a_broker_are_set_described_and_deleted() -> None:
     run(body)
 
 
-def test_validation_alone_changes_nothing() -> None:
+def test_validate_only_changes_no_setting() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")

@@ -87,7 +87,7 @@ def test_first_member_determines_the_group_kind() -> None:
         native = NativeReader(world, "n")
         await native.member.start()
         assert await native.given.get() == 5
-        # No answer had told the member yet that it had joined.
+        # The native member converted the group before the first join was answered.
         assert await joining == NotCoordinatorError.code
         gathering.id = ""
         assert await gathering.join() == InconsistentGroupProtocolError.code

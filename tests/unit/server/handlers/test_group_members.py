@@ -76,7 +76,7 @@ def test_assignments_are_returned_in_every_version(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))
-def test_heartbeats_in_every_version(version: int) -> None:
+def test_heartbeats_are_answered_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         (one,) = await gathered(world, 1)
@@ -407,7 +407,7 @@ def test_a_group_is_deleted_right_after_its_static_member_expired() -> None:
         (one,) = await gathered(world, 1, group_instance_id="i")
         group = world.brokers[one.broker].groups.find("g")
         assert group is not None
-        await asyncio.sleep(9.9)  # of a session of 10 s
+        await asyncio.sleep(9.9)  # The session timeout is 10 s.
         world.service.stop()
         while group.size:
             await asyncio.sleep(0.01)

@@ -59,7 +59,7 @@ class Coordinator:
         self.answers = list(answers) or [OK]
         self.asked: list[AddGroupRequest] = []
         self.before: Callable[[], Any] | None = None
-        """Called once before the next answer."""
+        """A callback that runs once, before the next answer."""
 
     async def send(self, broker_id: int, call: Any, timeout_ms: float = 0) -> Any:
         assert isinstance(call, AddGroupRequest)
@@ -159,7 +159,7 @@ def test_offsets_are_kept_until_the_transaction_ends_in_every_version(version: i
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
-def test_stable_fetch_in_every_version(version: int) -> None:
+def test_stable_fetch_reports_pending_offsets_in_every_version(version: int) -> None:
     async def body(world: World) -> None:
         await start(world)
         await commit(world, 5)
@@ -171,7 +171,7 @@ def test_stable_fetch_in_every_version(version: int) -> None:
     run(body)
 
 
-def test_rows_are_checked_one_by_one() -> None:
+def test_each_offset_row_has_its_own_error() -> None:
     async def body(world: World) -> None:
         await start(world)
         good, bad = OffsetToCommit(0, 5), OffsetToCommit(9, 5)
@@ -264,7 +264,7 @@ def test_refused_verification_is_answered_in_the_versions_terms(
         coordinator = await start(world, AddGroupResponse(answer.code))
         assert await commit(world, 5, version) == code
         assert await parts(world) == []
-        # The next request asks again.
+        # The next request is verified again.
         coordinator.answers = [OK]
         assert await commit(world, 5, version) == 0
 
@@ -332,7 +332,7 @@ def test_deposed_transaction_coordinator_decides_nothing() -> None:
         fenced = TransactionCoordinatorFencedError.code
         assert await end(world, coordinator_epoch=3) == fenced
         assert await parts(world) == ["1000-0-1-0"]
-        # Its confirmation of another producer is not accepted either.
+        # A confirmation by that coordinator is not accepted for another producer either.
         code = CoordinatorNotAvailableError.code
         assert await commit(world, 5, producer_id=2000) == code
         assert await end(world, coordinator_epoch=4) == 0

@@ -154,7 +154,7 @@ def test_duplicate_topic_is_refused_and_answered_once() -> None:
     run(body)
 
 
-def test_validation_alone_changes_nothing() -> None:
+def test_validate_only_creates_no_topic() -> None:
     async def body(world: World) -> None:
         await world.start()
         rows = [topic("t", 2), topic("u", 0)]

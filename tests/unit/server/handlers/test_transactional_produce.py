@@ -61,7 +61,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.requests: list[VerifyPartitionsRequest] = []
         self.answers: list[LogbusError | None] = []
-        """None is yes; the last one repeats."""
+        """The errors to answer with; None confirms. The last one repeats."""
         self.epoch = STATE_EPOCH
         self.held: asyncio.Event | None = None
 

@@ -56,7 +56,7 @@ EVERY_PERMISSION = [(kind, each) for kind, row in OPERATIONS.items() for each in
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of denials are logged otherwise."""
+    """Otherwise thousands of denials are logged."""
     for name in ("access", "dispatch"):
         monkeypatch.setattr(logging.getLogger(f"logbus.{name}"), "disabled", True)
 
@@ -166,7 +166,8 @@ def test_client_without_permissions_cannot_tell_existing_from_absent(part: int) 
                 for canary in world.canaries(case, version):
                     assert canary not in reply.frame, (str(case), version, canary)
                 if topic_id_bytes(world.names[TOPIC_ID]) in frame:
-                    continue  # Ids are random and no secret: an unknown id has an error of its own.
+                    # Ids are random and not secret, so an unknown id may have its own error.
+                    continue
                 other = await world.send(request_frame(case.key, version, ABSENT, case.fields))
                 same = reply.frame
                 for key, name in NAMES.items():

@@ -390,8 +390,8 @@ def test_announced_answers_share_the_budget_and_closing_releases_their_share() -
             await peer.send(framed(b"x"))
         await turns()
         assert len(built) == 2 and budget.is_waited_for
-        peers[5].close()  # before its answer may be built
-        peers[0].close()  # during the build, which still holds its memory
+        peers[5].close()  # The peer closes before its answer may be built.
+        peers[0].close()  # The peer closes during the build, which still holds its memory.
         await turns()
         assert len(built) == 2
         built[0].answer([bytes(2 << 20)])

@@ -50,7 +50,7 @@ def test_delete_records_waits_for_all_in_sync_replicas() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.begin([b"a", b"b", b"c"])
-        await asyncio.sleep(0.05)  # both followers wait at the leader now, for five seconds
+        await asyncio.sleep(0.05)  # Both followers wait at the leader now, for up to five seconds.
         async with asyncio.timeout(4):
             assert await leader.manager.delete_records("t", 0, 2) == 2
         assert [n.replica().log.log_start_offset for n in world.nodes.values()] == [2, 2, 2]
@@ -94,7 +94,7 @@ def test_ready_partition_ends_the_waiting_fetch_of_the_others() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1, 1)
         await leader.begin([b"a"], partition=1)
-        await asyncio.sleep(0.05)  # both followers wait at the leader now, for five seconds
+        await asyncio.sleep(0.05)  # Both followers wait at the leader now, for up to five seconds.
         async with asyncio.timeout(4):
             world.elect(2, partition=0)
             await world.serves(2, 0)
@@ -354,7 +354,7 @@ def test_reassigned_replica_is_deleted_and_can_be_assigned_again() -> None:
         with pytest.raises(NotLeaderError):
             gone.replica()
         world.assigned.clear()
-        world.publish()  # while the log is still being deleted
+        world.publish()  # The log is still being deleted.
         await world.until(lambda: world.isr() == {1, 2, 3})
         assert await world.agree() == [(0, 1, 0)]
 
