@@ -1,4 +1,4 @@
-"""The alert rules, evaluated on what the brokers of a damaged cluster report."""
+"""The alert rules, evaluated on the metrics of a damaged cluster's brokers."""
 
 from __future__ import annotations
 

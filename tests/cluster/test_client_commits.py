@@ -227,7 +227,7 @@ def test_killed_logbus_consume_may_repeat_but_skips_no_record(
     cluster: LocalCluster, bus: Bus, topic: str, tmp_path: Path
 ) -> None:
     fill(bus, topic, 0, 500)
-    # A static member, so that the next one need not wait for its session timeout.
+    # The consumer is a static member, so that the next one need not wait for its session timeout.
     command = [sys.executable, "-P", "-m", "broker_lite", "consume", topic, "-g", topic, "-i", "x"]
     environment = os.environ | {"LOGBUS_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
     with subprocess.Popen(

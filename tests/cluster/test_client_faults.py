@@ -150,7 +150,7 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
 
         assert read(0) == [0, 1, 2, 3, 4]
         with path.open("r+b") as file:
-            file.seek(sizes[2] - 5)  # in the body of offset 2
+            file.seek(sizes[2] - 5)  # This byte is in the body of the batch at offset 2.
             byte = file.read(1)
             file.seek(-1, 1)
             file.write(bytes([byte[0] ^ 255]))
@@ -173,7 +173,7 @@ def test_damaged_batch_is_reported_or_skipped_but_never_delivered(
             consumer.seek("t", 0, 3)
             assert [record.offset for record in consumer.poll(5.0)] == [3, 4]
         with path.open("r+b") as file:
-            file.seek(sizes[2] + 16)  # the magic of offset 3
+            file.seek(sizes[2] + 16)  # This byte is the magic number of the batch at offset 3.
             file.write(b"\x07")
         with pytest.raises(CorruptMessageError, match="topic 't' partition 0 offset 3"):
             read(3)

@@ -87,7 +87,7 @@ def test_records_without_key_reach_all_partitions(bus: Bus, topic: str) -> None:
     assert used == {0, 1, 2}
 
 
-def test_values_may_be_text_none_or_dicts(bus: Bus, topic: str) -> None:
+def test_values_may_be_text_or_none_and_headers_dicts(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
         producer.send(topic, "grün", key="ключ", headers={"a": "b"}, partition=1)
         producer.send(topic, None, key=b"gone", partition=1)
@@ -182,7 +182,7 @@ def test_topic_with_smaller_limit_gets_smaller_batches(bus: Bus) -> None:
     with bus.producer() as producer:
         futures = [producer.send("narrow", bytes([65 + n]) * 1000) for n in range(20)]
         assert [future.result(30).offset for future in futures] == list(range(20))
-        # The limit applies from now on.
+        # The producer uses the lower limit from now on.
         assert 2500 <= producer._sender.batch_bytes("narrow") <= 5000
         large = producer.send("narrow", b"x" * 6000)
         after = producer.send("narrow", b"y")

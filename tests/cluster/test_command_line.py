@@ -434,7 +434,7 @@ def test_offsets_of_a_running_query_are_not_reset(
         until_ms = int(time.time() * 1000) + 60_000
         held = CommittedOffset(1, metadata=lease_text("query-7", until_ms))
         bus.admin.commit_each(group, {tp: held})
-        # The plan alone must report the refusal too, instead of "add --yes to do it".
+        # The plan, too, must report the refusal instead of "add --yes to do it".
         for options in ((), ("--yes",)):
             for command in commands:
                 said = logbus("groups", *command, *options, code=1).stderr.decode()
@@ -522,7 +522,7 @@ def test_member_without_commits_lags_by_the_whole_log(
         plan = logbus("groups", "delete", group, "-t", new_topic, code=1)
         assert len(rows(plan)) == 2 and b"live members" in plan.stderr
     logbus("groups", "delete", group, "-t", new_topic, "--yes")
-    # Only the group's name is left; its lag is unknown, not 0.
+    # The output has only the group's name, because its lag is unknown.
     assert b"is empty" in logbus("groups", "describe", group).stderr
     assert b"its lag is unknown" in logbus("lag", "-g", group, "--crit", "1", code=5).stderr
 

@@ -159,7 +159,7 @@ def test_ends_only_fetch_waits_but_returns_no_records(
     assert (again.high_watermark, len(again.records)) == (2, 0)
 
 
-def test_produce_works_with_every_acks_value_and_version(
+def test_every_acks_value_and_produce_version_appends_the_batch(
     place: Place, leader: PlainConnection
 ) -> None:
     for n, version in enumerate(range(3, 14)):
@@ -254,7 +254,8 @@ def test_invalid_batch_is_refused_without_affecting_others(
 
 def test_columnar_batch_with_false_header_is_refused(place: Place, leader: PlainConnection) -> None:
     good = columns_batch([b"some", b"values"])
-    # Body version, flags, schema id, reserved, and the header's two counts.
+    # These positions are the body version, the flags, the schema id, the reserved field and both
+    # counts of the header.
     for position in (61, 63, 66, 71, 26, 60):
         bad = bytearray(good)
         bad[position] ^= 0x55

@@ -485,7 +485,8 @@ def test_unserved_api_is_refused_and_the_connection_stays_open(target: Target) -
 
 
 def _has_rows(item: Any) -> bool:
-    """Return whether the request has rows; one without rows has nothing to refuse."""
+    """Return whether the request has rows. A broker has nothing to refuse in a request without
+    rows."""
     if isinstance(item, dict):
         return all(map(_has_rows, item.values()))
     return not isinstance(item, list) or (bool(item) and all(map(_has_rows, item)))

@@ -155,7 +155,7 @@ def test_reader_without_file_permission_is_sent_records(reading: Reading) -> Non
     reading.path.chmod(0)
     try:
         if user == 0:
-            os.seteuid(65_534)  # root ignores file permissions
+            os.seteuid(65_534)  # Root ignores file permissions.
         assert reading.read() == list(range(ROWS))
     finally:
         os.seteuid(user)
@@ -281,7 +281,7 @@ def test_consumer_with_local_reads_disabled_opens_no_file(
     assert reading.opened == []
 
 
-def test_consumer_fetches_records_that_a_file_lacks(
+def test_consumer_fetches_records_that_the_file_does_not_have(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Walked] = []

@@ -265,7 +265,9 @@ def test_stuck_reader_loses_its_partitions_and_rejoins(bus: Bus, topic: str) -> 
     assert read([other]) == sent
 
 
-def test_loop_gives_up_partitions_after_the_current_record(bus: Bus, topic: str) -> None:
+def test_iteration_releases_revoked_partitions_after_the_current_record(
+    bus: Bus, topic: str
+) -> None:
     sent = fill(bus, topic, 0, 300)
     told: list[int] = []
     options = {"on_revoke": lambda c, w: told.append(len(seen)), "assignors": "cooperative-sticky"}

@@ -195,14 +195,16 @@ def test_handover_does_not_wait_for_a_busy_member(bus: Bus, topic: str) -> None:
             assert not set(slow.assignment()) & set(eager.assignment())
 
 
-def test_commit_order_gives_at_most_once_or_at_least_once(bus: Bus, topic: str) -> None:
+def test_order_of_commit_and_work_decides_between_at_most_and_at_least_once(
+    bus: Bus, topic: str
+) -> None:
     """The order of commit and work decides; a crash is a consumer that is not closed."""
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as careful:
         until([careful], lambda: owned([careful]) == [3])
         careful.seek_to_beginning()
         before = [record.value for record in careful.poll(5.0, max_records=7)]
-        careful.commit()  # The work after the commit does not happen.
+        careful.commit()  # The reader crashes before it does the work that follows the commit.
         lost = [record.value for record in careful.poll(5.0, max_records=7)]
         assert before and lost
     with member(bus, topic, group=topic, auto_commit=False) as heir:
@@ -343,7 +345,8 @@ def test_native_pattern_follows_created_and_deleted_topics(bus: Bus, topic: str)
 
 
 def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: str) -> None:
-    """Whatever ``start`` is; with "latest" the records before the claim were once skipped."""
+    """This holds for every value of ``start``. Regression: with "latest", records from before the
+    claim were skipped."""
     fill(bus, topic, 0, 3)
     bus.create_topic(f"{topic}-old", partitions=1)
     with member(bus, group=topic, pattern=f"{topic}.*", start="latest") as consumer:

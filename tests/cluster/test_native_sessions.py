@@ -201,7 +201,7 @@ def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
     native = {"zookeeper": wire.address, "session_timeout_ms": 30_000}
     with member(bus, topic, group=topic, **native) as consumer:
         got = until([consumer], lambda: owned([consumer]) == [3])
-        wire.cut()  # The member is not connected again yet when it wakes up.
+        wire.cut()  # The member has not reconnected yet when it wakes up.
         while not got:
             got += [record.value for record in consumer.poll(1.0, max_records=1)]
         asleep(40.0)

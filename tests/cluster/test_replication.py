@@ -150,8 +150,8 @@ def test_unacknowledged_records_are_truncated_after_failover(watched: Watched) -
     folder, place = watched.folder(leader), place_of(watched)
     for broker in followers:
         broker.pause()
-    # The first record answers fetches that already wait, and whose responses the stopped followers
-    # do not read.
+    # Fetches that already wait are answered with the first record; the stopped followers do not
+    # read these responses.
     assert answer(place, [b"they may have this"], acks=1) == 0
     assert answer(place, [b"nobody else has this"] * 50, acks=1) == 0
     # The leader has not yet removed the silent followers from the ISR.

@@ -1,4 +1,5 @@
-"""Brokers of an older commit are upgraded one by one under load, and downgraded before the last.
+"""Brokers of an older commit are upgraded one by one under load. Before the last upgrade they are
+downgraded again.
 
 The test needs the git history; without it, as in an archive, it is skipped.
 """
@@ -162,7 +163,7 @@ def is_served(servers: str) -> bool:
     return True
 
 
-def test_brokers_are_upgraded_and_taken_back_under_load_without_loss(
+def test_brokers_are_upgraded_and_downgraded_under_load_without_loss(
     running: list[VersionedBroker], old: Path
 ) -> None:
     servers = ",".join(broker.endpoint for broker in running)

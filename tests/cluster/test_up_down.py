@@ -115,7 +115,7 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     assert are_gone(facts)
     assert "logbus up" in logbus("status", code=3).stderr
     assert "logbus up" in logbus("down", code=3).stderr
-    # Data and topics keep their brokers; ``up`` reports topics with fewer replicas than new ones
+    # A grown cluster keeps its data. ``up`` reports topics that have fewer replicas than new topics
     # get.
     grown = logbus("up", "-d", "-n", "3", "--port", "0")
     assert json.loads(logbus("topic", "list").stdout)["topic"] == "t"
@@ -514,7 +514,7 @@ def test_free_ports_are_distinct() -> None:
         first_free_ports("127.0.0.1", 65535, 2)
 
 
-def test_host_without_uvloop_is_told_once_which_extra_to_install(
+def test_broker_without_uvloop_logs_once_which_extra_to_install(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     hidden = tmp_path / "hidden"

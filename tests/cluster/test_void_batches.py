@@ -101,7 +101,7 @@ def is_in_place(planted: Planted) -> bool:
     ("isolation", "expected"),
     [("read_committed", READ_COMMITTED), ("read_uncommitted", READ_ALL)],
 )
-def test_consumer_hands_out_committed_records_only(
+def test_consumer_returns_only_committed_records(
     planted: Planted, isolation: str, expected: list[tuple[int, bytes]], in_place: bool
 ) -> None:
     options = {"isolation_level": isolation, "start": "earliest"}
@@ -118,7 +118,7 @@ def test_consumer_hands_out_committed_records_only(
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_consumer_hands_out_committed_columns_only(planted: Planted, in_place: bool) -> None:
+def test_consumer_returns_only_committed_columns(planted: Planted, in_place: bool) -> None:
     options = {} if in_place else {"partition_fetch_bytes": 100_000}
     with planted.bus.consumer(TOPIC, start="earliest", **options) as consumer:
         for _ in range(ROUNDS):
@@ -140,7 +140,9 @@ def test_consumer_hands_out_committed_columns_only(planted: Planted, in_place: b
         {"local_reads": True, "reads_once": True},
     ],
 )
-def test_range_has_committed_rows_only(planted: Planted, options: dict[str, int]) -> None:
+def test_range_reader_returns_only_committed_rows(
+    planted: Planted, options: dict[str, int]
+) -> None:
     def read(start: int, end: int) -> list[tuple[int, bytes | None]]:
         ranges = read_range(
             WHERE, planted.topic_id, -1, start, end,

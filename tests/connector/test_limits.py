@@ -59,7 +59,7 @@ def test_progress_reports_the_lag_after_its_batch(planner, make_topic):
 def test_byte_limits_round_to_whole_batches(planner, bus, make_topic):
     topic = make_topic(0, 0)
     with bus.producer(linger_ms=0) as producer:
-        for _ in range(20):  # a batch each
+        for _ in range(20):  # Each record is a batch.
             for partition in (0, 1):
                 producer.send(topic, b"x" * 1000, partition=partition).result()
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="8000")
@@ -70,7 +70,7 @@ def test_byte_limits_round_to_whole_batches(planner, bus, make_topic):
         at = end
     assert sum(taken) == 40
     assert all(1 <= rows <= 12 for rows in taken[1:]), taken
-    # At least one batch is read, however small the limit is.
+    # A micro-batch has at least one batch, even with a tiny limit.
     tiny = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="1")
     assert sum(ends(step(tiny, tiny.initial_offset()), topic)) == 2
 
@@ -96,7 +96,7 @@ def test_available_now_reads_all_records_despite_late_answers(planner, bus, make
     unread."""
     topic = make_topic(0)
     with bus.producer(linger_ms=0) as producer:
-        for _ in range(20):  # a batch each
+        for _ in range(20):  # Each record is a batch.
             producer.send(topic, b"x" * 1000).result()
     plan = planner(
         subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="5000",

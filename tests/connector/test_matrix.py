@@ -1,6 +1,8 @@
-"""failOnDataLoss x how topics are named x where a query starts; over a restart, partitions added.
+"""Combinations of failOnDataLoss, topic selection and start offsets, across a restart with added
+partitions.
 
-The matrix of KafkaSourceSuiteBase: each case is planned, and its rows are read, as in Spark."""
+The matrix of KafkaSourceSuiteBase: each case is planned, and its rows are read, as in Spark.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class Run:
             assert ends(self.planner.initial_offset(), self.topic) == self.begins
             self.take(self.planner.initial_offset(), self.at)
         else:
-            # As read from the checkpoint; the start option is not used again.
+            # The position is converted as if it were read from the checkpoint. The start option is
+            # not used again.
             self.at = json.loads(json.dumps(self.at))
             self.given["startingOffsets"] = "latest"
 

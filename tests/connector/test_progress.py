@@ -40,7 +40,7 @@ def test_restarted_query_commits_under_an_unexpired_lease(planner, bus, make_top
     first.latest_offset(at, unlimited=False)
     group = until(first.report, lambda report: report["groupState"] == "published")["group"]
     fill(bus, topic, 3)
-    following = planner(**given)  # while the first planner still holds its lease
+    following = planner(**given)  # The first planner still holds its lease.
     following.prepare_for_available_now()
     end = following.latest_offset(at, unlimited=False)
     assert end["query"] == at["query"]

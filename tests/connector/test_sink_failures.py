@@ -99,7 +99,8 @@ class Run:
         return TaskIdentity(self.sink, self.name, batch, task, next(ATTEMPTS))
 
     def write(self, batch: int, *values: str, task: int = 0) -> Attempt:
-        """Write one attempt of a task; each has a producer of its own, as in another executor."""
+        """Write one attempt of a task. Each attempt has its own producer, as in a separate
+        executor."""
         return self.stream(batch, [list(values)], task)
 
     def stream(self, batch: int, chunks: Iterable[list[str]], task: int = 0) -> Attempt:
@@ -166,7 +167,7 @@ def leader(running: LocalCluster, run: Run) -> LocalBroker:
 # Tasks.
 
 
-def test_attempt_that_spark_does_not_count_is_voided(make: Callable[..., Run]) -> None:
+def test_attempt_that_spark_does_not_commit_is_aborted(make: Callable[..., Run]) -> None:
     """Such attempts come from speculation and from repeated stages."""
     run = make()
     run.write(0, "lost", "lost too")
@@ -220,7 +221,7 @@ def test_straggler_without_rows_keeps_the_batch_open(make: Callable[..., Run]) -
     assert run.visible() == ["a"]
 
 
-def test_failed_attempt_hides_nothing_from_readers_and_its_batch_goes_on(
+def test_failed_attempt_does_not_hold_back_readers_and_its_batch_continues(
     make: Callable[..., Run],
 ) -> None:
     """Spark's driver does not know the sink of a batch without a finished task."""
@@ -382,7 +383,7 @@ def test_next_coordinator_sends_the_markers_of_a_decided_batch(
     coordinator, output = broker_at(running, run.coordinator()), leader(running, run)
     attempt = run.write(0, "a", "b", "c")
     output.kill()
-    run.commit(0, attempt)  # The only replica of the output is away, so no marker is written yet.
+    run.commit(0, attempt)  # The only replica of the output is down, so no marker is written yet.
     coordinator.kill()
     output.start()
     found = until(run.visible)
@@ -407,7 +408,9 @@ def test_batch_survives_the_death_of_an_outputs_leader(
     assert run.visible() == ["a", "b", "c", "d"]
 
 
-def test_sink_goes_on_without_zookeeper(running: LocalCluster, make: Callable[..., Run]) -> None:
+def test_sink_commits_batches_without_zookeeper(
+    running: LocalCluster, make: Callable[..., Run]
+) -> None:
     run = make()
     run.commit(0, run.write(0, "a"))
     server = running.zookeeper_server

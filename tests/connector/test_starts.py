@@ -25,7 +25,7 @@ def test_query_continues_from_its_end_offset(planner, bus, make_topic):
     topic = make_topic(5, 3)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
-    assert plan.initial_offset() is start  # asked twice in the first batch
+    assert plan.initial_offset() is start  # Spark calls this twice before the first batch.
     assert ends(start, topic) == [0, 0]
     first = step(plan, start)
     assert ends(first, topic) == [5, 3]
@@ -78,7 +78,7 @@ def test_repeated_first_batch_reads_the_same_rows_after_start_moves(planner, bus
         ),
     ],
 )
-def test_query_starts_where_its_options_say(planner, bus, make_topic, given, expected):
+def test_query_starts_at_the_offsets_of_its_options(planner, bus, make_topic, given, expected):
     topic = make_topic(0, 0, 0)
     fill(bus, topic, 4, 4, 4, start_ms=1_700_000_000_000)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
@@ -146,7 +146,7 @@ def test_missing_topics_are_reported(planner, bus, make_topic):
     plan = planner(subscribePattern=f"{name}.*", startingOffsets="earliest")
     begin = plan.initial_offset()
     assert begin["topics"] == {}
-    first = step(plan, begin)  # the first batch's end has its start
+    first = step(plan, begin)  # The end document of the first batch includes the start offsets.
     fill_later = make_topic(2, name=f"{name}-later")
     end = until(
         lambda: plan.latest_offset(first, unlimited=False),

@@ -52,7 +52,7 @@ def test_newly_added_partition_can_be_written(bus, topic, write):
                 {"value": [b"b"], "partition": pa.array([1], pa.int32())}, columns, topic=name
             )
         except InvalidPartitionsError:
-            return None  # a broker may not list it yet
+            return None  # A broker may not list the partition yet.
 
     until(written)
     assert ends(bus, name) == [1, 1]

@@ -45,7 +45,7 @@ def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(wo
         assert await broker.store.write(taking) is None
         assert await registry.groups.kind("g") == "native"
         assert not await registry.groups.is_open("g", "native")
-        claim.held = True  # As if the watch event had not arrived yet.
+        claim.held = True  # This is the state before the watch event arrives.
         with pytest.raises(NotCoordinatorError):
             await registry.groups.commit("g", {T0: CommittedOffset(1)}, claim)
         claim.held = True

@@ -1,4 +1,4 @@
-"""Offsets of transactions beside their group, on a simulated and on a real ZooKeeper."""
+"""Pending offsets of transactions, on a simulated and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_offsets_of_a_transaction_are_pending_until_it_commits(world: World) -> 
         assert await committed(two) == {T0: 1, T1: 1}
         await end(one)
         assert await parts(one) == []
-        # The second part of the transaction wins over the first.
+        # The later part of the transaction takes precedence.
         assert await committed(two) == {T0: 6, T1: 1}
         assert (await two.registry.groups.fetch_stable("g")).unstable == frozenset()
         found = await two.registry.groups.fetch("g", [T0])
@@ -167,7 +167,7 @@ def test_commit_in_the_same_write_as_the_end_is_kept(world: World) -> None:
         rows = await groups.pending("g")
         claim, other = await groups.claim("g"), await groups.claim("other")
         broker.store.write = seen  # type: ignore[method-assign]
-        # While this write is held, the end and the commit queue up behind it.
+        # While this write is in flight, the end and the commit are queued behind it.
         before = asyncio.create_task(groups.commit("other", {T0: CommittedOffset(1)}, other))
         await held.wait()
         end = asyncio.create_task(groups._end_parts(claim, rows, is_commit=True))
@@ -186,7 +186,7 @@ def test_commit_in_the_same_write_as_the_end_is_kept(world: World) -> None:
     run(world, body)
 
 
-def test_later_transaction_wins_whichever_ends_first(world: World) -> None:
+def test_offset_of_the_later_transaction_wins_in_either_order_of_ends(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -316,7 +316,7 @@ def test_end_waits_for_a_part_that_zookeeper_has_not_confirmed(
     run(world, body)
 
 
-def test_lost_answers_leave_one_outcome(world: World) -> None:
+def test_repeated_requests_after_lost_answers_have_one_outcome(world: World) -> None:
     """Every write takes effect, and its answer is lost: the senders repeat their requests."""
 
     async def body(cluster: Cluster) -> None:
@@ -445,7 +445,7 @@ def test_too_many_pending_parts_are_refused(world: World, monkeypatch: pytest.Mo
     run(world, body)
 
 
-def test_offset_from_before_a_commit_never_passes_for_stable(world: World) -> None:
+def test_stable_fetch_never_returns_an_offset_from_before_a_commit(world: World) -> None:
     """The transaction commits between any two reads of a stable fetch."""
 
     async def fetch(broker: Broker, number: int) -> None:

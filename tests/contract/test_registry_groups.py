@@ -211,7 +211,8 @@ def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> 
 
 
 def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) -> None:
-    """Regression: each attempt removed one lost claim; beyond 20 of them every group failed."""
+    """Regression: each attempt removed only one lost claim. With more than 20 lost claims, every
+    group's commit failed."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)

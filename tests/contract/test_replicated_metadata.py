@@ -178,7 +178,7 @@ def test_draining_fails_soon_if_zookeeper_is_down_or_silent() -> None:
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(CoordinationUnavailableError, match="did not answer within 2 s"):
             await two.registry.drain()
-        assert asyncio.get_running_loop().time() - began_s < 3  # virtual seconds
+        assert asyncio.get_running_loop().time() - began_s < 3  # These are virtual seconds.
         del two.store.write
         cluster.world.service.stop()  # type: ignore[union-attr]
         with pytest.raises(CoordinationUnavailableError):
@@ -278,7 +278,7 @@ def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> 
         await until(lambda: 3 in view_of(leader).replicas)
         seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
         assert await controller.administration.reassign({key: None}) == {key: None}
-        # As if the leader had not yet read that the reassignment was cancelled.
+        # This is the state of a leader that has not read the cancelled reassignment yet.
         leader.registry._states._seen = lambda: Seen(seen, sequence)
         assert await write(leader, (1, 2, 3)) is None
         assert await write(leader, (1,)) is not None
@@ -299,7 +299,7 @@ def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world:
         await controller.administration.delete_topics(["t"])
         await create(cluster.controller(), "t", 1, factor=3)
         await until(lambda: old_id not in leader.registry.snapshot.topics_by_id)
-        # As if the leader had read neither the deletion nor the creation yet.
+        # This is the state of a leader that has read neither the deletion nor the creation yet.
         leader.registry._states._seen = lambda: Seen(seen, sequence)
         shrunk = dataclasses.replace(state, isr=state.isr[:1])
         [outcome] = await leader.registry.write_states([StateChange("t", 0, shrunk, old_id)])

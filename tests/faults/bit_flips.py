@@ -34,13 +34,13 @@ BATCH_ROWS = 20
 VALUE_BYTES = 1000
 FLIPS_PER_ROUND = 40
 ATTEMPTS = 50
-"""How often a broker may lose the leadership again, because damage is found step by step."""
+"""Maximum leadership losses of one broker in a round. Reads find its damage step by step."""
 SMALL_FILES = (".index", ".timeindex", ".snapshot", "-checkpoint")
 SMALL_SHARE = 0.35
 DELETED = BATCH_ROWS // 2
 """Records deleted from the start of each partition: half of its first batch."""
 MOMENT_EVERY = 10
-"""Batches between two timestamps that are looked up."""
+"""Interval in batches between the timestamps that are looked up."""
 UNGUARDED_FROM, UNGUARDED_BYTES = 12, 4
 """The bytes of the leader epoch in a batch's header.
 
@@ -90,7 +90,7 @@ class BitFlips:
         self.rounds[f"{how}, {len(victims)} of 3"] += 1
         stricken = self._brokers if how == ALL_KILLED else victims
         for broker in stricken if how == ALL_KILLED else ():
-            # Kill all at once, so that no broker lives to record that another died.
+            # Suspend all brokers before the kills, so that no broker records the death of another.
             broker.pause()
         for broker in stricken:
             if how == "stopped":
@@ -159,7 +159,7 @@ class BitFlips:
                 self.cluster.admin.reassign({at: [broker.id, *others] for at in self._tps})
                 self.cluster.admin.elect_leaders(self._tps)
             except LogbusError:
-                # The broker has just found damage and is leaving the ISR.
+                # The broker has found damage and is leaving the ISR.
                 continue
             before = self._leaders()
             rows = read_log(self.cluster.bootstrap_servers, self.topic)
@@ -205,7 +205,8 @@ class BitFlips:
 def run(
     cluster: Replicated, random: Random, count: int, per_round: int = FLIPS_PER_ROUND
 ) -> dict[str, Any]:
-    """Flip ``count`` bits in rounds; return what was flipped, all of it found and repaired."""
+    """Flip ``count`` bits in rounds; return descriptions of the flips. All of them were found and
+    repaired."""
     flips = BitFlips(cluster, random)
     began = time.monotonic()
     while (left := count - flips.flipped.total()) > 0:

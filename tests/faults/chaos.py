@@ -47,7 +47,7 @@ ISOLATED = "isolated"
 ISOLATED_SESSION_MS = "1000"
 WITH_ZOOKEEPER = "leader and ZooKeeper"
 ZOOKEEPER_EVERY = 7
-"""Every Nth kill also hits ZooKeeper, just before the broker."""
+"""Every Nth kill also kills ZooKeeper, just before the broker."""
 PAUSE_S_MAX = 8.0
 """Seconds of a pause; some exceed the ZooKeeper session timeout."""
 
@@ -87,7 +87,8 @@ class Chaos:
                     self.gaps_ms.setdefault(f"{kind} {role}", []).append(gap_ms)
                     self.cluster.start_all()
                     if self.random.random() < 0.8:
-                        # Wait for the ISR, or the next fault meets a broker that is not in sync.
+                        # Wait until all replicas are in sync, so that the next fault hits an
+                        # in-sync broker.
                         self.cluster.wait_in_sync(topic)
                         work.wait_acked()
                     done += 1

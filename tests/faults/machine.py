@@ -28,7 +28,8 @@ from broker_lite.local.guard import Guard
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 DROP_EVERYTHING, KEEP_JOURNAL = 2, 1
-"""What a power cut keeps: nothing that was not synced, or the journal without all data."""
+"""Modes of a power cut: lose all unsynced data, or lose only the data that the journal does not
+protect."""
 
 CLONE_FS, CLONE_NEWNS, CLONE_NEWNET = 0x00000200, 0x00020000, 0x40000000
 SYNC_FILE_RANGE_ALL = 7
@@ -90,8 +91,8 @@ def private_mounts() -> Iterator[None]:
             run("mount", "--make-rprivate", "/")
             yield
         finally:
-            # Threads started in the meantime share this thread's folder; only without them can it
-            # go back.
+            # Threads that started in the meantime share this thread's folder. It can return to its
+            # namespace only without them.
             _call("unshare", CLONE_FS)
             _call("setns", own, CLONE_NEWNS)
             os.chdir(folder)
@@ -135,8 +136,8 @@ class LoopDisk:
         self._ballast.unlink()
 
     def cut(self, random: Random) -> None:
-        """Cut the power: unsynced data is lost, all of it or only what the journal does not
-        keep."""
+        """Cut the power. Either all unsynced data is lost, or only the data that the journal does
+        not protect."""
         flag = random.choice((DROP_EVERYTHING, KEEP_JOURNAL))
         if random.random() < 0.5:
             self._write_some_pages(random)

@@ -169,7 +169,7 @@ class Replicated:
         """Cut the power of these brokers' machines at once; their disks come back."""
         at_once = random.random() < 0.7
         for broker in brokers:
-            # Otherwise the process lives on for a moment without its disk.
+            # Otherwise the process would continue for a short time without its disk.
             if at_once:
                 broker.pause()
         for broker in brokers:

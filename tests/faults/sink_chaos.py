@@ -106,7 +106,7 @@ class Driver:
         self.process.wait()
 
     def kill_executor(self, chance: random.Random) -> bool:
-        """Kill an executor and its Python workers; return whether one ran."""
+        """Kill an executor and its Python workers; return False if none is running."""
         assert self.process is not None
         executors = [pid for pid in self._descendants(self.process.pid) if _runs(pid, EXECUTOR)]
         if not executors:
@@ -205,7 +205,7 @@ class SinkChaos:
             self.driver.start()
 
     def strike(self, kind: str) -> None:
-        """Kill what ``kind`` names, and restart it after a while."""
+        """Kill the process that ``kind`` names, and restart it after a while."""
         if kind == "driver":
             self.driver.kill()
             self.driver.start()

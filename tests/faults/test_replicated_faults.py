@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replicated-faults")]
 SESSION_MS = "2000"
 LAG_MS = "2000"
 PAST_SESSION = 1000
-"""Acknowledgements of a partition that take longer than a session lasts."""
+"""Number of acknowledgements of a partition that take longer than a session lasts."""
 
 needs_disks = pytest.mark.skipif(
     bool(machine.why_no_disks()), reason=f"no disks: {machine.why_no_disks()}"

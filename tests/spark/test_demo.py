@@ -1,4 +1,4 @@
-"""The demo as a user runs it: it exits with 0 if and only if every figure agrees."""
+"""The demo as a user runs it: it exits with 0 only if all counts agree."""
 
 from __future__ import annotations
 

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 ARRIVAL = "2026-01-02 03:04:05"
 LINES = [
-    # Apache and nginx access logs: the HTTP status.
+    # In access logs of Apache and nginx the kind is the HTTP status.
     (
         '83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /a.png HTTP/1.1" 200 203023 "-" "x"',
         "2015-05-17 10:05:03",
         "200",
     ),
     ('::1 - - [17/May/2015:12:05:03 +0200] "GET /" 304 -', "2015-05-17 10:05:03", "304"),
-    # The severity, anywhere in the line.
+    # The severity may be anywhere in the line.
     ("2026-11-21T11:21:13.420687826Z main WARN Either no config", "2026-11-21 11:21:13", "WARN"),
     ("2026-11-21T12:21:13.420+01:00 INFO Executor: Running task", "2026-11-21 11:21:13", "INFO"),
     ("2026-11-21 11:21:13,420 ERROR logbus.broker: it failed", "2026-11-21 11:21:13", "ERROR"),
     ("2026/11/21 11:21:13 [error] 7#7: *1 open() failed", "2026-11-21 11:21:13", "ERROR"),
     ('{"time": "2026-11-21T11:21:13Z", "level": "warn"}', "2026-11-21 11:21:13", "WARN"),
-    # Debian's package logs: the action, the program.
+    # In Debian's package logs the kind is the action or the program.
     ("2026-05-20 04:01:22 status installed libc6:amd64", "2026-05-20 04:01:22", "status"),
     ("2026-05-20 04:01:22 startup archives unpack", "2026-05-20 04:01:22", "startup"),
     (
@@ -36,7 +36,7 @@ LINES = [
         "update-alternatives",
     ),
     ("Start-Date: 2026-05-20  04:01:20", "2026-05-20 04:01:20", "Start-Date"),
-    # Syslog, new and old format: the program. The old format has no year.
+    # In both syslog formats the kind is the program. The old format has no year.
     ("2026-11-21T11:21:13.42+00:00 host sshd[42]: Accepted", "2026-11-21 11:21:13", "sshd"),
     ("Jan  1 23:59:59 host CRON[1]: (root) CMD", "2026-01-01 23:59:59", "CRON"),
     ("Nov 21 11:21:13 host systemd[1]: Started", "2025-11-21 11:21:13", "systemd"),

@@ -107,7 +107,7 @@ class Driver:
         self.folder = folder
 
     def begin(self, name: str) -> int:
-        """Copy the topic to another; return the executor of the task that waits, as a pid."""
+        """Copy the topic to another; return the pid of the executor whose task waits."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{name}\n")
         self._process.stdin.flush()

@@ -36,7 +36,7 @@ def test_rows_reach_their_topic_partition_and_key(queries, bus):
         for partition in range(3):
             numbers = [int(r.value[1:]) for r in found if r[:2] == (topic, partition)]
             assert numbers == sorted(numbers)
-    # The option overrides the column.
+    # The option takes precedence over the column.
     three = queries.topic(0)
     queries.write(frame.drop("partition"), topic=three)
     assert len(records(bus, three)) == 60
@@ -74,7 +74,7 @@ def test_sink_writes_nulls_headers_and_timestamps(queries, bus):
     assert (first.value, first.key) == (b"v", None)
     assert first.headers == [("a", b"1"), ("a", b"2"), ("n", None)]
     assert first.timestamp_ms == 1_700_000_000_123
-    # A tombstone: a null value.
+    # A tombstone has a null value.
     assert (second.value, second.key, second.headers) == (None, b"k", [])
     assert second.timestamp_ms == 0
     assert (third.value, third.key, third.headers) == (b"", b"", [])
@@ -91,7 +91,8 @@ def test_sink_writes_nulls_headers_and_timestamps(queries, bus):
 def test_many_rows_are_written_with_a_small_producer_buffer(queries, bus):
     topic = queries.topic(0, 0)
     frame = queries.spark.range(10_000).selectExpr("concat(repeat('x', 100), id) value")
-    # Less than logbus allows: raised to 65536, so that a query moved from Kafka starts.
+    # The value is below logbus's minimum, so it is raised to 65536. A query that used Kafka's sink
+    # then starts.
     queries.write(frame, **{"topic": topic, "kafka.buffer.memory": "32768", "batch.size": "16384",
                             "compression.type": "lz4"})  # fmt: skip
     back = queries.read("value binary, partition int, offset bigint", subscribe=topic)
@@ -130,7 +131,7 @@ def test_invalid_rows_fail_before_any_row_is_written(queries, bus):
     assert records(bus, topic) == []
 
 
-def test_missing_topic_is_the_only_error(queries):
+def test_missing_topic_error_is_not_wrapped_in_a_pickling_error(queries):
     """The error was once a PicklingError with the reason in its middle."""
     with pytest.raises(AnalysisException) as raised:
         queries.write(queries.spark.range(1).selectExpr("string(id) value"), topic="nowhere")

@@ -34,11 +34,11 @@ def test_source_reads_columns_types_nulls_headers_and_timestamps(queries, bus):
     assert first.ms == 1_700_000_000_123
     assert second[:7] == (None, None, topic, 0, 1, 0, None)
     assert third[:7] == (b"", b"", topic, 0, 2, 0, None)
-    # Columns in any order; headers need no option if they are selected.
+    # Columns may be in any order. Headers need no option if they are selected.
     chosen = queries.read("offset bigint, headers array<struct<key:string,value:binary>>",
                           subscribe=topic)  # fmt: skip
     assert [row.offset for row in chosen.orderBy("offset").collect()] == [0, 1, 2]
-    # The plan is made once for each load(): later actions read the same ranges.
+    # Spark plans once for each load(), so later actions read the same ranges.
     assert frame.count() == 3
     queries.fill(topic, 2)
     assert frame.union(frame).count() == 6
@@ -137,7 +137,7 @@ def test_view_with_options_is_planned_at_each_query(queries, bus):
 def test_logbus_read_returns_rows_between_two_times(queries, bus):
     topic = queries.topic(0, 0)
     minute_ms, start_ms = 60_000, 1_700_000_000_000
-    # Minute 4 arrives late, after minute 5.
+    # The record of minute 4 arrives after that of minute 5.
     with bus.producer() as producer:
         for minute in (0, 1, 2, 3, 5, 4, 6, 7, 8):
             for partition in (0, 1):

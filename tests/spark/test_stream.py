@@ -59,7 +59,7 @@ def assert_seen_on_the_command_line(bus, capsys, group, topic):
 
 
 def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
-    """Limits, no endless batches, checkpoint over options, progress, lag, output rows."""
+    """Covers limits, no endless batches, checkpoint over options, progress, lag and output rows."""
     source, target = queries.topic(13, 7), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     lags = []
@@ -282,7 +282,7 @@ def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, 
     assert seen == first | {2: [(0, 5), (1, 4)]}
 
 
-def test_spark_refuses_what_its_python_api_lacks(queries):
+def test_spark_refuses_operations_without_a_python_api(queries):
     """Spark's own messages, as the README quotes them."""
     source, target = queries.topic(1), queries.topic(0)
     frame = queries.stream(subscribe=source).select("value")

@@ -122,27 +122,28 @@ def contiguous(size: int = 0) -> list[bytes]:
     """
     return [
         rows([0, 1, 2], size=size),
-        rows([3, 6], 11, size=size),  # compaction left two records of offsets 3 to 10
-        rows([11, 12], pid=1, size=size),  # of an aborted transaction
+        rows([3, 6], 11, size=size),  # Compaction left two records of offsets 3 to 10.
+        rows([11, 12], pid=1, size=size),  # These records belong to an aborted transaction.
         columns([13, 14], pid=2, size=size),
         marker(15, 2, COMMIT),
         rows([16, 17], pid=4, size=size),
-        rows([18], pid=1, size=size),  # of an aborted transaction
+        rows([18], pid=1, size=size),  # This record belongs to an aborted transaction.
         marker(19, 1, ABORT),
         marker(20, 4, COMMIT),
         empty(21, 24),
-        columns([24, 25], pid=1, size=size),  # a later, committed transaction of producer 1
+        # These records belong to a later, committed transaction of producer 1.
+        columns([24, 25], pid=1, size=size),
         marker(26, 1, COMMIT),
         empty(27, 28),
-        marker(28, 9, ABORT),  # a producer without records in this log
-        columns([29, 30], pid=3, size=size),  # of an aborted transaction
-        rows([31], pid=3, size=size),  # of an aborted transaction
+        marker(28, 9, ABORT),  # This producer has no records in this log.
+        columns([29, 30], pid=3, size=size),  # These records belong to an aborted transaction.
+        rows([31], pid=3, size=size),  # This record belongs to an aborted transaction.
         rows([32], size=size),
         columns([33], size=size),
         marker(34, 3, ABORT),
         empty(35, 40),
-        columns([40, 43], 45, size=size),  # compaction left two records of offsets 40 to 44
-        columns([45], 46, pid=5, size=size),  # of an aborted transaction
+        columns([40, 43], 45, size=size),  # Compaction left two records of offsets 40 to 44.
+        columns([45], 46, pid=5, size=size),  # This record belongs to an aborted transaction.
         marker(46, 5, ABORT),
         rows([47], 50, size=size),
         empty(50, 52),

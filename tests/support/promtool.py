@@ -57,7 +57,7 @@ def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -
         for series, value in scrape.items()
     ]
     names = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    # promtool then reports the unexpected sample, and so prints those that it found.
+    # promtool prints the samples that it found only in its report of an unexpected sample.
     asked = {"expr": names, "eval_time": f"{MINUTES}m", "exp_samples": [{"labels": "", "value": 0}]}
     document = {
         "rule_files": ["rules.yml"],
@@ -65,7 +65,7 @@ def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -
         "tests": [{"interval": "1m", "input_series": given, "promql_expr_test": [asked]}],
     }
     file = folder / "alerts.test.yml"
-    file.write_text(json.dumps(document), "utf-8")  # JSON is YAML
+    file.write_text(json.dumps(document), "utf-8")  # JSON is valid YAML.
     done = subprocess.run(
         [promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False
     )

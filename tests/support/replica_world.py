@@ -69,7 +69,7 @@ class Node:
             net=self,
         )
         self.reached = True
-        """Whether fetches of other brokers arrive at this one."""
+        """Whether this broker receives the fetches of other brokers."""
 
     @property
     def snapshot(self) -> MetadataSnapshot:

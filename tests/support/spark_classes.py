@@ -17,7 +17,7 @@ OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     # Verifying the classes of Spark's jars would take a quarter of the start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    # A JVM with another class path does without the archive, and need not say so.
+    # A JVM with another class path does not use the archive, and need not report that.
     "-Xlog:disable"
 )
 ARCHIVE = Path(sys.prefix, ".spark-classes.jsa")

@@ -24,7 +24,7 @@ def records(bus: Any, *topics: str) -> list[Any]:
         if not ends:
             continue
         with bus.consumer(topic, start="earliest") as consumer:
-            # Positions, because markers of transactions have offsets too.
+            # Compare positions instead of counts, because transaction markers have offsets, too.
             while any((consumer.position(place) or 0) < end for place, end in ends.items()):
                 found += consumer.poll(0.2)
     return sorted(found, key=lambda r: (r.topic, r.partition, r.offset))

@@ -138,7 +138,7 @@ class Seen:
         self._lock = threading.Lock()
 
     def __call__(self, frame: Any, batch: int) -> None:
-        # The batch is planned but not read: its tasks miss records that are deleted now.
+        # The batch is planned but not read yet. Its tasks miss the records that are deleted now.
         threading.Event().wait(self._random.choice((0, 0, 0.02, 0.1)))
         values = [bytes(row.value).decode() for row in frame.select("value").collect()]
         with self._lock:

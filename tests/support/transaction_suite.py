@@ -218,7 +218,7 @@ def test_a_transaction_that_outlives_its_timeout_can_begin_again(
     low_high: list[Any] = []
     for _ in range(300):
         low_high = [reader.get_watermark_offsets(ck.TopicPartition(topic, each)) for each in (0, 1)]
-        if sum(high for _, high in low_high) == 2:  # the record and its marker
+        if sum(high for _, high in low_high) == 2:  # The partition has the record and its marker.
             break
         reader.poll(0.1)
     reader.close()
