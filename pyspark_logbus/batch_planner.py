@@ -35,8 +35,8 @@ def plan_batch(options: ReadOptions) -> list[Task]:
 
 
 def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> SourceOffset:
-    """Return the end. An explicit end beyond the log's end is data loss, or moves to the log's
-    end."""
+    """Return the end offsets. If an explicit end is beyond the log's end, this is data loss, or the
+    end moves to the log's end."""
     latest = reader.listed(end.partitions(), LATEST_TIMESTAMP)
     losses = [
         Loss(plan.REGRESSED, tp.topic, tp.partition, latest[tp].offset, at.offset,
@@ -66,7 +66,8 @@ def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> 
 def _check_order(
     options: ReadOptions, reader: OffsetReader, start: SourceOffset, end: SourceOffset
 ) -> None:
-    """Raise for a start after its end. A range whose records were all deleted is empty instead."""
+    """Raise for a start that is after its end, unless the records in between were deleted: that
+    range is empty."""
     first, last = options.starting, options.ending
     if (
         isinstance(first, offsets.GlobalTime)

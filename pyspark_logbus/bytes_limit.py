@@ -17,14 +17,14 @@ from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 
 BYTES_THREADS = 4
-"""Maximum threads: one asks; others may still wait for deleted topics until their requests time
-out."""
+"""Maximum threads. One sends the current lookup; others may still wait for deleted topics until
+their requests time out."""
 
 Reach = dict[TopicPartition, tuple[int, int]]
 
 
 class BytesLimit:
-    """The limit of a query with ``options.bytes_max``. Close it."""
+    """The byte limit of a query (``options.bytes_max``). The caller closes it."""
 
     def __init__(self, options: ReadOptions, reader: OffsetReader) -> None:
         self._options = options
@@ -84,7 +84,7 @@ class BytesLimit:
         try:
             reach = ask({tp: (at, budget) for tp, at in begins.items()}) if begins else {}
         except OffsetOutOfRangeError:
-            # Records expired before they were read; the tasks report that.
+            # The records expired before they were read. The tasks report them.
             earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
             begins = {tp: max(at, earliest[tp].offset) for tp, at in begins.items()}
             reach = ask({tp: (at, budget) for tp, at in begins.items()})

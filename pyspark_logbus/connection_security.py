@@ -31,7 +31,7 @@ DERIVED_S = 30.0
 """Seconds for which derived keys are used again: Spark plans a sink for every micro-batch."""
 
 _warned: set[str] = set()
-"""Users whose password tasks carry."""
+"""Users for whom the warning about a password in tasks was logged."""
 _derived: dict[tuple[str, ClientSecurity], tuple[float, ClientSecurity]] = {}
 
 
@@ -79,7 +79,7 @@ def for_tasks(
     derived = _derived.get(key)
     if derived is not None and now - derived[0] < DERIVED_S:
         return derived[1]
-    # Only the driver executes this import.
+    # This import runs only on the driver.
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.requests import FIRST_CONTACT_MS
     from pyspark_logbus.first_contact import told

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 OLDEST_SPARK = (4, 2)
 RESOLVED_S = 60.0
-"""Seconds for which an address is cached: Spark plans a sink for every micro-batch."""
+"""Seconds for which an address is cached, because Spark plans a sink for every micro-batch."""
 
 _resolved: dict[tuple[str | None, str | None], tuple[float, str]] = {}
 

@@ -2,8 +2,9 @@
 
 A micro-batch, or a ``df.write``, is one group transaction of its *sink*. Each task attempt writes
 under an identity that the sink's coordinator gives it. The driver ends the batch with the attempts
-that Spark counts; the coordinator's record of the last committed batch makes a replay harmless.
-This module imports neither pyarrow nor the producer: Spark commits in a process of its own.
+whose messages Spark delivered. The coordinator stores the last committed batch, so a replayed batch
+writes nothing. This module imports neither pyarrow nor the producer: Spark commits in a process of
+its own.
 """
 
 from __future__ import annotations
@@ -160,11 +161,9 @@ def abort(
 
 
 def abort_attempt(options: WriteOptions, identity: TaskIdentity, producer: tuple[int, int]) -> None:
-    """Abort this task's failed attempt alone, so that it hides no records from readers.
-
-    Spark gets no message of the attempt, so no commit names it. Without an answer, the attempt ends
-    with its batch.
-    """
+    """Abort only this task's failed attempt, so that it does not hold back readers. Spark gets no
+    message of the attempt, so no commit includes it. If the coordinator does not answer, the
+    attempt ends with its batch."""
     try:
         _end(options, identity, is_commit=False, winners=(producer,), timeout_ms=ABORT_ATTEMPT_MS)
     except LogbusError as error:

@@ -19,7 +19,8 @@ log = logging.getLogger("pyspark_logbus")
 HINT_S = 1.0
 """Seconds without an answer before the first warning."""
 PATIENCE_S = 10.0
-"""Seconds for a query that has read before: restarted brokers are back by then."""
+"""Seconds before the first warning of a query that has read before; a restarted broker answers by
+then."""
 AGAIN_S = 60.0
 
 CURE = "is the address right, and does the cluster run? (logbus status, logbus doctor)"
@@ -54,7 +55,7 @@ class Silence:
 
     def look(self, problem: LogbusError | None, *, is_known: bool) -> None:
         """Warn if due. ``is_known``: the cluster has answered this query before. ``problem``: the
-        present error, if any. An error that a broker returned does not count as silence."""
+        current error, if any. An error that a broker returned does not count as silence."""
         if is_known and not isinstance(problem, NoBrokersError):
             if self._told:
                 log.warning("bootstrap.servers=%s: brokers answer again", self._servers)

@@ -69,10 +69,12 @@ class GroupProgress:
         self._holder = ""
         self._holder_until_ms = 0
         self._holder_runs = False
-        """Whether the other query renewed its lease while this one waited for it."""
+        """Whether the other query renewed its lease while this one waited for the lease to
+        expire."""
         self._problem = ""
         self._replaced: dict[str, str] = {}
-        """Recreated topics, with the ids whose offsets were refused."""
+        """Recreated topics for which the coordinator refused offsets, with the refused topic
+        ids."""
         self._closing = False
         self._thread: threading.Thread | None = None
 

@@ -1,9 +1,9 @@
 """Metrics of running queries on the driver, for Prometheus.
 
-``LagMetrics(spark)`` counts every query of the session that reads logbus; then serve them, for
-example with ``prometheus_client.start_http_server(9500)``. It needs ``prometheus-client``, which
-``pyspark-logbus[broker]`` installs. Like ``LagListener`` it asks no broker and runs on Spark's
-listener thread.
+Create ``LagMetrics(spark)`` to count every query of the session that reads logbus. Then serve the
+metrics, for example with ``prometheus_client.start_http_server(9500)``. It needs
+``prometheus-client``, which ``pyspark-logbus[broker]`` installs. Like ``LagListener`` it asks no
+broker and runs on Spark's listener thread.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class LiveOffsets:
 
     @property
     def problem(self) -> LogbusError | None:
-        """Return the error that keeps the ends stale, or None."""
+        """Return the error because of which the ends are not current, or None."""
         return self._watch.error
 
     @property

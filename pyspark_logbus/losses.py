@@ -31,11 +31,12 @@ class Losses:
 
     @property
     def are_suspected(self) -> bool:
-        """Return whether an end moved back and may yet return."""
+        """Return whether an end is below its earlier value and may still recover."""
         return bool(self._suspects)
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:
-        """Return the losses that have lasted: an end may move back briefly while leaders change."""
+        """Return the losses that have lasted for ``grace_s``. An end may move back briefly while
+        leaders change."""
         if not losses and not self._suspects:
             return losses
         now = self._monotonic()

@@ -255,7 +255,7 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """Return ``target`` with unchanged epochs for unchanged ends, and no end moved back. The
+    """Return ``target``, but keep the epoch of an unchanged end, and never move an end back. The
     offset's text therefore changes only for new records and for new or deleted topics."""
     topics: dict[str, TopicOffsets] = {}
     for name, topic in target.topics.items():
@@ -318,7 +318,7 @@ def share_bytes(
     bytes_max: int, reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int] | None:
     """Split a byte budget in proportion to the partitions' sizes; None if everything fits.
-    ``reach`` has the end offset and bytes of each partition within the whole budget."""
+    ``reach`` has the end offset and bytes that each partition could use of the whole budget."""
     total = sum(size for _, size in reach.values())
     if total <= bytes_max:
         return None
@@ -440,7 +440,7 @@ TASK_BYTES = 4 << 20
 """Stored bytes of a task: a few times the bytes that Spark reads in the time in which it starts a
 Python task."""
 RANGE_BYTES = 24 << 10
-"""Fixed cost of a range, as the number of bytes whose reading takes as long."""
+"""The fixed cost of a range, in bytes that take as long to read."""
 
 
 def join_ranges(

@@ -73,8 +73,8 @@ class OffsetReader:
         self.admin.close()
 
     def retrying(self, question: Callable[[], T]) -> T:
-        """Run a lookup; retry it up to ``fetchOffset.numRetries`` times while errors are
-        retriable."""
+        """Run a lookup. Retry it after retriable errors, at most ``fetchOffset.numRetries``
+        times."""
         for attempt in range(self.options.retries + 1):
             try:
                 return question()
@@ -158,7 +158,7 @@ class OffsetReader:
         names: dict[str, str] = {}
         for tp, offset in at.items():
             names[tp.topic] = ids[tp]
-            # No epoch, because leaders may have changed between the requests.
+            # Omit the epoch, because leaders may have changed between the requests.
             topics.setdefault(tp.topic, {})[tp.partition] = OffsetAndEpoch(offset)
         return SourceOffset(
             self.view.cluster_id,

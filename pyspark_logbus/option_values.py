@@ -36,7 +36,7 @@ def text(name: str, value: str) -> str:
 
 
 def verbatim(name: str, value: str) -> str:
-    """Return the text as it is: a password may begin with a blank."""
+    """Return the text unchanged, because a password may begin with a blank."""
     return value
 
 
@@ -177,10 +177,10 @@ def acks(name: str, value: str) -> str:
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 NEAREST_COMPRESSION = {"gzip": "zstd", "snappy": "lz4"}
-"""Kafka's codecs that the sink does not write, each with a codec of similar strength or speed."""
+"""Kafka's codecs that the sink does not write, each with a codec of similar ratio or speed."""
 
 
 def compression(name: str, value: str) -> str:
-    """Return a codec of the sink, or the nearest to one of Kafka's others."""
+    """Return a codec of the sink. Replace another codec of Kafka by the nearest one."""
     word = value.strip().lower()
     return NEAREST_COMPRESSION.get(word) or one_of(*COMPRESSIONS)(name, value)

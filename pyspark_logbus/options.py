@@ -331,8 +331,8 @@ _IGNORED_LINES = (
     *security_options.IGNORED,
 )
 KAFKA_IGNORED = frozenset(line for words in _IGNORED_LINES for line in words.split())
-"""Kafka's tuning options without meaning here: accepted under ``kafka.``, ignored, warned about
-once."""
+"""Kafka's tuning options without an effect in logbus. They are accepted with the prefix ``kafka.``
+and ignored, with one warning."""
 
 _PLACEMENT = (
     "rows with a key go to the partition that Kafka's default partitioner chooses; to choose "
@@ -368,7 +368,7 @@ SPARK_KEYS = frozenset(line for words in _SPARK_LINES for line in words.split())
 """Options that Spark itself adds or reads."""
 
 SECRET_OPTIONS = SECRET_KEYS | {JAAS}
-"""Options whose values no message contains."""
+"""Options whose values no message may contain."""
 
 _BY_KEY: Mapping[str, Option] = {
     spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.spellings)

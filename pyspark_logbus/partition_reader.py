@@ -231,9 +231,7 @@ def _fetch(
             _lose(tp, start, item.end, error.message, plan)
             return
         except CorruptMessageError as error:
-            raise type(error)(
-                f"{error.message}; to go past it, set failOnDataLoss=false"
-            ) from error
+            raise type(error)(f"{error.message}; to skip it, set failOnDataLoss=false") from error
 
 
 def _is_rewritten(item: OffsetRange, rows: FetchedBatch) -> bool:
@@ -267,8 +265,7 @@ def _range(
 def _clip(
     tp: TopicPartition, item: OffsetRange, plan: _OpenPlan, error: OffsetOutOfRangeError
 ) -> int:
-    """Report the lost rows; return the first remaining offset, or the range's end if none
-    remains."""
+    """Report the lost rows. Return the first offset that still exists, or the range's end."""
     admin = Admin(
         plan.bootstrap_servers,
         client_id=plan.client_id,
@@ -276,7 +273,7 @@ def _clip(
         pool=plan.pool,
     )
     end = item.end
-    with contextlib.suppress(UnknownTopicOrPartitionError):  # the topic is deleted by now
+    with contextlib.suppress(UnknownTopicOrPartitionError):  # The topic may be deleted by now.
         earliest = admin.list_offsets({tp: EARLIEST_TIMESTAMP})[tp].offset
         end = min(item.end, earliest) if earliest > item.start else item.end
     _lose(tp, item.start, end, error.message, plan)
@@ -471,7 +468,7 @@ _slices: dict[tuple[object, int], pa.Array] = {}
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     """Return a column with ``count`` equal values: a slice of a column cached in this process."""
-    key = (value, kind.id)  # hash by id; a type's own hash is that of its text
+    key = (value, kind.id)  # Hash by id, because a type's own hash is computed from its text.
     part = _slices.get(key)
     if part is not None and len(part) == count:
         return part
@@ -492,7 +489,8 @@ class _Counting:
     up."""
 
     def __init__(self) -> None:
-        # Replaced as one object, so that tasks on several threads never see parts of two.
+        # The pair is replaced as one object, so that tasks on several threads never combine parts
+        # of two pairs.
         self._stretch = (0, fixed(np.zeros(0, np.int64), pa.int64()))
 
     def slice(self, first: int, count: int) -> pa.Array:

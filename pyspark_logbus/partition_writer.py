@@ -192,8 +192,8 @@ def write_attempt(
             else:
                 producer.leave()
     except BaseException:
-        # This includes the interruption of a killed task, whose open records would hide later
-        # records from readers.
+        # This includes the interruption of a killed task. Its open records would otherwise hold
+        # back readers of later records.
         if is_open:
             abort_attempt(options, identity, pair)
         raise
@@ -276,7 +276,7 @@ def _check(
     check_partitions(topic, wanted, count)
     chosen = numpy_of(wanted, np.int32)
     if wanted.null_count:
-        # -1: the key or the producer chooses the partition.
+        # -1 means that the key or the producer chooses the partition.
         chosen = np.where(_nulls(wanted), np.int32(-1), chosen)
     return rows, chosen
 

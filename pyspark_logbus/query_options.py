@@ -94,7 +94,7 @@ class WriteOptions:
     is_exactly_once: bool = False
     transactional_id: str = ""
     transaction_version: int = -1
-    """-1: not given."""
+    """The value -1 means that the option was not given."""
     transaction_timeout_ms: int = 300_000
     skips_replay_mismatch: bool = False
 

@@ -118,7 +118,8 @@ class StreamPlanner:
         live = self._ends_now(start, unlimited)
         problem = self._live.problem
         if isinstance(problem, SaslAuthenticationError):
-            # The user was deleted, or its password changed: waiting would hide it.
+            # The user was deleted or its password changed. If planning waited, the error would stay
+            # hidden.
             raise problem
         self._silence.look(problem, is_known=live is not None)
         if live is None:
@@ -181,7 +182,7 @@ class StreamPlanner:
         self._check_cluster(until, live)
         found = plan.ranges_between(begin, until, self.options.new_partitions)
         if not self._checked:
-            # A batch repeated after a restart: its offsets are not checked yet.
+            # Spark repeats this batch after a restart, and its offsets were not checked yet.
             self._checked = True
             held = SourceOffset(until.cluster_id, until.topics)
             self._losses.judge(plan.with_ranges(self._find_losses(held, live), found))
@@ -190,7 +191,7 @@ class StreamPlanner:
             found = self._check_begins(begin, until, found, is_repeated=False)
         found = [item for item in found if self._is_there(item, live)]
         if self._progress is None:
-            # A batch repeated after a restart: no planning call has claimed the group.
+            # Spark repeats this batch after a restart, so no planning call has claimed the group.
             committed = begin.topics if until.begin is None else until.begin
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         return make_tasks(found, self.options, self._reader, self._live.view)
@@ -340,7 +341,7 @@ class StreamPlanner:
             self._progress.claim()
         self._progress.check()
         if self._is_available_now:
-            # This may be the run's last call.
+            # This may be the last call of the run, so wait briefly.
             self._progress.wait(PATIENCE_S)
 
     # Losses.

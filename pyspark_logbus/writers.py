@@ -119,8 +119,8 @@ class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
         return cls(options, _columns(options, schema))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a writer to send it to the tasks: so this is on the driver, before a row
-        # moves, and never in the process that commits.
+        # Spark pickles a writer to send it to the tasks. So this runs on the driver, before any row
+        # is sent, and never in the process that commits.
         with pickled_error_line():
             _check_topic(self._options)
             options = self._options.for_tasks()

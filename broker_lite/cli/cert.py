@@ -120,7 +120,7 @@ def show(files: tuple[Path, ...], form: str | None) -> None:
 def renew(folder: Path, everything: bool, form: str | None) -> None:
     """Renew the certificates that are older than 30 of their 90 days.
 
-    Brokers find changed files within 10 seconds, or at once on SIGHUP. CAs stay.
+    Brokers find changed files within 10 seconds, or at once on SIGHUP. CAs do not change.
 
     \b
     Examples:

@@ -89,7 +89,7 @@ def names(kind: str, params: Mapping[str, Any]) -> list[str]:
         with contextlib.suppress(Exception):
             found.append(_ask(kind, params))
 
-    # A thread, because a name server or ZooKeeper may take any time to answer.
+    # Use a thread, because a name server or ZooKeeper may take any time to answer.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER_SECONDS)
@@ -110,7 +110,7 @@ def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
     chosen = choose(params.get("context_name"), bool(servers or zookeeper))
     if chosen is not None:
         if chosen.password_command:
-            return []  # a password command may ask the user
+            return []  # A password command may ask the user for input.
         servers, zookeeper = chosen.bootstrap_servers or None, chosen.zookeeper or None
     with (
         using_security(params.get("client_config"), chosen),

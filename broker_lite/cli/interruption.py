@@ -25,7 +25,7 @@ class Interruption:
     def __enter__(self) -> Interruption:
         if (
             self._before is not signal.SIG_IGN
-        ):  # nohup and shells ignore the signal for background processes
+        ):  # nohup and shells ignore the signal for background processes.
             signal.signal(signal.SIGINT, self._note)
         return self
 

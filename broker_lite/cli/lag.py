@@ -98,8 +98,8 @@ Limits = Mapping[str, tuple[float | None, float | None]]
 
 
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
-    """Return the exit code of a check. An unknown lag is over every given limit: a check must
-    not pass because a partition has no leader."""
+    """Return the exit code of a check. An unknown lag counts as over every given limit, so that a
+    partition without a leader cannot pass the check."""
     missing = set(wanted) - {row["group"] for row in totals}
     for level, code in ((1, EXIT_CRITICAL), (0, EXIT_WARNING)):
         for column, pair in limits.items():

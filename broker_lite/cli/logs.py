@@ -156,7 +156,7 @@ class LogTail:
         try:
             now = self._path.stat()
         except FileNotFoundError:
-            return False  # between the two renames of a rotation
+            return False  # This is the moment between the two renames of a rotation.
         own = os.fstat(self._file.fileno())
         is_other = (now.st_dev, now.st_ino) != (own.st_dev, own.st_ino)
         return is_other or now.st_size < self._file.tell()

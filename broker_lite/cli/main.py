@@ -126,7 +126,7 @@ _UNREACHABLE = (
 
 
 class ReaderGone(Exception):
-    """The reader of stdout closed it. (click would exit with 1 on a BrokenPipeError.)"""
+    """The reader of stdout closed the pipe. (click would exit with 1 on a BrokenPipeError.)"""
 
 
 class LazyGroup(click.Group):

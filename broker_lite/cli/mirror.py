@@ -126,7 +126,7 @@ def _run(running: Mirror, servers: str, form: str | None, *, once: bool) -> int:
 
     def end(*_: object) -> None:
         if stop.is_set():
-            raise KeyboardInterrupt  # second Ctrl-C: end at once
+            raise KeyboardInterrupt  # A second Ctrl-C ends the command at once.
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -24,8 +24,8 @@ _VALUE = r"""(?:=('[^']*'|[^\s,;:)]*[^\s,;:).]))?"""
 
 
 class Spelling(NamedTuple):
-    """An option as it is typed. ``flag`` is the value that the option alone stands for;
-    ``joint`` joins it to any other value."""
+    """An option as the user types it. ``flag`` is the value that the option has without an
+    argument; ``joint`` stands between the option and any other value."""
 
     option: str
     flag: str | None = None

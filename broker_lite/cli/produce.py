@@ -174,7 +174,7 @@ def _check_options(
 
 
 def _name(header: str) -> str:
-    if not header.isprintable():  # includes invalid UTF-8
+    if not header.isprintable():  # This covers invalid UTF-8, too.
         raise click.BadParameter(f"the name {header!r} is no text", param_hint="--header")
     return header
 

@@ -74,7 +74,7 @@ def is_recorded(facts: Facts) -> bool:
 
 
 def at(servers: str) -> Facts | None:
-    """Return the running cluster of this machine that has these addresses."""
+    """Return the running cluster of this machine with these addresses, or None."""
     for facts in alive():
         if facts.get("bootstrap_servers") == servers:
             return facts

@@ -57,7 +57,7 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(part: float | None) -> str:
-    """Return a part of 1 as a percentage; a dash if unknown."""
+    """Return a fraction of 1 as a percentage; a dash if unknown."""
     return NONE if part is None else f"{part:.0%}"
 
 

@@ -40,7 +40,7 @@ def as_json(data: Any) -> bytes:
 
 
 def _plain(data: Any) -> Any:
-    """Return a page's data with each listing as its rows and their place in the whole."""
+    """Return a page's data. A listing becomes its rows, with the page number and the total."""
     if isinstance(data, Listing):
         return {
             "rows": _plain(data.rows),

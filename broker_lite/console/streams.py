@@ -106,7 +106,8 @@ def _events(
                 yield f"event: ended\ndata: {json.dumps(SIGNED_OUT)}\n\n"
                 return
             if update is None:
-                # A comment line of server-sent events: writing fails once the browser has left.
+                # This is a comment line of server-sent events. Writing it fails once the browser
+                # has left.
                 yield ":\n\n"
                 continue
             rows = shown_rows(update.rows, hides_payloads=hides_payloads)

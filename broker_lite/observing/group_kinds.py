@@ -8,10 +8,10 @@ NATIVE, SPARK, OFFSETS = "Native", "Spark query", "Offsets only"
 
 
 def group_kind(listing: GroupListing) -> str:
-    """Return "Native" if the members coordinate through ZooKeeper, and "Offsets only" before the
-    first member; else a broker coordinates them: "Consumer" for logbus's and Kafka's consumers, or
-    another use of the protocol, as "Connect". Only the commits of a group tell that a Spark query
-    publishes to it."""
+    """Return the kind: "Native" (the members coordinate through ZooKeeper), "Offsets only" (no
+    member yet), "Consumer" (a broker coordinates consumers), or another user of Kafka's group
+    protocol, such as "Connect". A Spark query that publishes to a group appears only in the group's
+    commits."""
     if listing.kind.lower() == "native":
         return NATIVE
     return listing.protocol_type.capitalize() or OFFSETS

@@ -16,7 +16,8 @@ SETTING = "min.insync.replicas"
 
 
 class ClusterSample(NamedTuple):
-    """``insync_settings`` has min.insync.replicas of the topics with a replica out of sync."""
+    """A cluster at one time. ``insync_settings`` has min.insync.replicas of the topics with a
+    replica out of sync."""
 
     view: ClusterView
     moves: Mapping[TopicPartition, Reassignment]

@@ -29,8 +29,9 @@ RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 
 
 class TopicReading(NamedTuple):
-    """``records`` are offsets between start and end, ``size_bytes`` counts all replicas, ``lag`` is
-    the largest lag of a group in records, None if no group reads it."""
+    """A topic's figures. ``records`` are the offsets between start and end. ``size_bytes`` counts
+    all replicas. ``lag`` is the largest lag of a group in records, None if no group reads the
+    topic."""
 
     name: str
     partitions: int
@@ -43,7 +44,8 @@ class TopicReading(NamedTuple):
 
 
 class GroupReading(NamedTuple):
-    """``lag`` and ``lag_s`` are None if unknown for a partition; ``lag_s`` is the longest."""
+    """A group's figures. ``lag`` and ``lag_s`` are None if they are unknown for a partition;
+    ``lag_s`` is the longest."""
 
     name: str
     kind: str
@@ -172,8 +174,8 @@ def total_lag(parts: Collection[PartitionLag]) -> tuple[int | None, float | None
 
 
 def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
-    """Return a group's row. Only the leases of a group tell that a Spark query publishes to it,
-    because the query is no member."""
+    """Return a group's row. A Spark query that publishes to the group is no member; only the
+    group's leases show it."""
     kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()

@@ -11,7 +11,7 @@ from broker_lite.observing.sample import ClusterSample
 State = Literal["ok", "warning", "critical"]
 
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
-"""Free fractions of a disk below which its broker gets a warning, and becomes critical."""
+"""Free fractions of a disk below which the verdict is a warning, and critical."""
 
 
 class Cause(NamedTuple):

@@ -27,7 +27,8 @@ TEXT_LENGTH_MAX = 1024
 class ResourceKind(IntEnum):
     """The type of resource that an entry protects."""
 
-    __hash__ = int.__hash__  # Enum's own runs Python code, which doubles the cost of a decision.
+    # The hash method of Enum runs Python code, which would double the cost of a decision.
+    __hash__ = int.__hash__
 
     ANY = 1
     TOPIC = 2
@@ -49,7 +50,8 @@ class PatternType(IntEnum):
 class Operation(IntEnum):
     """An operation on a resource. ANY is for filters only; ALL is for entries."""
 
-    __hash__ = int.__hash__  # Enum's own runs Python code, which doubles the cost of a decision.
+    # The hash method of Enum runs Python code, which would double the cost of a decision.
+    __hash__ = int.__hash__
 
     ANY = 1
     ALL = 2

@@ -15,7 +15,7 @@ from broker_lite.model import ScramMechanism
 from broker_lite.security.scram import KeyPair, ScramCredential, derive_keys
 
 MESSAGE_BYTES_MAX = 1024
-"""Maximum bytes of a client's message: names and password have at most 255 bytes in RFC 4616."""
+"""Maximum bytes of a client's message. RFC 4616 limits names and password to 255 bytes each."""
 
 
 class PlainPassword(NamedTuple):

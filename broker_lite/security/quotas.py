@@ -36,8 +36,8 @@ BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
 second is Kafka's default for mutations."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
-"""Longest wait of one answer, in milliseconds. ``throttle_time_ms`` is an INT32; the rest of a
-longer wait delays the next answer."""
+"""Maximum wait of one answer, in milliseconds, because ``throttle_time_ms`` is an INT32. The rest
+of a longer wait delays the next answer."""
 DEFAULT = None
 """The name of the default of an entity type."""
 
@@ -178,8 +178,8 @@ class TokenBucket:
     """A token bucket that refills at ``rate`` per second and holds at most ``burst_s`` seconds of
     it.
 
-    A request takes all of its tokens at once, so the bucket may fall below zero. Times are
-    monotonic ms.
+    A request takes all its tokens at once, so the level may fall below zero. Times are monotonic
+    ms.
     """
 
     __slots__ = ("_at_ms", "_burst_s", "left", "rate")

@@ -127,7 +127,8 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
             issuer=rules.issuer,
             options={
                 "require": ["iss", "aud", "exp", "sub"],
-                # The library would read the clock itself, so the times are compared below.
+                # The library would read the clock itself, so this function compares the times
+                # below.
                 "verify_exp": False,
                 "verify_iat": False,
                 "verify_nbf": False,
@@ -139,9 +140,9 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
     ends_ms = _time_ms(claims, "exp")
     begins_ms = max(_time_ms(claims, name) for name in ("nbf", "iat"))
     if now_ms >= ends_ms:
-        raise SaslAuthenticationError(f"OAUTHBEARER: the token ended at {ends_ms} ms")
+        raise SaslAuthenticationError(f"OAUTHBEARER: the token expired at {ends_ms} ms")
     if now_ms < begins_ms - rules.skew_ms:
-        raise SaslAuthenticationError(f"OAUTHBEARER: the token begins only at {begins_ms} ms")
+        raise SaslAuthenticationError(f"OAUTHBEARER: the token is valid only from {begins_ms} ms")
     user = claims.get(rules.name_claim)
     if not isinstance(user, str) or not 0 < len(user) <= PRINCIPAL_LENGTH_MAX:
         raise SaslAuthenticationError(f"OAUTHBEARER: claim {rules.name_claim!r} is no user name")

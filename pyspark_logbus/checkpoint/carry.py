@@ -95,7 +95,8 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
 def _carried(
     old: Path, number: int, batch: MicroBatch, place: Place, carried: Carried
 ) -> MicroBatch:
-    """Return the batch with logbus's offsets; append those of the last batch to ``carried``."""
+    """Return the batch with logbus's offsets. Append the offsets of its partitions to
+    ``carried``."""
     ends = []
     for source, line in enumerate(batch.ends):
         asked = offset_log.kafka_offsets(line)

@@ -42,7 +42,7 @@ def main(file: Path | None, lines: int, brokers: int, seconds: float, kill: bool
         screen.say(f"Error: {error}")
         code = 1
     except PySparkException as error:
-        # The first line is the error; the other lines are the query's plan.
+        # The first line is the error. The other lines are the query's plan.
         told = str(error).partition("=== Streaming Query ===")[0].strip()
         screen.say(f"Error: {told}")
         code = 1

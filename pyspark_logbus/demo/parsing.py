@@ -1,7 +1,7 @@
 """Spark expressions for the minute and the kind of a log line.
 
 The kind is the HTTP status, else the severity, the action or the program, else "other". A line
-without a time of its own counts at its record's timestamp. Every line is counted exactly once.
+without a time counts at its record's timestamp. Every line is counted exactly once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def event_time(line: Column, arrival: Column) -> Column:
     zone = f.regexp_extract(line, _ISO_ZONE, 1)
     iso = f.try_to_timestamp(f.concat(day, f.lit(" "), digits[3], zone))
     apache = f.try_to_timestamp(f.regexp_extract(line, _APACHE, 1), f.lit("dd/MMM/yyyy:HH:mm:ss Z"))
-    # Classic syslog names no year: take the latest year that does not put the line in the future.
+    # Classic syslog has no year. Use the latest year in which the time is not in the future.
     this_year = _syslog_time(line, f.year(arrival))
     last_year = _syslog_time(line, f.year(arrival) - 1)
     syslog = f.when(this_year <= arrival + f.expr("INTERVAL 1 DAY"), this_year).otherwise(last_year)

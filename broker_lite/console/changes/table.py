@@ -147,5 +147,5 @@ CHANGES = (
     ),
 )
 DONE = {change.key: change.done for change in CHANGES}
-"""The sentence after each change, by its key. The page's address has only the key, because pages
-must not show text from an address."""
+"""The sentence that reports each change, by key. The next page's address has only the key, because
+a page must not show text from an address."""

@@ -89,8 +89,8 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the ranges, until their ends or a limit of the search is reached.
 
-    Before each batch is yielded, the function moves the first offsets in ``ranges`` behind it, and
-    removes the ranges that are read to their end.
+    Before it yields a batch, the function advances the first offsets in ``ranges`` past the batch,
+    and removes the ranges that are read to their end.
     """
     for tp, (first, _) in ranges.items():
         consumer.seek(tp, first)
@@ -162,7 +162,7 @@ def newest(bus: Bus, ranges: Ranges, wanted: Wanted, record_bytes: float) -> Fou
             for batch in batches(consumer, part, budget):
                 hits += rows_of(wanted.select(batch))
             if part:
-                # A limit ended the window in its middle, so its hits are not complete.
+                # A limit ended the window early, so its hits are incomplete.
                 if window == 1 or left != ranges or shrinks == SHRINKS_MAX:
                     break
                 window, shrinks, budget = max(1, window // 16), shrinks + 1, SearchBudget()

@@ -1,4 +1,5 @@
-"""Brokers: leaders, replicas and disks; of one broker also its partitions and settings."""
+"""Brokers: leaders, replicas and disks. The page of one broker also has its partitions and
+settings."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from broker_lite.observing.sampler import LAG, RECORDS, SIZE, ClusterReading
 from broker_lite.observing.verdict import partitions
 
 FIRST = 5
-"""Topics and groups on the overview."""
+"""Number of topics and of groups on the overview."""
 
 
 def overview(ask: PageRequest) -> Data:
