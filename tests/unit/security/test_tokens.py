@@ -75,7 +75,7 @@ def test_key_decides_the_algorithm(kind: str, algorithms: tuple[str, ...], refus
         ({"aud": None}, "(?i)aud"),
         ({"exp": None}, "exp"),
         ({"sub": None}, "sub"),
-        ({"exp": 1_000_000_000}, "ended at"),
+        ({"exp": 1_000_000_000}, "expired at"),
         ({"exp": "never"}, "no time"),
         ({"exp": 1e300}, "out of range"),
         ({"exp": IN_FAR_FUTURE, "nbf": IN_FAR_FUTURE - 1}, "is valid only from"),
@@ -114,7 +114,7 @@ def test_user_name_is_read_from_the_configured_claim() -> None:
 def test_token_is_valid_until_its_expiry_time() -> None:
     token = ONE.token(exp=2_000_000_000, iat=1_000_000_000)
     assert check_token(token, KEYS, RULES, 1_999_999_999_999).ends_ms == 2_000_000_000_000
-    with pytest.raises(SaslAuthenticationError, match="ended at"):
+    with pytest.raises(SaslAuthenticationError, match="expired at"):
         user_of(token, at_ms=2_000_000_000_000)
     assert end_of_token(token) == 2_000_000_000_000
     assert [end_of_token(each) for each in ("", "a.b", "a.e30.c")] == [0, 0, 0]
