@@ -216,7 +216,15 @@ def test_failed_row_is_retried_once_and_hanging_row_costs_no_other_row(tmp_path:
     report.write(tmp_path / "results", quick=False)
     text = "".join(page.read_text("utf-8") for page in (tmp_path / "results").glob("*.md"))
     assert "tried twice; the first time: RuntimeError: a port was taken" in text
-    assert "cannot run: TimeoutError: took longer than 0 s" in text
+    assert "cannot run: TookTooLong: took longer than 0 s" in text
+
+
+def test_time_limit_of_a_row_is_not_taken_for_an_error_of_a_file() -> None:
+    alternate = peers("alternate")
+    with pytest.raises(alternate.TookTooLong), alternate._at_most(0.01):
+        while True:
+            with contextlib.suppress(OSError):  # as the meter reads the files of processes
+                Path("/proc/0/stat").read_bytes()
 
 
 def test_report_names_missed_goals_and_rows_that_could_not_run(tmp_path: Path) -> None:
@@ -393,7 +401,7 @@ def test_missing_or_failed_side_leaves_the_other_sides(tmp_path: Path) -> None:
     assert list(variant["sides"]) == ["1", "5"]
     assert variant["absent"] == {
         "2": "failed: OSError: the disk is full",
-        "3": "failed: TimeoutError: took longer than 1 s",
+        "3": "failed: TookTooLong: took longer than 1 s",
         "4": "apt-get install it",
     }
     assert peers("__main__").has_failed(variant), "some sides failed"

@@ -27,6 +27,14 @@ RETRIED_SECONDS_MAX = 240.0
 ends."""
 
 
+class TookTooLong(Exception):
+    """A row exceeded its time limit.
+
+    No subclass of OSError, as TimeoutError is: the meter, which the alarm may interrupt, ignores an
+    OSError of a file in /proc.
+    """
+
+
 def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
     """Run a row and return its result.
 
@@ -89,13 +97,13 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError here, in the main thread, if the block takes longer than ``seconds``.
+    """Raise TookTooLong here, in the main thread, if the block takes longer than ``seconds``.
 
     A row that hangs then does not stop the later rows.
     """
 
     def expired(*_: object) -> None:
-        raise TimeoutError(f"took longer than {seconds:.0f} s")
+        raise TookTooLong(f"took longer than {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, expired)
     signal.setitimer(signal.ITIMER_REAL, seconds)

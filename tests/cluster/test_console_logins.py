@@ -217,6 +217,8 @@ def test_visible_group_names_no_hidden_topic(console: RunningConsole, admin_bus:
         admin_bus.admin.commit_offsets("mixed", {TopicPartition(topic, 0): 0})
     sign_in(console, ALICE, PASSWORD)
     until(lambda: console.get("/groups/mixed").status == 200, what="the group")
+    # The console may have sampled the group before its offsets.
+    until(lambda: console.json("/groups/mixed")["partitions"]["rows"], what="offsets of the group")
     found = console.json("/groups/mixed")
     assert [part["topic"] for part in found["partitions"]["rows"]] == ["seen"]
     assert (found["group"]["topics"], found["group"]["lag"]) == (["seen"], 1)
