@@ -25,7 +25,7 @@ OLDEST_VENV  := $(VENV)/pyspark-$(OLDEST_SPARK)
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml distribution/wheel_backend.py README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo quick test check compat compat-spark chaos soak soak-groups stress rotation fuzz format docs bench figures wheel java kcat clients clean
+.PHONY: help demo quick test check compat compat-spark chaos soak soak-groups stress rotation fuzz format docs bench figures wheel java programs clients clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -15
@@ -37,15 +37,15 @@ java:
 	    (apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless) >&2; \
 	  else echo "Java 17 is missing: apt-get install openjdk-17-jre-headless" >&2; exit 1; fi; fi
 
-# Third-party clients from Debian's packages, installed if run as root. Tests of a missing client are skipped.
+# Third-party programs from Debian's packages, installed if run as root. Tests of a missing program are skipped.
 # RUNLEVEL=1 keeps apt-get from starting the rsyslog service.
 clients = missing=; for pair in $(1); do command -v "$${pair%%:*}" >/dev/null || \
   { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && missing="$$missing $${pair\#*:}"; }; done; \
   if [ -n "$$missing" ]; then (apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
   apt-get install -y -qq -o DPkg::Lock::Timeout=120 --no-install-recommends $$missing) >&2 || echo "not installed:$$missing" >&2; fi
 
-kcat:
-	@$(call clients,kcat:kcat promtool:prometheus)
+programs:
+	@$(call clients,kcat:kcat promtool:prometheus chromedriver:chromium-driver)
 
 clients:
 	@$(call clients,kcat:kcat rsyslogd:rsyslog-kafka mvn:maven npm:npm)
@@ -92,7 +92,7 @@ $(VENV)/.spark-classes.jsa: tests/support/spark_classes.py | java $(VENV)/.depen
 demo: java $(VENV)/.installed
 	@$(BIN)/logbus demo $(if $(FILE),--file '$(FILE)') $(if $(KILL),--kill)
 
-test: java kcat $(VENV)/.installed $(VENV)/.dependencies-check $(VENV)/.spark-classes.jsa
+test: java programs $(VENV)/.installed $(VENV)/.dependencies-check $(VENV)/.spark-classes.jsa
 	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 # Tests of state machines and formats, and a few simulated seeds, without ZooKeeper, brokers and Spark.
