@@ -9,7 +9,7 @@ from broker_lite.config.broker import BrokerConfig
 from broker_lite.config.client import ConsumerConfig, ProducerConfig
 from broker_lite.config.parsing import keys, load, nearest, parse, text
 from broker_lite.config.setting import DAY, GIB, INT_MAX, LONG_MAX, MINUTE, SECOND, Key, value_text
-from broker_lite.config.topic import TopicConfig, min_insync, min_insync_of
+from broker_lite.config.topic import TopicConfig, loss_of, min_insync, min_insync_of
 
 __all__ = [
     "DAY",
@@ -25,6 +25,7 @@ __all__ = [
     "TopicConfig",
     "keys",
     "load",
+    "loss_of",
     "min_insync",
     "min_insync_of",
     "nearest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -194,3 +195,28 @@ def min_insync_of(text: str | None, replication_factor: int) -> int:
     except ValueError:
         own = 0
     return own if own > 0 else replication_factor // 2 + 1
+
+
+def loss_of(key: str, before: str | None, after: str | None) -> str:
+    """Return a sentence on the records that are lost when a setting changes from ``before`` to
+    ``after`` (None: the default); "" if the change loses none."""
+    limits = {"retention.ms": _DEFAULTS.retention_ms, "retention.bytes": _DEFAULTS.retention_bytes}
+    if key in limits:
+        is_lower = _limit(after, limits[key]) < _limit(before, limits[key])
+        return f"Brokers delete the records beyond the lower {key}." if is_lower else ""
+    if key == "unclean.leader.election.enable":
+        is_new = (after or "").lower() == "true" and (before or "").lower() != "true"
+        return "An unclean election loses acknowledged records." if is_new else ""
+    return ""
+
+
+def _limit(text: str | None, default: int) -> float:
+    """Return a retention limit as a number. A limit that is not a number deletes nothing."""
+    try:
+        value = default if text is None else int(text)
+    except ValueError:
+        value = -1
+    return math.inf if value < 0 else value
+
+
+_DEFAULTS = TopicConfig()

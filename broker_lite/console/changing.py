@@ -39,12 +39,13 @@ def show(change: Change, request: PageRequest, render: Render) -> Response:
 def submit(
     change: Change, request: PageRequest, form: Mapping[str, str], render: Render
 ) -> Response:
-    """Apply a change that is confirmed or needs no confirmation; else return its plan."""
+    """Apply a change that is confirmed or whose plan needs no confirmation; else return its
+    plan."""
     try:
         plan = change.plan(request, form)
-        if change.is_dangerous and "typed" not in form:
+        if plan.confirm and "typed" not in form:
             return _plan(change, request, form, render)
-        if change.is_dangerous and form["typed"].strip() != plan.confirm:
+        if plan.confirm and form["typed"].strip() != plan.confirm:
             text = f"Type {plan.confirm} to confirm. Nothing was changed."
             return _plan(change, request, form, render, text)
         target = plan.apply()

@@ -77,8 +77,12 @@ def test_a_topic_is_created_produced_to_altered_and_deleted(
     assert (row["key"]["text"], row["value"]["text"]) == ("k", "line 1\nline 2")
     assert row["headers"][0]["name"] == "a"
 
-    change(console, f"/topics/{name}/alter", setting="retention.ms", value="1000000")
     key = ("topic", name)
+    shorter = {"setting": "retention.ms", "value": "1000000"}
+    plan = change(console, f"/topics/{name}/alter", **shorter)
+    assert plan.status == 200 and "from 86400000 to 1000000" in plan.text
+    assert bus.admin.describe_configs([name])[key]["retention.ms"].value == "86400000"
+    change(console, f"/topics/{name}/alter", **shorter, typed=name)
     assert bus.admin.describe_configs([name])[key]["retention.ms"].value == "1000000"
     change(console, f"/topics/{name}/alter", setting="retention.ms", value="")
     assert bus.admin.describe_configs([name])[key]["retention.ms"].source != "topic"

@@ -42,6 +42,7 @@ class Change(NamedTuple):
     """A change at the address ``path``. ``done`` is the sentence that reports its success.
 
     ``fields`` returns the form, ``plan`` reads a filled form; both may raise LogbusError.
+    ``is_dangerous``: each plan demands a typed confirmation; the plans of other changes may.
     """
 
     path: str

@@ -6,6 +6,7 @@ import shlex
 from urllib.parse import quote
 
 from broker_lite.client.administration import log_positions, replica_plans
+from broker_lite.config import loss_of
 from broker_lite.console.changes.change import ChangePlan, Field, Form
 from broker_lite.console.formats import plural
 from broker_lite.console.page_request import PageRequest
@@ -140,13 +141,22 @@ def alter_fields(request: PageRequest) -> tuple[Field, ...]:
 
 def alter(request: PageRequest, form: Form) -> ChangePlan:
     topic = request.topic()
-    setting, value = form.get("setting", ""), form.get("value", "").strip()
+    setting, value = form.get("setting", ""), form.get("value", "").strip() or None
+    admin = request.bus.admin
+    admin.alter_configs(topic.name, {setting: value}, validate_only=True)
+    (found,) = admin.describe_configs(topics=[topic.name]).values()
+    before = found[setting].value if setting in found else None
 
     def apply() -> str:
-        request.bus.admin.alter_configs(topic.name, {setting: value or None})
+        admin.alter_configs(topic.name, {setting: value})
         return _address(topic.name, "settings")
 
-    return ChangePlan((f"Sets {setting} of topic {topic.name!r}.",), apply)
+    to = "its default" if value is None else value
+    loss = loss_of(setting, before, value)
+    steps = (f"Changes {setting} of topic {topic.name!r} from {before} to {to}.", loss)
+    option = ("--reset", setting) if value is None else ("-c", f"{setting}={value}")
+    command = _command("topic", "alter", topic.name, *option)
+    return ChangePlan(tuple(filter(None, steps)), apply, topic.name if loss else "", command)
 
 
 def elect(request: PageRequest, _: Form) -> ChangePlan:
