@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import offset_spec, output
+from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
 from broker_lite.cli.nouns import Noun
@@ -17,9 +18,7 @@ from broker_lite.client.administration.group_lag import owned_by
 from broker_lite.client.administration.query_lease import holder_of, lease_of
 from broker_lite.errors import (
     GroupIdNotFoundError,
-    GroupLeaseHeldError,
     GroupSubscribedToTopicError,
-    LogbusError,
     NonEmptyGroupError,
     UnknownTopicOrPartitionError,
 )
@@ -185,7 +184,6 @@ TO_HELP = (
     "earliest, latest, N (an offset), +N (N after the earliest), -N (N before the latest), "
     "@TIME or @-1h; not before the earliest, not past the latest."
 )
-YES_HELP = "Do it; without this the plan is only printed."
 
 
 @groups.command()
@@ -193,7 +191,7 @@ YES_HELP = "Do it; without this the plan is only printed."
 @click.argument("topic", type=TOPIC)
 @click.option("--to", required=True, help=TO_HELP)
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@change_options
 @cluster_options
 @output.output_option
 def seek(
@@ -201,7 +199,7 @@ def seek(
     topic: str,
     to: str,
     partition: tuple[int, ...],
-    yes: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -210,7 +208,7 @@ def seek(
 
     \b
     Examples:
-      logbus groups seek readers events --to earliest
+      logbus groups seek readers events --to earliest --dry-run
       logbus groups seek readers events -p 0 --to 1500 --yes
       logbus groups seek readers events --to @2026-11-20T08:00 --yes
     """
@@ -222,9 +220,7 @@ def seek(
                 f"{topic} has no partition {min(missing)}", param_hint="--partition"
             )
         ids = {tp: i for tp, i in _ids((facts,)).items() if not partition or tp[1] in partition}
-        rows = _move(admin, group, ids, place, yes)
-        refusal = None if yes else _refusal(admin, group)
-    _show_plan(rows, yes, form, refusal)
+        _move(admin, group, ids, place, change=change, form=form)
 
 
 @groups.command("reset-offsets")
@@ -238,14 +234,14 @@ def seek(
     multiple=True,
     help="Default: all with offsets of the group.",
 )
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@change_options
 @cluster_options
 @output.output_option
 def reset_offsets(
     group: str,
     to: str,
     topics: tuple[str, ...],
-    yes: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -254,7 +250,7 @@ def reset_offsets(
 
     \b
     Examples:
-      logbus groups reset-offsets readers --to latest
+      logbus groups reset-offsets readers --to latest --dry-run
       logbus groups reset-offsets readers -t events --to @-1h --yes
     """
     place = offset_spec.parse(to)
@@ -262,9 +258,7 @@ def reset_offsets(
         names = topics or sorted({tp.topic for tp in _committed(admin, group)})
         view = admin.cluster()
         ids = _ids(found_topic(view, name) for name in names)
-        rows = _move(admin, group, ids, place, yes)
-        refusal = None if yes else _refusal(admin, group)
-    _show_plan(rows, yes, form, refusal)
+        _move(admin, group, ids, place, change=change, form=form)
 
 
 @groups.command()
@@ -272,15 +266,15 @@ def reset_offsets(
 @click.option(
     "-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only its offsets in these topics."
 )
-@click.option("--yes", is_flag=True, help=YES_HELP)
-@click.option("--if-exists", is_flag=True, help="No error if the group does not exist.")
+@if_exists_option
+@change_options
 @cluster_options
 @output.output_option
 def delete(
     group: str,
     topics: tuple[str, ...],
-    yes: bool,
     if_exists: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -299,20 +293,22 @@ def delete(
         except (GroupIdNotFoundError, UnknownTopicOrPartitionError) as error:
             if not if_exists:
                 raise
+            output.show([], form)
             output.say(f"nothing to delete: {error.message}")
             return
-        refusal = None
-        if not yes:
-            refusal = _refusal(admin, group, topics)
-        elif topics:
+        rows = [
+            {"topic": tp.topic, "partition": tp.partition, "committed": lost[tp].offset}
+            for tp in sorted(lost)
+        ]
+        output.show(rows, form)
+        _refuse_readers(admin, group, topics)
+        what = "these offsets of group" if topics else "group"
+        if not change.is_wanted(f"Delete {what} {group!r}?"):
+            return
+        if topics:
             admin.delete_offsets(group, lost)
         else:
             admin.delete_group(group)
-    rows = [
-        {"topic": tp.topic, "partition": tp.partition, "committed": lost[tp].offset}
-        for tp in sorted(lost)
-    ]
-    _show_plan(rows, yes, form, refusal)
 
 
 def _deleted(
@@ -355,70 +351,47 @@ def _move(
     group: str,
     ids: Mapping[TopicPartition, str],
     place: offset_spec.Moment,
-    yes: bool,
-) -> list[dict[str, Any]]:
-    """Return each partition's new offset, and set it if ``yes``."""
+    *,
+    change: ChangeOptions,
+    form: str | None,
+) -> None:
+    """Show each partition's new offset, and set it if the user wants it."""
     chosen = list(ids)
     found = offset_spec.places(admin, chosen, place)
-    targets = {tp: at.offset for tp, at in found.items()}
     before = admin.committed(group, chosen)
-    if yes:
-        _refuse_readers(admin, group)
-        admin.commit_offsets(
-            group, {tp: CommittedOffset(at, topic_id=ids[tp]) for tp, at in targets.items()}
-        )
     for tp, at in found.items():
         if at.wanted != at.offset:
             end = "earliest offset" if at.wanted < at.offset else "end"
             output.say(f"{tp}: {at.wanted} is outside of the log; using its {end} {at.offset}")
-    return [
+    rows = [
         {
             "topic": tp.topic,
             "partition": tp.partition,
             "from": before[tp].offset if tp in before else None,
-            "to": offset,
+            "to": at.offset,
         }
-        for tp, offset in targets.items()
+        for tp, at in found.items()
     ]
-
-
-def _show_plan(
-    rows: list[dict[str, Any]], yes: bool, form: str | None, refusal: LogbusError | None
-) -> None:
-    """Print the plan. Raises the error with which ``--yes`` would be refused now."""
     output.show(rows, form)
-    if refusal is not None:
-        raise type(refusal)(
-            f"nothing was changed, and --yes would be refused now: {refusal.message}"
+    _refuse_readers(admin, group)
+    if change.is_wanted(f"Move these offsets of group {group!r}?"):
+        admin.commit_offsets(
+            group, {tp: CommittedOffset(at.offset, topic_id=ids[tp]) for tp, at in found.items()}
         )
-    if not yes:
-        output.say("nothing was changed; add --yes to do it")
-
-
-def _refusal(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> LogbusError | None:
-    """Return the error that prevents a move or deletion of offsets now, or None. Any
-    live member prevents it. With ``topics``, a member of a Kafka group prevents it only if it
-    reads one of them."""
-    kinds = {row.group: row.kind for row in admin.list_groups()} if topics else {}
-    if kinds.get(group) == "Native":
-        topics = ()
-    try:
-        _refuse_readers(admin, group, topics)
-        admin.refuse_query(group)
-    except (NonEmptyGroupError, GroupLeaseHeldError, GroupSubscribedToTopicError) as error:
-        return error
-    return None
 
 
 def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> None:
     """Raise if members or a query read as the group: their next commit would overwrite the
-    change."""
+    change. With ``topics``, a member of a Kafka group prevents it only if it reads one of them."""
+    kinds = {row.group: group_kind(row) for row in admin.list_groups()} if topics else {}
     readers = admin.group_members(group)
     read = {tp.topic for owned in readers.values() for tp in owned}
-    if topics and (common := sorted(read.intersection(topics))):
-        raise GroupSubscribedToTopicError(
-            f"group {group!r} has live members that read {', '.join(common)}; stop them first"
-        )
-    # Seeking creates a missing group, as a first commit does.
-    if readers and not topics:
+    if topics and kinds.get(group) != NATIVE:
+        if common := sorted(read.intersection(topics)):
+            raise GroupSubscribedToTopicError(
+                f"group {group!r} has live members that read {', '.join(common)}; stop them first"
+            )
+    elif readers:
+        # Seeking creates a missing group, as a first commit does.
         raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")
+    admin.refuse_query(group)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.nouns import Noun
@@ -155,7 +156,7 @@ def hanging(
 @click.option(
     "--force", is_flag=True, help="Abort also a transaction that its coordinator will end."
 )
-@click.option("--yes", is_flag=True, help="Abort; without --yes, only show the transaction.")
+@change_options
 @cluster_options
 @output.output_option
 def abort(
@@ -163,7 +164,7 @@ def abort(
     partition: int,
     start_offset: int,
     force: bool,
-    yes: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -175,7 +176,7 @@ def abort(
 
     \b
     Examples:
-      logbus transactions abort events 0 --start-offset 1500
+      logbus transactions abort events 0 --start-offset 1500 --dry-run
       logbus transactions abort events 0 --start-offset 1500 --yes
     """
     with open_admin(bootstrap_servers, zookeeper) as admin:
@@ -202,10 +203,11 @@ def abort(
                 f"coordinator ends it after {owner.timeout_ms} ms. Stop its producer, or give "
                 "--force"
             )
-        if yes:
+        output.show([_row(rows[0])], form)
+        question = f"Abort this transaction? Its records in {tp} become invisible for ever."
+        if change.is_wanted(question):
             admin.run(lambda cluster, deadline_ms: found.abort(cluster, rows[0], deadline_ms))
-    output.show([_row(rows[0])], form)
-    output.say("aborted" if yes else "nothing is changed; do it with --yes")
+            output.say("aborted")
 
 
 def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
