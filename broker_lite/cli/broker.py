@@ -9,7 +9,9 @@ import os
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.context import cluster_options, open_admin
+from broker_lite.errors import InvalidRequestError
 
 
 @click.group(invoke_without_command=True)
@@ -81,8 +83,16 @@ def _may_begin(begin_fd: int) -> bool:
 
 @broker.command()
 @click.argument("broker_id", type=int)
+@change_options
 @cluster_options
-def retire(broker_id: int, bootstrap_servers: str | None, zookeeper: str | None) -> None:
+@output.output_option
+def retire(
+    broker_id: int,
+    change: ChangeOptions,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
     """Remove a broker that will not return.
 
     The broker must be down and hold no replicas: logbus topic reassign --off ID moves them. A
@@ -91,8 +101,20 @@ def retire(broker_id: int, bootstrap_servers: str | None, zookeeper: str | None)
     \b
     Examples:
       logbus broker retire 2
-      logbus broker retire 2 -b bus1:9092
+      logbus broker retire 2 -b bus1:9092 --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
-        admin.retire_broker(broker_id)
-    output.say(f"broker {broker_id}: retired")
+    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
+        view = admin.cluster()
+        if broker_id in view.brokers:
+            raise InvalidRequestError(f"broker {broker_id} is running: stop it first")
+        parts = [part for topic in view.topics.values() for part in topic.partitions]
+        replicas = sum(broker_id in part.replicas for part in parts)
+        if replicas:
+            raise InvalidRequestError(
+                f"broker {broker_id} holds {replicas} replicas; move them to other brokers first: "
+                f"logbus topic reassign --off {broker_id}"
+            )
+        question = f"Retire broker {broker_id}? A later start with its data directory is refused."
+        if change.is_wanted(question):
+            admin.retire_broker(broker_id)
+            report.add({"broker": broker_id, "retired": True}, f"broker {broker_id}: retired")

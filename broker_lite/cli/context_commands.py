@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 import click
 
@@ -43,20 +44,21 @@ def list_contexts(form: str | None) -> None:
       logbus context list -o json
     """
     found = contexts.load(contexts.path())
-    rows = [
-        {
-            "name": each.name,
-            "selected": each.name == found.selected,
-            "bootstrap_servers": each.bootstrap_servers or None,
-            "zookeeper": each.zookeeper or None,
-            "read_only": each.read_only,
-            "user": each.settings.get(USERNAME),
-        }
-        for each in found.by_name.values()
-    ]
+    rows = [_row(each, found.selected) for each in found.by_name.values()]
     output.show(rows, form)
     if not rows:
         output.say("there is no context; add one with: logbus context create NAME -b HOST:PORT")
+
+
+def _row(context: Context, selected: str) -> dict[str, Any]:
+    return {
+        "name": context.name,
+        "selected": context.name == selected,
+        "bootstrap_servers": context.bootstrap_servers or None,
+        "zookeeper": context.zookeeper or None,
+        "read_only": context.read_only,
+        "user": context.settings.get(USERNAME),
+    }
 
 
 @context.command()
@@ -78,6 +80,7 @@ def list_contexts(form: str | None) -> None:
     help="Command whose first line of output is the password; run without a shell.",
 )
 @click.option("--if-not-exists", is_flag=True, help="Keep a context of this name.")
+@output.output_option
 def create(
     name: str,
     bootstrap_servers: str | None,
@@ -87,6 +90,7 @@ def create(
     password_file: str | None,
     password_command: str | None,
     if_not_exists: bool,
+    form: str | None,
 ) -> None:
     """Add a context.
 
@@ -106,6 +110,8 @@ def create(
     found = contexts.load(contexts.path())
     if name in found.by_name:
         if if_not_exists:
+            row = {**_row(found.by_name[name], found.selected), "created": False}
+            output.report_change(row, form, f"{name}: exists")
             return
         raise InvalidConfigError(
             f"there is a context {name!r}; delete it first: logbus context delete {name}"
@@ -121,13 +127,15 @@ def create(
     )
     by_name = {**found.by_name, name: new}
     contexts.save(contexts.path(), dataclasses.replace(found, by_name=by_name))
-    output.say(f"{name}: created; select it with: logbus context use {name}")
+    row = {**_row(new, found.selected), "created": True}
+    output.report_change(row, form, f"{name}: created; select it with: logbus context use {name}")
 
 
 @context.command()
 @click.argument("name", required=False)
 @click.option("--none", "is_none", is_flag=True, help="Select no context.")
-def use(name: str | None, is_none: bool) -> None:
+@output.output_option
+def use(name: str | None, is_none: bool, form: str | None) -> None:
     """Select the context of commands that name no cluster; '-' selects the previous one.
 
     \b
@@ -146,13 +154,15 @@ def use(name: str | None, is_none: bool) -> None:
     chosen = "" if name is None else found.get(name).name
     previous = found.previous if chosen == found.selected else found.selected
     contexts.save(contexts.path(), dataclasses.replace(found, selected=chosen, previous=previous))
-    output.say(f"commands use {chosen}" if chosen else "no context is selected")
+    said = f"commands use {chosen}" if chosen else "no context is selected"
+    output.report_change({"selected": chosen or None, "previous": previous or None}, form, said)
 
 
 @context.command()
 @click.argument("name")
 @click.option("--if-exists", is_flag=True, help="Accept that there is no such context.")
-def delete(name: str, if_exists: bool) -> None:
+@output.output_option
+def delete(name: str, if_exists: bool, form: str | None) -> None:
     """Delete a context. The cluster stays as it is.
 
     \b
@@ -162,6 +172,7 @@ def delete(name: str, if_exists: bool) -> None:
     """
     found = contexts.load(contexts.path())
     if if_exists and name not in found.by_name:
+        output.report_change({"name": name, "deleted": False}, form, f"{name}: does not exist")
         return
     gone = found.get(name).name
     contexts.save(
@@ -172,4 +183,4 @@ def delete(name: str, if_exists: bool) -> None:
             {key: value for key, value in found.by_name.items() if key != gone},
         ),
     )
-    output.say(f"{name}: deleted")
+    output.report_change({"name": name, "deleted": True}, form, f"{name}: deleted")

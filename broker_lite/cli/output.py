@@ -77,6 +77,34 @@ def show_one(value: Row, form: str | None) -> None:
             click.echo(f"{name:<{width}}  {_cell(item)}")
 
 
+class ChangeReport:
+    """Reports changes as they are made: each as a sentence on stderr, or, if ``-o`` was given, all
+    as rows on stdout at the end. An error in between does not hide the changes before it."""
+
+    def __init__(self, form: str | None) -> None:
+        self._form = form
+        self._rows: list[Row] = []
+
+    def add(self, row: Row, text: str) -> None:
+        """Report a change: its row and its sentence."""
+        self._rows.append(row)
+        if self._form is None:
+            say(text)
+
+    def __enter__(self) -> ChangeReport:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._form is not None and (self._rows or kind is None):
+            show(self._rows, self._form)
+
+
+def report_change(row: Row, form: str | None, text: str) -> None:
+    """Report one change, as ``ChangeReport`` does."""
+    with ChangeReport(form) as report:
+        report.add(row, text)
+
+
 def raise_if_unread() -> None:
     """Raise BrokenPipeError if the reader of stdout closed it. Without this check, a command that
     prints nothing for a while, such as ``logbus consume t | head -1``, would not end."""

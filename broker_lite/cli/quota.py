@@ -59,8 +59,14 @@ def entity_options(command: Command) -> Command:
 @click.argument("value", type=float)
 @entity_options
 @cluster_options
+@output.output_option
 def set_quota(
-    key: str, value: float, entity: Entity, bootstrap_servers: str | None, zookeeper: str | None
+    key: str,
+    value: float,
+    entity: Entity,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Limit the clients of --user, --client-id or --ip to VALUE per second at each broker.
 
@@ -71,7 +77,7 @@ def set_quota(
     """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: value}, ms))
-    output.say(f"{entity}: {key}={value:g}")
+    output.report_change(_row(entity, key, value), form, f"{entity}: {key}={value:g}")
 
 
 @quota.command("list")
@@ -89,13 +95,7 @@ def list_quotas(bootstrap_servers: str | None, zookeeper: str | None, form: str 
         found = admin.run(quotas.describe_quotas)
     output.show(
         [
-            {
-                "user": _name(entity, USER),
-                "client_id": _name(entity, CLIENT_ID),
-                "ip": _name(entity, IP),
-                "quota": key,
-                "value": value,
-            }
+            _row(entity, key, value)
             for entity, values in found.items()
             for key, value in values.items()
         ],
@@ -103,6 +103,16 @@ def list_quotas(bootstrap_servers: str | None, zookeeper: str | None, form: str 
     )
     if not found:
         output.say("there are no quotas; set one with: logbus quota set")
+
+
+def _row(entity: Entity, key: str, value: float | None) -> dict[str, Any]:
+    return {
+        "user": _name(entity, USER),
+        "client_id": _name(entity, CLIENT_ID),
+        "ip": _name(entity, IP),
+        "quota": key,
+        "value": value,
+    }
 
 
 def _name(entity: Entity, entity_type: str) -> str | None:
@@ -118,6 +128,7 @@ def _name(entity: Entity, entity_type: str) -> str | None:
 @if_exists_option
 @change_options
 @cluster_options
+@output.output_option
 def delete(
     key: str,
     entity: Entity,
@@ -125,6 +136,7 @@ def delete(
     change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Remove a quota.
 
@@ -133,16 +145,16 @@ def delete(
       logbus quota delete producer_byte_rate --user alice
       logbus quota delete producer_byte_rate --user alice --if-exists --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
         value = admin.run(quotas.describe_quotas).get(entity, {}).get(key)
         if value is None:
             if not if_exists:
                 raise ResourceNotFoundError(
                     f"{entity} has no quota {key}; list them with: logbus quota list"
                 )
-            output.say(f"{entity} has no quota {key}")
-            return
-        if not change.is_wanted(f"Remove {key}={value:g} of {entity}?"):
-            return
-        admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: None}, ms))
-    output.say(f"{entity}: {key} is removed")
+            row = {**_row(entity, key, None), "deleted": False}
+            report.add(row, f"{entity} has no quota {key}")
+        elif change.is_wanted(f"Remove {key}={value:g} of {entity}?"):
+            admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: None}, ms))
+            row = {**_row(entity, key, value), "deleted": True}
+            report.add(row, f"{entity}: {key} is removed")

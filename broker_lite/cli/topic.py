@@ -21,8 +21,8 @@ from broker_lite.cli.context import (
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.replicas import elect, reassign
 from broker_lite.client.administration.health import partition_health
-from broker_lite.config import min_insync_of
-from broker_lite.errors import UnknownTopicOrPartitionError
+from broker_lite.config import loss_of, min_insync_of
+from broker_lite.errors import TopicExistsError, UnknownTopicOrPartitionError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
@@ -83,20 +83,19 @@ def create(
       logbus topic create events --if-not-exists
     """
     settings = key_values(config, "--config")
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
         for name in names:
-            topic_id = admin.create_topic(
-                name,
-                partitions,
-                replication_factor,
-                settings,
-                if_not_exists=if_not_exists,
-                validate_only=dry_run,
-            )
-            if form is not None:
-                output.show([{"topic": name, "topic_id": topic_id, "created": not dry_run}], form)
-            else:
-                output.say(f"{name}: {'could be created' if dry_run else 'created'}")
+            created, done = not dry_run, "could be created" if dry_run else "created"
+            try:
+                topic_id = admin.create_topic(
+                    name, partitions, replication_factor, settings, validate_only=dry_run
+                )
+            except TopicExistsError:
+                if not if_not_exists:
+                    raise
+                topic_id = admin.cluster((name,)).topic_id(name)
+                created, done = False, "exists"
+            report.add({"topic": name, "topic_id": topic_id, "created": created}, f"{name}: {done}")
 
 
 @topic.command("list")
@@ -198,6 +197,7 @@ def describe(
 @click.option("-p", "--partitions", type=int, help="Raise the number of partitions to this.")
 @change_options
 @cluster_options
+@output.output_option
 def alter(
     name: str,
     config: tuple[str, ...],
@@ -206,10 +206,12 @@ def alter(
     change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Change a topic's settings or raise its number of partitions.
 
-    It prints each value before and after. It asks before it adds partitions, which stay for good.
+    It prints each value before and after. It asks before a change that loses records, such as a
+    lower retention.ms, and before it adds partitions, which stay for good.
 
     \b
     Examples:
@@ -228,26 +230,36 @@ def alter(
             admin.alter_configs(name, changes, validate_only=True)
         if partitions is not None:
             admin.create_partitions(name, partitions, validate_only=True)
-        _show_changes(admin, name, changes)
-        question = ""
+        rows, warnings = _planned(admin, name, changes)
         if partitions is not None:
-            output.say(f"partitions: {before} -> {partitions}")
-            question = "Add partitions? They stay for good, and keys move to other partitions."
-        if not change.is_wanted(question):
-            return
-        if changes:
+            rows.append({"setting": "partitions", "from": before, "to": partitions})
+            warnings.append("Added partitions stay for good, and keys move to other partitions.")
+        for row in rows:
+            to = "the default" if row["to"] is None else row["to"]
+            output.say(f"{row['setting']}: {row['from']} -> {to}")
+        is_wanted = change.is_wanted(" ".join([*warnings, "Go on?"]) if warnings else "")
+        if is_wanted and changes:
             admin.alter_configs(name, changes)
-        if partitions is not None:
+        if is_wanted and partitions is not None:
             admin.create_partitions(name, partitions)
-    output.say(f"{name}: altered")
+    if form is not None:
+        output.show([{"topic": name, **row, "altered": is_wanted} for row in rows], form)
+    elif is_wanted:
+        output.say(f"{name}: altered")
 
 
-def _show_changes(admin: Admin, name: str, changes: Mapping[str, str | None]) -> None:
-    """Print each setting with its value before and after."""
+def _planned(
+    admin: Admin, name: str, changes: Mapping[str, str | None]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return each setting with its value before and after (None: the default), and a sentence
+    for each that loses records."""
+    if not changes:
+        return [], []
     (settings,) = admin.describe_configs(topics=[name]).values()
-    for key, value in changes.items():
-        before = settings[key].value if key in settings else None
-        output.say(f"{key}: {before} -> {'the default' if value is None else value}")
+    before = {key: settings[key].value if key in settings else None for key in changes}
+    rows = [{"setting": key, "from": before[key], "to": to} for key, to in changes.items()]
+    warnings = (loss_of(key, before[key], to) for key, to in changes.items())
+    return rows, [text for text in warnings if text]
 
 
 @topic.command()
@@ -294,12 +306,14 @@ def trim(
 @if_exists_option
 @change_options
 @cluster_options
+@output.output_option
 def delete(
     names: tuple[str, ...],
     if_exists: bool,
     change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Delete topics with all their records.
 
@@ -308,7 +322,7 @@ def delete(
       logbus topic delete events
       logbus topic delete events orders --if-exists --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
         view = admin.cluster()
         there = []
         for name in names:
@@ -317,11 +331,13 @@ def delete(
             except UnknownTopicOrPartitionError:
                 if not if_exists:
                     raise
-        if there and not change.is_wanted(f"Delete {', '.join(there)} with all records?"):
-            return
-        for name in there:
-            admin.delete_topic(name, if_exists=if_exists)
-            output.say(f"{name}: deleted")
+        is_wanted = not there or change.is_wanted(f"Delete {', '.join(there)} with all records?")
+        for name in names:
+            is_deleted = is_wanted and name in there
+            if is_deleted:
+                admin.delete_topic(name, if_exists=if_exists)
+            done = "deleted" if is_deleted else "exists" if name in there else "does not exist"
+            report.add({"topic": name, "deleted": is_deleted}, f"{name}: {done}")
 
 
 def _ends(admin: Admin, topics: list[TopicMetadata]) -> dict[TopicPartition, tuple[int, int]]:

@@ -90,6 +90,7 @@ def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str |
 )
 @tls_options
 @cluster_options
+@output.output_option
 def add(
     name: str,
     password_file: Path | None,
@@ -100,6 +101,7 @@ def add(
     tls: ZooKeeperTls | None,
     bootstrap_servers: str | None,
     zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Create a user, or replace the password of one.
 
@@ -110,6 +112,7 @@ def add(
       logbus user add admin --first --zookeeper zk1:2181/logbus
     """
     chosen = [ScramMechanism(each) for each in mechanisms] or list(ScramMechanism)
+    row = {"user": name, "mechanisms": ", ".join(chosen)}
     if first:
         if zookeeper is None:
             raise click.UsageError("--first writes to ZooKeeper; give --zookeeper HOST:PORT/CHROOT")
@@ -123,11 +126,12 @@ def add(
     else:
         with open_admin(bootstrap_servers, zookeeper) as admin:
             if if_not_exists and _is_user(admin, name):
-                output.say(f"user {name!r} exists and keeps its password")
+                said = f"user {name!r} exists and keeps its password"
+                output.report_change({**row, "added": False}, form, said)
                 return
             password = _password(name, password_file)
             admin.run(lambda cluster, ms: users.set_password(cluster, name, password, chosen, ms))
-    output.say(f"user {name!r} can log in")
+    output.report_change({**row, "added": True}, form, f"user {name!r} can log in")
 
 
 @user.command()
@@ -142,12 +146,14 @@ def add(
     help="Hours for which the old password stays valid.",
 )
 @cluster_options
+@output.output_option
 def rotate(
     name: str,
     password_file: Path | None,
     keep_hours: float,
     bootstrap_servers: str | None,
     zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Replace a password, and keep the old one valid for --keep-old hours.
 
@@ -160,9 +166,8 @@ def rotate(
     password = _password(name, password_file)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         admin.run(lambda cluster, ms: users.rotate_password(cluster, name, password, keep_ms, ms))
-    output.say(
-        f"user {name!r} has a new password; the old one stays valid for {keep_hours:g} hours"
-    )
+    said = f"user {name!r} has a new password; the old one stays valid for {keep_hours:g} hours"
+    output.report_change({"user": name, "old_valid_s": keep_ms / 1000}, form, said)
 
 
 @user.command()
@@ -170,12 +175,14 @@ def rotate(
 @if_exists_option
 @change_options
 @cluster_options
+@output.output_option
 def delete(
     name: str,
     if_exists: bool,
     change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Delete a user. The brokers close the user's connections.
 
@@ -184,15 +191,14 @@ def delete(
       logbus user delete alice
       logbus user delete alice --if-exists --yes
     """
-    with open_admin(bootstrap_servers, zookeeper) as admin:
+    with open_admin(bootstrap_servers, zookeeper) as admin, output.ChangeReport(form) as report:
         if if_exists and not _is_user(admin, name):
-            output.say(f"there is no user {name!r}")
+            report.add({"user": name, "deleted": False}, f"there is no user {name!r}")
             return
         question = f"Delete user {name!r} with its passwords? ACLs that name it stay."
-        if not change.is_wanted(question):
-            return
-        admin.run(lambda cluster, ms: users.delete_user(cluster, name, ms))
-    output.say(f"user {name!r} is deleted")
+        if change.is_wanted(question):
+            admin.run(lambda cluster, ms: users.delete_user(cluster, name, ms))
+            report.add({"user": name, "deleted": True}, f"user {name!r} is deleted")
 
 
 def _is_user(admin: Admin, name: str) -> bool:

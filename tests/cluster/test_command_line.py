@@ -325,7 +325,7 @@ def test_groups_and_lag_commands_report_a_group(logbus: Logbus, new_topic: str) 
     logbus("lag", "-g", group, "--warn", "39", code=4)
     logbus("lag", "-g", group, "--warn", "1", "--crit", "39", code=5)
     assert logbus("consume", new_topic, "-g", group, "-e").stdout.count(b"\n") == 40
-    plan = logbus("groups", "seek", group, new_topic, "--to", "earliest")
+    plan = logbus("groups", "seek", group, new_topic, "--to", "earliest", "--dry-run")
     assert b"nothing was changed" in plan.stderr
     assert rows(logbus("lag", "-g", group))[0]["lag"] == 0
     logbus("groups", "seek", group, new_topic, "--to", "earliest", "--yes")
@@ -341,10 +341,11 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
         logbus("produce", topic, stdin=b"x\n" * 10)
         logbus("consume", topic, "-g", group, "-e")
     assert sum(row["lag"] for row in rows(logbus("lag", "-g", group))) == 0
-    plan = logbus("groups", "reset-offsets", group, "--to", "earliest")
+    plan = logbus("groups", "reset-offsets", group, "--to", "earliest", "--dry-run")
     assert b"nothing was changed" in plan.stderr
     assert {row["topic"] for row in rows(plan)} == {new_topic, other}
-    beyond = logbus("groups", "reset-offsets", group, "--to", "9999")
+    beyond = logbus("groups", "reset-offsets", group, "--to", "9999", stdin=b"n\n", code=130)
+    assert b"Move these offsets of group" in beyond.stderr
     assert f"{other}-0: 9999 is outside of the log; using its end 10" in beyond.stderr.decode()
     assert sum(row["to"] for row in rows(beyond)) == 20
     logbus("groups", "reset-offsets", group, "--to", "-2", "-t", other, "--yes")
@@ -359,7 +360,7 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
     logbus("groups", "delete", group, "-t", "nosuch", "--yes", code=1)
     logbus("groups", "delete", group, "-t", other, "--yes")
     assert {row["topic"] for row in rows(logbus("groups", "describe", group))} == {new_topic}
-    plan = logbus("groups", "delete", group)
+    plan = logbus("groups", "delete", group, "--dry-run")
     assert b"nothing was changed" in plan.stderr
     assert sum(row["committed"] for row in rows(plan)) == 0
     logbus("groups", "delete", group, "--yes")
@@ -434,12 +435,12 @@ def test_offsets_of_a_running_query_are_not_reset(
         until_ms = int(time.time() * 1000) + 60_000
         held = CommittedOffset(1, metadata=lease_text("query-7", until_ms))
         bus.admin.commit_each(group, {tp: held})
-        # The plan, too, must report the refusal instead of "add --yes to do it".
-        for options in ((), ("--yes",)):
+        # The plan, too, must report the refusal instead of a question.
+        for options in ((), ("--dry-run",), ("--yes",)):
             for command in commands:
                 said = logbus("groups", *command, *options, code=1).stderr.decode()
                 assert "GROUP_LEASE_HELD" in said and "query-7" in said and "stop the query" in said
-                assert ("--yes would be refused now" in said) is not bool(options)
+                assert "?" not in said
         listed = {"group": group, "state": "Running", "kind": "Spark query"}
         assert rows(logbus("groups", "list", "-r", group)) == [listed]
         for refused in (
@@ -516,8 +517,7 @@ def test_member_without_commits_lags_by_the_whole_log(
         listed = {"group": group, "state": "Stable", "kind": kind}
         assert rows(logbus("groups", "list", "-r", group)) == [listed]
         plan = logbus("groups", "seek", group, new_topic, "--to", "latest", code=1)
-        assert len(rows(plan)) == 2 and b"refused now" in plan.stderr
-        assert b"live members" in plan.stderr
+        assert len(rows(plan)) == 2 and b"live members" in plan.stderr
         consumer.commit()
         plan = logbus("groups", "delete", group, "-t", new_topic, code=1)
         assert len(rows(plan)) == 2 and b"live members" in plan.stderr
@@ -552,7 +552,7 @@ def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     plan = logbus(*alter, "--dry-run").stderr
     for line in (b"segment.ms: ", b"retention.ms: 60000 -> the default", b"partitions: 2 -> 3"):
         assert line in plan
-    assert b"Add partitions?" in logbus(*alter, stdin=b"n\n", code=130).stderr
+    assert b"Added partitions stay for good" in logbus(*alter, stdin=b"n\n", code=130).stderr
     assert rows(logbus("topic", "describe", name))[0]["config"] == {"retention.ms": "60000"}
     logbus(*alter, "--yes")
     described = rows(logbus("topic", "describe", name))[0]
@@ -582,6 +582,42 @@ def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     gone = logbus("topic", "delete", name, "--yes", code=1).stderr
     assert b"does not exist" in gone and b"create" not in gone
     logbus("topic", "delete", name, "--yes", "--if-exists")
+
+
+def test_alter_asks_before_a_change_that_loses_records(logbus: Logbus, new_topic: str) -> None:
+    def retention() -> str | None:
+        config = rows(logbus("topic", "describe", new_topic))[0]["config"]
+        found: str | None = config.get("retention.ms")
+        return found
+
+    lower = ("topic", "alter", new_topic, "-c", "retention.ms=60000")
+    asked = logbus(*lower, stdin=b"n\n", code=130)
+    assert b"beyond the lower retention.ms. Go on?" in asked.stderr and retention() is None
+    (plan,) = rows(logbus(*lower, "--dry-run", "-o", "jsonl"))
+    change = {"topic": new_topic, "setting": "retention.ms", "from": "604800000", "to": "60000"}
+    assert plan == {**change, "altered": False} and retention() is None
+    logbus(*lower, stdin=b"y\n")
+    assert retention() == "60000"
+    raised = logbus("topic", "alter", new_topic, "--reset", "retention.ms")
+    assert b"Go on?" not in raised.stderr and retention() is None
+
+
+def test_json_of_several_changes_is_one_document(logbus: Logbus) -> None:
+    names = [f"cli-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    made = json.loads(logbus("topic", "create", *names, "-p", "1", "-o", "json").stdout)
+    assert [(row["topic"], row["created"]) for row in made] == [(name, True) for name in names]
+    again = logbus("topic", "create", names[0], "--if-not-exists", "-o", "json").stdout
+    (kept,) = json.loads(again)
+    assert (kept["topic_id"], kept["created"]) == (made[0]["topic_id"], False)
+    # The second topic exists; the report of the first is not lost.
+    new = f"{names[0]}-new"
+    partly = logbus("topic", "create", new, names[1], "-p", "1", "-o", "json", code=1)
+    assert [row["topic"] for row in json.loads(partly.stdout)] == [new]
+    assert json.loads(partly.stderr)["error"] == "TOPIC_ALREADY_EXISTS"
+    deleted = logbus(
+        *("topic", "delete", *names, new, "nosuch", "--if-exists", "--yes", "-o", "json")
+    )
+    assert [row["deleted"] for row in json.loads(deleted.stdout)] == [True, True, True, False]
 
 
 def test_bad_line_after_good_ones_reports_acknowledged_records(
