@@ -170,6 +170,7 @@ class Broker:
             dispatcher.begin,
             may_connect=parts.quotas.may_connect,
             on_login=parts.audit.write if parts.audit.is_on else None,
+            call_soon=disk.call_soon,
         )
         if listener.has_tls:
             self._loop.add_signal_handler(signal.SIGHUP, listener.reload)

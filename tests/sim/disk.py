@@ -170,6 +170,9 @@ class SimDisk(Disk):
     def read(self, function: Callable[[], T], done: Done[T]) -> None:
         self.later(0.001, lambda: done(*_call(function)))
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
     def post(self, results: list[Result]) -> None:
         if not self._stopped:
             _deliver(results)

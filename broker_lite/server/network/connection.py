@@ -154,6 +154,7 @@ class ClientConnection:
         "_begin",
         "_building",
         "_built_bytes",
+        "_call_soon",
         "_ended",
         "_fd",
         "_first_sent",
@@ -194,8 +195,10 @@ class ClientConnection:
         frame_bytes_max: int = 0,
         begin: Begin,
         ended: Callable[[ClientConnection, str], None],
+        call_soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._loop = loop
+        self._call_soon = call_soon or loop.call_soon
         self._transport = transport
         self._fd = transport.fileno()
         self._receiver = receiver
@@ -433,7 +436,7 @@ class ClientConnection:
             return
         # One system call sends all answers of this loop turn.
         self._flush_due = True
-        self._loop.call_soon(self._flush)
+        self._call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False

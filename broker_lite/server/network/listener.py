@@ -84,6 +84,7 @@ class Listener:
         self._begin: Begin | None = None
         self._may_connect: Callable[[str], bool] | None = None
         self._on_login: OnLogin | None = None
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._handshakes: Handshakes | None = None
         self._ports: list[_Port] = []
         try:
@@ -131,11 +132,15 @@ class Listener:
         *,
         may_connect: Callable[[str], bool] | None = None,
         on_login: OnLogin | None = None,
+        call_soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """Accept connections; ``begin`` receives every request. ``may_connect`` counts a
         connection of an address and returns whether it is allowed; None allows every address.
-        ``on_login`` records logins with client certificates (``AuditLog.write``)."""
+        ``on_login`` records logins with client certificates (``AuditLog.write``). ``call_soon``
+        runs callbacks that send answers (``Disk.call_soon``); None runs them in the loop's next
+        turn."""
         self._may_connect = may_connect
+        self._call_soon = call_soon
         self._on_login = on_login
         for warning in self.exposure():
             logger.warning("%s", warning)
@@ -324,6 +329,7 @@ class Listener:
             frame_bytes_max=self._config.frame_bytes_max,
             begin=self._begin,
             ended=self._ended,
+            call_soon=self._call_soon,
         )
         self._connections.add(connection)
         if session.needs_login:

@@ -369,6 +369,9 @@ class Disk:
         self.metrics = metrics or Metrics()
         self._loop = loop
         self._stopped = False
+        self._soon: deque[Callable[[], None]] = deque()
+        """Callbacks of ``call_soon`` that have not run yet."""
+        self._runs_soon = False
         self._workers = [Worker(f"disk-{n}", self, loop) for n in range(append_threads)]
         self._keeper = Worker("keeper", self, loop)
         self._reads: SimpleQueue[CallJob | None] = SimpleQueue()
@@ -424,13 +427,39 @@ class Disk:
         start(done)
         return await future
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` on the loop, after the results that are being delivered, or else in the
+        loop's next turn.
+
+        Another turn after a delivery would cost a system call, and the interpreter lock twice.
+        """
+        self._soon.append(callback)
+        if not self._runs_soon:
+            self._runs_soon = True
+            self._loop.call_soon(self._run_soon)
+
+    def _run_soon(self) -> None:
+        soon = self._soon
+        try:
+            while soon:
+                soon.popleft()()
+        finally:
+            self._runs_soon = bool(soon)
+            if soon:  # A callback raised an exception, which the loop reports.
+                self._loop.call_soon(self._run_soon)
+
     def post(self, results: list[Result]) -> None:
         """Hand all results of a group to the event loop with one wake-up."""
         try:
-            self._loop.call_soon_threadsafe(_deliver, results)
+            self._loop.call_soon_threadsafe(self._delivered, results)
         except RuntimeError:
             if not self._stopped:
                 raise
+
+    def _delivered(self, results: list[Result]) -> None:
+        self._runs_soon = True
+        _deliver(results)
+        self._run_soon()
 
     def stop(self) -> None:
         """Finish the queued jobs, then end all threads. Blocks; the event loop need not run."""

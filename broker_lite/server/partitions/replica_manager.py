@@ -127,7 +127,7 @@ class ReplicaManager:
         self.unread_cached_bytes = config.unread_cached_bytes
         self.local = ReplicaId(config.broker_id, logs.directory_id)
         self._loop = loop
-        self.call_soon = loop.call_soon
+        self.call_soon = disk.call_soon
         self._config = config
         self._logs = logs
         self._metrics = metrics

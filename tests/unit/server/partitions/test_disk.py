@@ -245,3 +245,52 @@ def test_partition_keeps_its_append_thread() -> None:
         disk.stop()
 
     asyncio.run(main())
+
+
+def test_call_soon_runs_after_the_results_in_delivery_and_before_the_next_turn() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())
+        key, gate, order = PartitionKey(TOPIC, 0), threading.Event(), list[str]()
+        last = loop.create_future()
+
+        def first(*_: object) -> None:
+            loop.call_soon(order.append, "next turn")
+            disk.call_soon(soon)
+            order.append("first result")
+
+        def soon() -> None:
+            order.append("soon")
+            disk.call_soon(lambda: order.append("sooner than the next turn"))
+
+        disk.call(key, gate.wait, first)
+        disk.call(key, lambda: None, lambda *_: order.append("second result"))
+        await asyncio.sleep(0)
+        gate.set()
+        disk.call(key, lambda: None, lambda *_: loop.call_soon(last.set_result, None))
+        await asyncio.wait_for(last, 20)
+        results = ["first result", "second result"]
+        assert order == [*results, "soon", "sooner than the next turn", "next turn"]
+        disk.stop()
+
+    asyncio.run(main())
+
+
+def test_failing_call_soon_does_not_drop_the_other_calls() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())
+        reported: list[object] = []
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        error, done = RuntimeError("an error in the test's callback"), loop.create_future()
+
+        def bad() -> None:
+            raise error
+
+        disk.call_soon(bad)
+        disk.call_soon(lambda: done.set_result(None))
+        await asyncio.wait_for(done, 20)
+        assert reported == [error]
+        disk.stop()
+
+    asyncio.run(main())
