@@ -17,8 +17,8 @@ from broker_lite.errors import ProtocolError
 from broker_lite.wire.primitives import I32
 
 SCRATCH_BYTES = 64 * 1024
-"""Bytes of the buffer for small frames: one receive call. Larger frames bypass it after their first
-part.
+"""Bytes of a receiver's own buffer for small frames, and of the first part of a large frame. The
+rest of a large frame bypasses the buffer.
 """
 
 PREFIX_BYTES = 4
@@ -54,6 +54,7 @@ class FrameReceiver:
         "_filled",
         "_frame",
         "_grows",
+        "_next_scratch",
         "_prefix",
         "_scratch",
         "_size",
@@ -72,6 +73,7 @@ class FrameReceiver:
         self._allocate = allocate
         self._grows = grows
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
+        self._next_scratch = self._scratch
         self._prefix = b""
         self._frame: memoryview | None = None
         """Buffer of the frame that is being received."""
@@ -107,7 +109,7 @@ class FrameReceiver:
         """Return the buffer for the next receive; never empty. Call it before every receive."""
         if self._frame is not None:
             return self._frame[self._filled :]
-        return self._scratch
+        return self._next_scratch
 
     def received(self, count: int) -> list[memoryview]:
         """Record ``count`` bytes received in ``buffer()``; return the completed frames."""
@@ -147,6 +149,9 @@ class FrameReceiver:
             frame = self._frame = self._allocate(first)
             frame[:filled] = data[position:end]
             self._filled, self._size = filled, size
+            # The first part of the next large frame is copied too: receive little of it.
+            is_large = size > len(self._scratch)
+            self._next_scratch = self._scratch[:SCRATCH_BYTES] if is_large else self._scratch
             return frames
         self._prefix = bytes(data[position:end])
         return frames

@@ -32,7 +32,7 @@ from broker_lite.server.network.connection import Begin, ClientConnection
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.buffer_pool import BufferPool
-from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
+from broker_lite.wire.frame import FrameReceiver
 
 if TYPE_CHECKING:
     from broker_lite.server.network.tls_listener import Handshakes, ListenerTls, OnLogin
@@ -51,6 +51,10 @@ ACCEPT_PAUSE_S = 0.5
 """Seconds until accepting resumes after the process ran out of file descriptors."""
 
 
+SCRATCH_BYTES = 256 << 10
+"""Bytes of the connections' receive buffer: more than the five batches of 16 KB that Kafka's
+producer has in flight. If they arrive in two parts, the first part is flushed without the second.
+"""
 EARLY_FRAME_BYTES_MAX = 16 << 10
 """Maximum bytes of a request before the login."""
 RELOAD_S = 10.0

@@ -120,5 +120,19 @@ def test_receivers_of_a_thread_share_the_small_frame_buffer() -> None:
     assert got == {"one": [b"a" * 10], "two": [b"b" * 10]}
 
 
+def test_large_frames_begin_in_a_part_of_the_scratch_until_one_fits_into_it() -> None:
+    scratch = bytearray(4 * SCRATCH_BYTES)
+    receiver = FrameReceiver(1 << 20, scratch=scratch)
+    for size, following in ((len(scratch) + 1, SCRATCH_BYTES), (len(scratch), len(scratch))):
+        data = framed(bytes(size))
+        while data:
+            buffer = receiver.buffer()
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            data, frames = data[count:], receiver.received(count)
+        assert [len(frame) for frame in frames] == [size]
+        assert len(receiver.buffer()) == following
+
+
 def test_empty_frame_is_delivered() -> None:
     assert feed(FrameReceiver(10), framed(b"") + framed(b"x"), 20) == [b"", b"x"]
