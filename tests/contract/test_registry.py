@@ -485,6 +485,26 @@ def test_topic_is_created_although_zookeepers_answer_is_lost(world: World) -> No
     run(world, body)
 
 
+def test_topic_that_only_a_brokers_metadata_lack_is_not_deleted(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        for number in (1, 2):
+            await cluster.start(number)
+        ahead = cluster.controller()
+        behind = next(broker for broker in cluster.running if broker is not ahead)
+        old = await create(ahead, "old")
+        await until(lambda: "old" in behind.registry.snapshot.topics)
+        keeper = behind.registry._keeper
+        assert keeper is not None
+        keeper.cancel()
+        new = await create(ahead, "new")
+        assert await behind.registry.deleted_topics([old, new]) == frozenset()
+        assert await ahead.registry.deleted_topics([old, new]) == frozenset()
+        await ahead.registry.administration.delete_topics(["old"])
+        assert await ahead.registry.deleted_topics([old, new]) == {old}
+
+    run(world, body)
+
+
 def test_topic_with_a_thousand_partitions_survives_the_stop_of_a_broker(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import LogbusError, NetworkError
+from broker_lite.errors import CoordinationUnavailableError, LogbusError, NetworkError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import (
     TRANSACTION_STATE,
@@ -52,6 +52,8 @@ class TransactionCluster:
         self.next_id = 4
         self.features = {"transaction.version": 2}
         self.has_out = True
+        self.is_out_deleted: bool | None = True
+        """Whether ZooKeeper confirms that the topic is deleted; None: ZooKeeper does not answer."""
         self.received: list[tuple[int, TransactionMarker]] = []
         self.ended: list[EndGroupOffsetsRequest] = []
         self.code: Callable[[int], int] = lambda partition: 0
@@ -84,6 +86,11 @@ class TransactionCluster:
     async def next_producer_id(self) -> int:
         self.next_id += 1
         return self.next_id
+
+    async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:
+        if self.is_out_deleted is None:
+            raise CoordinationUnavailableError("ZooKeeper is stopped")
+        return frozenset(topic_ids) if self.is_out_deleted else frozenset()
 
     def coordinator_of(self, group: str) -> BrokerView:
         return self.world.nodes[2].view

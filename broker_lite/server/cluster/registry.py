@@ -331,6 +331,18 @@ class Registry:
         written = self._controller.written_sequence
         await self.wait_visible(lambda now: self._sequence >= written)
 
+    async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:
+        """Return which of these topics, all of which have existed, ZooKeeper no longer has.
+
+        Return none while this broker's metadata are older than ZooKeeper's: they may lack new
+        topics. Raises CoordinationUnavailableError.
+        """
+        await self._store.sync(znodes.CHANGES)
+        notices = await loader.load_notices(self._store)
+        if self._sequence < notices.sequence:
+            return frozenset()
+        return frozenset(topic_ids).difference(self._fresh.topics_by_id)
+
     # Callbacks and properties of the snapshot.
 
     def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:

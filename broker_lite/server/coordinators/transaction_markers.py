@@ -2,9 +2,10 @@
 
 A marker is sent again until its receiver confirms it, without a time limit, because the decision is
 committed and read_committed consumers wait for the marker. The markers of one loop turn to one
-broker are one request. A partition counts as done once its topic is deleted: the metadata lack it
-in every retry of RETRY_S. A deposed coordinator stops sending; the next coordinator loads the
-decision and sends the markers. Runs on the event-loop thread.
+broker are one request. A partition counts as done once its topic is deleted. The metadata alone do
+not prove the deletion, because they may lack a new topic, so ZooKeeper must confirm it. A deposed
+coordinator stops sending; the next coordinator loads the decision and sends the markers. Runs on
+the event-loop thread.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class MarkerSender:
         self._groups = groups
         self._queued: dict[int, list[_Marker]] = {}
         """Markers of this loop turn, by partition leader."""
+        self._absent: list[_Marker] = []
+        """Markers of this loop turn whose topic is not in the metadata."""
         self._is_flush_due = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -106,12 +109,8 @@ class MarkerSender:
             return
         snapshot = self._registry.snapshot
         if marker.participant.topic_id not in snapshot.topics_by_id:
-            if marker.attempt < len(RETRY_S):
-                # A broker that has just become coordinator may learn of a new topic only now.
-                error = UnknownTopicOrPartitionError(f"{marker.participant} is not in the metadata")
-                self._retry(marker, error)
-            else:
-                marker.job.done(marker.participant)
+            self._absent.append(marker)
+            self._flush_soon()
             return
         view = snapshot.partition_by_key(marker.participant)
         leader = NO_BROKER if view is None else view.state.leader
@@ -119,6 +118,9 @@ class MarkerSender:
             self._retry(marker, NotLeaderError(f"{marker.participant} has no leader"))
             return
         self._queued.setdefault(leader, []).append(marker)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._is_flush_due:
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -131,8 +133,32 @@ class MarkerSender:
     def _flush(self) -> None:
         self._is_flush_due = False
         queued, self._queued = self._queued, {}
+        absent, self._absent = self._absent, []
         for broker_id, markers in queued.items():
             self._start(self._write_all(broker_id, markers))
+        if absent:
+            self._start(self._end_deleted(absent))
+
+    async def _end_deleted(self, markers: Sequence[_Marker]) -> None:
+        """Report the partitions of deleted topics as done; retry the markers of new topics.
+
+        A broker that has just become coordinator may not have read a topic that its transactions
+        write to. If it also loses ZooKeeper, its metadata may lack the topic for seconds.
+        """
+        keys = [marker.participant for marker in markers]
+        wanted = {key.topic_id for key in keys if isinstance(key, PartitionKey)}
+        try:
+            deleted = await self._registry.deleted_topics(wanted)
+        except LogbusError as error:
+            for marker in markers:
+                self._retry(marker, error)
+            return
+        for marker, key in zip(markers, keys):
+            assert isinstance(key, PartitionKey)
+            if key.topic_id not in deleted:
+                self._retry(marker, UnknownTopicOrPartitionError(f"{key} is not in the metadata"))
+            elif not marker.job.is_cancelled:
+                marker.job.done(key)
 
     async def _write_all(self, broker_id: int, markers: Sequence[_Marker]) -> None:
         """Send the requests one after another; requests sent together would be handled in one long
