@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -71,10 +72,10 @@ def listing(
     chosen = chosen if chosen in large else sort
     order = query.get("order", "")
     descending = order == "desc" if order in ("asc", "desc") else large[chosen]
-    found.sort(key=lambda row: str(row[name]))
+    found.sort(key=lambda row: _natural(row[name]))
     # Unknown values come last in both orders.
     known = [row for row in found if row[chosen] is not None]
-    known.sort(key=lambda row: row[chosen], reverse=descending)
+    known.sort(key=lambda row: _natural(row[chosen]), reverse=descending)
     found = known + [row for row in found if row[chosen] is None]
     pages = max(1, -(-len(found) // ROWS))
     wanted = query.get("page", "")
@@ -95,3 +96,16 @@ def listing(
         text,
         kept,
     )
+
+
+def _natural(value: Any) -> Any:
+    """Return the sort key of a value: numbers in a text sort as numbers, so orders-2 comes before
+    orders-10."""
+    if not isinstance(value, str):
+        return value
+    parts = _DIGITS.split(value)
+    # The odd parts are the numbers.
+    return [(int(part) if n % 2 else -1, part) for n, part in enumerate(parts)]
+
+
+_DIGITS = re.compile(r"([0-9]{1,18})")

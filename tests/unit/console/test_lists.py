@@ -28,6 +28,13 @@ def test_numbers_begin_with_the_largest_and_unknown_ones_come_last() -> None:
     assert names(listing(given, COLUMNS, {"sort": "id"}, sort="name")) == ["a", "b", "c", "d"]
 
 
+def test_numbers_in_names_sort_as_numbers() -> None:
+    given = rows(("orders-10", 1), ("orders-2", 2), ("a", 3), ("orders", 4), ("orders-x", 5))
+    assert names(listing(given, COLUMNS, {}, sort="name")) == [
+        *("a", "orders", "orders-2", "orders-10", "orders-x")
+    ]
+
+
 def test_an_unknown_column_or_page_selects_the_default() -> None:
     given = rows(("b", 1), ("a", 2))
     for query in ({"sort": "__class__"}, {"order": "x"}, {"page": "-1"}, {"page": "٣"}):
