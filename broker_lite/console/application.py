@@ -237,7 +237,7 @@ class Console:
                 rendering.as_json({"at_ms": ask.reading.at_ms, **data}),
                 media_type="application/json",
             )
-        snippets = SNIPPETS[page.template](ask.path, self.bus.bootstrap_servers)
+        snippets = SNIPPETS[page.template](ask.path, self.bus.bootstrap_servers, ask.query)
         return self.html(
             request, page.template, data, viewer=viewer, section=page.section, snippets=snippets
         )

@@ -2,47 +2,117 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections.abc import Callable, Mapping
 
+from broker_lite.console.messages.search import HITS_MAX
+
 Snippets = list[tuple[str, str]]
 """Labels and texts."""
+Fields = Mapping[str, str]
+"""The fields of a page's address that its page accepted."""
+Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
+"""Makes the snippets of a page from the names in its path, the brokers and its fields."""
 
 
 def _shell(*words: str) -> str:
     return "logbus " + " ".join(map(shlex.quote, words))
 
 
-def _topic(path: Mapping[str, str], servers: str) -> Snippets:
+def _topic(path: Mapping[str, str], servers: str, query: Fields) -> Snippets:
     name = path["topic"]
     return [
-        ("Command", _shell("consume", name, "-b", servers)),
-        (
-            "Python",
-            f"from broker_lite import connect\n\nwith connect({servers!r}) as bus:\n"
-            f"    with bus.consumer({name!r}, start='earliest') as consumer:\n"
-            "        for record in consumer:\n            print(record.offset, record.value)",
-        ),
-        (
-            "PySpark",
-            "records = (\n    spark.readStream.format('logbus')\n"
-            f"    .option('bootstrap.servers', {servers!r})\n"
-            f"    .option('subscribe', {name!r})\n    .load()\n)",
-        ),
+        ("Command", _consume(name, servers, query)),
+        ("Python", _python(name, servers, query)),
+        ("PySpark", _pyspark(name, servers, query)),
     ]
 
 
-def _plain(*words: str) -> Callable[[Mapping[str, str], str], Snippets]:
+def _consume(name: str, servers: str, query: Fields) -> str:
+    """Return the command for the records of a page. It has no filter of headers."""
+    words = ["consume", name, "-e"]
+    if query.get("partition"):
+        words += ["-p", query["partition"]]
+    # The newest records that pass a filter may be anywhere.
+    newest = "" if query.get("key") or query.get("text") else f"-{HITS_MAX}"
+    starts = {"oldest": "", "offset": query.get("at", ""), "time": f"@{query.get('at', '')}"}
+    if start := starts.get(query.get("from", ""), newest):
+        words += ["-s", start]
+    if query.get("key"):
+        words += ["--key", query["key"]]
+    if query.get("text"):
+        words += ["--grep", f"(?i){re.escape(query['text'])}"]
+    return _shell(*words, "-b", servers)
+
+
+def _python(name: str, servers: str, query: Fields) -> str:
+    """Return a program that prints the records that pass the page's filters."""
+    tests = []
+    if query.get("partition"):
+        tests.append(f"record.partition == {int(query['partition'])}")
+    if query.get("from") == "offset" and query.get("at"):
+        tests.append(f"record.offset >= {int(query['at'])}")
+    if query.get("key"):
+        tests.append(f"record.key == {query['key'].encode()!r}")
+    if query.get("text"):
+        tests.append(f"{query['text'].lower().encode()!r} in (record.value or b'').lower()")
+    if query.get("header"):
+        header, equals, value = query["header"].partition("=")
+        pair = f"({header!r}, {value.encode()!r}) in record.headers"
+        tests.append(pair if equals else f"{header!r} in dict(record.headers)")
+    show = "print(record.offset, record.value)"
+    body = f"if {' and '.join(tests)}:\n                {show}" if tests else show
+    return (
+        f"from broker_lite import connect\n\nwith connect({servers!r}) as bus:\n"
+        f"    with bus.consumer({name!r}, start='earliest') as consumer:\n"
+        f"        for record in consumer:\n            {body}"
+    )
+
+
+def _pyspark(name: str, servers: str, query: Fields) -> str:
+    """Return a streaming DataFrame of the records that pass the page's filters."""
+    topic = f".option('subscribe', {name!r})"
+    if query.get("partition"):
+        assigned = json.dumps({name: [int(query["partition"])]})
+        topic = f".option('assign', {assigned!r})"
+    lines = [
+        "spark.readStream.format('logbus')",
+        f".option('bootstrap.servers', {servers!r})",
+        topic,
+        ".option('startingOffsets', 'earliest')",
+        *([".option('includeHeaders', 'true')"] if query.get("header") else []),
+        ".load()",
+    ]
+    if query.get("from") == "offset" and query.get("at"):
+        lines.append(f".where(F.col('offset') >= {int(query['at'])})")
+    if query.get("key"):
+        lines.append(f".where(F.col('key').cast('string') == {query['key']!r})")
+    if query.get("text"):
+        value = "F.lower(F.col('value').cast('string'))"
+        lines.append(f".where({value}.contains({query['text'].lower()!r}))")
+    if query.get("header"):
+        header, equals, value = query["header"].partition("=")
+        test = f"h.key == {header!r}"
+        if equals:
+            test = f"({test}) & (h.value.cast('string') == {value!r})"
+        lines.append(f".where(F.exists('headers', lambda h: {test}))")
+    imports = "from pyspark.sql import functions as F\n\n" if "F." in "".join(lines) else ""
+    return imports + "records = (\n    " + "\n    ".join(lines) + "\n)"
+
+
+def _plain(*words: str) -> Snippet:
     """Return the snippet of one command; ``{topic}`` and ``{group}`` stand for the path's names."""
 
-    def snippets(path: Mapping[str, str], servers: str) -> Snippets:
+    def snippets(path: Mapping[str, str], servers: str, _: Fields) -> Snippets:
         filled = [path[word[1:-1]] if word.startswith("{") else word for word in words]
         return [("Command", _shell(*filled, "-b", servers))]
 
     return snippets
 
 
-SNIPPETS: Mapping[str, Callable[[Mapping[str, str], str], Snippets]] = {
+SNIPPETS: Mapping[str, Snippet] = {
     "overview": _plain("health"),
     "brokers": _plain("status"),
     "broker": _plain("health", "--broker", "{broker}"),

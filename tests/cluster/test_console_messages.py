@@ -8,9 +8,10 @@ import http.client
 import io
 import json
 import os
+import shlex
 import socket
 from collections.abc import Iterator
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,8 @@ from support.console import RunningConsole
 from support.patience import until
 
 from broker_lite.bus import Bus
+from broker_lite.cli.main import run
+from broker_lite.console.commands import SNIPPETS
 from broker_lite.console.page_request import DOWNLOADS
 from broker_lite.local.cluster import LocalCluster
 
@@ -70,6 +73,36 @@ def test_newest_records_come_first_and_older_pages_repeat_none(
     third = console.json(f"/topics/{shown_topic}/messages?left={second['left']}")
     assert numbers(third) == list(range(49, -1, -1))
     assert (third["covered"]["stop"], third["left"]) == ("end", "")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"from": "oldest", "partition": "1"},
+        {"from": "oldest", "key": "k3"},
+        {"from": "oldest", "text": 'NUMBER": 1'},
+        {"from": "offset", "at": "15", "partition": "2"},
+        {"from": "time", "at": "2023-11-14T22:13:20.040Z"},
+        {"from": "newest", "text": "7}"},
+    ],
+    ids=str,
+)
+def test_command_of_a_page_prints_the_records_of_the_page(
+    console: RunningConsole,
+    cluster: LocalCluster,
+    bus: Bus,
+    shown_topic: str,
+    query: dict[str, str],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    fill(bus, shown_topic, 60)
+    page = console.json(f"/topics/{shown_topic}/messages?{urlencode(query)}")
+    servers = cluster.bootstrap_servers
+    snippets = dict(SNIPPETS["topic_messages"]({"topic": shown_topic}, servers, query))
+    capfd.readouterr()
+    assert run(shlex.split(snippets["Command"])[1:]) == 0
+    printed = [json.loads(line)["number"] for line in capfd.readouterr().out.splitlines()]
+    assert sorted(printed) == sorted(numbers(page)) != []
 
 
 def test_forward_search_continues_where_it_stopped(

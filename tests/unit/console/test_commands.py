@@ -1,0 +1,44 @@
+"""The commands and programs under "Copy as command": they have the filters of their page."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from broker_lite.cli.consume import consume
+from broker_lite.console.commands import SNIPPETS
+
+SERVERS = "b1:9092,b2:9092"
+
+
+def snippets(**query: str) -> dict[str, str]:
+    return dict(SNIPPETS["topic_messages"]({"topic": "orders"}, SERVERS, query))
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({}, "-s -100"),
+        ({"from": "newest", "text": "a"}, "--grep '(?i)a'"),
+        ({"from": "oldest", "partition": "2"}, "-p 2"),
+        ({"from": "offset", "at": "1200"}, "-s 1200"),
+        ({"from": "time", "at": "-1h"}, "-s @-1h"),
+        ({"from": "oldest", "key": "it's"}, "--key 'it'\"'\"'s'"),
+        ({"from": "oldest", "text": "a b.c"}, "--grep '(?i)a\\ b\\.c'"),
+    ],
+)
+def test_command_has_the_filters_of_its_page(query: dict[str, str], words: str) -> None:
+    command = snippets(**query)["Command"]
+    assert command == f"logbus consume orders -e {words} -b {SERVERS}"
+    consume.make_context("consume", shlex.split(command)[2:])
+
+
+@pytest.mark.parametrize("text", ["plain", "quote ' and \" and \\", "{braces}", "\u00e4"])
+def test_filters_are_quoted_in_programs(text: str) -> None:
+    found = snippets(partition="1", key=text, text=text, header=f"{text}={text}")
+    for language in ("Python", "PySpark"):
+        compile(found[language], language, "exec")
+    assert f"record.key == {text.encode()!r}" in found["Python"]
+    assert f"h.key == {text!r}" in found["PySpark"] and "includeHeaders" in found["PySpark"]
+    assert "import functions" not in snippets()["PySpark"]
