@@ -35,11 +35,17 @@ PAGES = (
     f"/topics/{TOPIC}/settings",
     f"/topics/{TOPIC}/groups",
     f"/topics/{TOPIC}/produce",
+    f"/topics/{TOPIC}/alter?setting=retention.ms",
+    f"/topics/{TOPIC}/trim",
+    f"/topics/{TOPIC}/reassign",
     f"/topics/{TOPIC}/delete",
     "/groups",
     f"/groups/{GROUP}",
     f"/groups/{GROUP}/move",
     "/transactions",
+    "/transactions/abort",
+    "/users",
+    "/users/add",
 )
 LOOKS = {
     "light": {"width": 1280},

@@ -10,6 +10,7 @@ from broker_lite.config import loss_of
 from broker_lite.console.changes.change import ChangePlan, Field, Form
 from broker_lite.console.formats import plural
 from broker_lite.console.page_request import PageRequest
+from broker_lite.console.pages.topics import FIXED
 from broker_lite.errors import ElectionNotNeededError, InvalidRequestError
 from broker_lite.model import TopicPartition
 
@@ -131,11 +132,15 @@ def alter_fields(request: PageRequest) -> tuple[Field, ...]:
     topic = request.topic()
     (found,) = request.bus.admin.describe_configs(topics=[topic.name]).values()
     chosen = request.query.get("setting", "")
-    names = [entry.name for entry in found.values() if not entry.read_only]
-    value = found[chosen].value if chosen in found else ""
+    names = sorted(set(found) - FIXED)
+    value, hint = "", "Empty: back to the default."
+    if chosen in found:
+        value = found[chosen].value or ""
+        doc = found[chosen].documentation
+        hint = f"{doc[:1].upper()}{doc[1:]}. {hint}" if doc else hint
     return (
-        Field("setting", "Setting", "select", chosen, options=tuple((n, n) for n in sorted(names))),
-        Field("value", "Value", value=value or "", hint="Empty: back to the default."),
+        Field("setting", "Setting", "select", chosen, options=tuple((n, n) for n in names)),
+        Field("value", "Value", value=value, hint=hint),
     )
 
 

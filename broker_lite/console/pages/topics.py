@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker_lite.config import TopicConfig, keys, text
 from broker_lite.console.lists import Column, listing
 from broker_lite.console.page_request import Data, PageRequest
 from broker_lite.observing.sampler import total_lag
@@ -37,6 +38,9 @@ GROUPS = (
     Column("lag", "Lag here", "number"),
     Column("lag_s", "Behind", "duration"),
 )
+DEFAULTS = text(TopicConfig())
+FIXED = frozenset(key.key for key in keys(TopicConfig).values() if len(key.choices) == 1)
+"""Settings that accept only their default."""
 
 
 def topics(ask: PageRequest) -> Data:
@@ -105,13 +109,15 @@ def settings(ask: PageRequest) -> Data:
         {
             "name": entry.name,
             "value": entry.value,
+            "default": DEFAULTS.get(entry.name),
             "is_default": entry.source != "topic",
+            "is_fixed": entry.name in FIXED,
             "source": entry.source,
             "documentation": entry.documentation,
         }
         for entry in found.values()
     ]
-    rows.sort(key=lambda row: (row["is_default"], row["name"]))
+    rows.sort(key=lambda row: (row["is_default"], row["is_fixed"], row["name"]))
     return {"topic": facts(ask), "settings": rows}
 
 
