@@ -63,6 +63,9 @@ class BrokerConfig(Config):
     ssl_truststore: str = setting(
         "ssl.truststore.location", "", "PEM file of the CAs that sign client certificates"
     )
+    ssl_crl: str = setting(
+        "ssl.crl.location", "", "PEM file of the revocation lists of these CAs; empty: none"
+    )
     ssl_client_auth: str = setting(
         "ssl.client.auth",
         "none",

@@ -17,6 +17,7 @@ _TLS_FIELDS = {
     "ssl.keystore.location": "keystore",
     "ssl.key.location": "key",
     "ssl.truststore.location": "truststore",
+    "ssl.crl.location": "crl",
     "ssl.client.auth": "client_auth",
     "ssl.enabled.protocols": "versions",
     "ssl.principal.mapping.rules": "mapping_rules",
@@ -36,11 +37,12 @@ class TlsSettings:
     versions: str
     mapping_rules: str
     endpoint_identification: str
+    crl: str = ""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The files whose changes the broker loads."""
-        return tuple(filter(None, (self.keystore, self.key, self.truststore)))
+        return tuple(filter(None, (self.keystore, self.key, self.truststore, self.crl)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,7 @@ def _tls(config: BrokerConfig, name: str, own: dict[str, str]) -> TlsSettings:
         "ssl.keystore.location": config.ssl_keystore,
         "ssl.key.location": config.ssl_key,
         "ssl.truststore.location": config.ssl_truststore,
+        "ssl.crl.location": config.ssl_crl,
         "ssl.client.auth": config.ssl_client_auth,
         "ssl.enabled.protocols": config.ssl_enabled_protocols,
         "ssl.principal.mapping.rules": config.ssl_mapping_rules,

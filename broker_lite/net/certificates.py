@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from broker_lite.errors import InvalidConfigError
 
@@ -44,6 +46,71 @@ def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
             f"the advertised host {host}; issue one for {host}, or change advertised.listeners"
         )
     return _ms(ends)
+
+
+class ClientTrust:
+    """The CAs (DER) and revocation lists by which a listener judges the client certificates of open
+    sessions. OpenSSL judges those of handshakes by the same files."""
+
+    def __init__(
+        self, cas: Iterable[bytes], revocations: Sequence[x509.CertificateRevocationList]
+    ) -> None:
+        self._cas = [x509.load_der_x509_certificate(ca) for ca in cas]
+        self._revocations = revocations
+
+    def refusal(self, der: bytes, *, checks_ca: bool) -> str:
+        """Return why a certificate is forbidden, empty if it is allowed. ``checks_ca``: one of the
+        CAs must have signed the certificate itself."""
+        certificate = x509.load_der_x509_certificate(der)
+        number = certificate.serial_number
+        for revoked in self._revocations:
+            if (
+                revoked.issuer == certificate.issuer
+                and revoked.get_revoked_certificate_by_serial_number(number) is not None
+            ):
+                return "the client's certificate is revoked (ssl.crl.location)"
+        if checks_ca and not any(_has_signed(ca, certificate) for ca in self._cas):
+            return "ssl.truststore.location no longer has the CA of the client's certificate"
+        return ""
+
+
+def _has_signed(ca: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+_END_OF_LIST = b"-----END X509 CRL-----"
+
+
+def read_revocations(
+    path: str, setting: str, now_ms: int
+) -> tuple[x509.CertificateRevocationList, ...]:
+    """Return the certificate revocation lists of a PEM file; none for an empty path. Raises
+    InvalidConfigError, which names the file, also for a list that has expired: with it, OpenSSL
+    refuses every client."""
+    if not path:
+        return ()
+    try:
+        parts = Path(path).read_bytes().split(_END_OF_LIST)[:-1]
+        found = tuple(x509.load_pem_x509_crl(part + _END_OF_LIST) for part in parts)
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"{setting}={path}: no PEM revocation list: {error}") from None
+    if not found:
+        raise InvalidConfigError(
+            f"{setting}={path}: the file has no revocation list (-----BEGIN X509 CRL-----); "
+            "name one, or leave the setting empty"
+        )
+    for revoked in found:
+        ends = revoked.next_update_utc
+        if ends is not None and _ms(ends) < now_ms:
+            raise InvalidConfigError(
+                f"{setting}={path}: the revocation list of {revoked.issuer.rfc4514_string()} "
+                f"expired on {ends:%Y-%m-%d %H:%M} UTC; issue a new one"
+            )
+    return found
 
 
 def _hosts(certificate: x509.Certificate) -> list[str]:

@@ -211,13 +211,34 @@ def server_context(tls: TlsSettings, *, asks_clients: bool = True) -> ssl.SSLCon
     keystore, key = tls.prefix + "ssl.keystore.location", tls.prefix + "ssl.key.location"
     load_certificate(context, tls.keystore, tls.key, keystore, key if tls.key else keystore)
     if asks_clients and tls.client_auth != "none":
-        trust(context, tls.truststore, tls.prefix + "ssl.truststore.location")
+        truststore = tls.prefix + "ssl.truststore.location"
+        if os.path.isdir(tls.truststore):
+            # OpenSSL would read CAs of a folder only when it needs them, so that no check could
+            # tell which CAs the listener trusts.
+            raise InvalidConfigError(
+                f"{truststore}={tls.truststore}: this is a folder; name one PEM file with the CAs"
+            )
+        trust(context, tls.truststore, truststore)
+        if tls.crl:
+            _load_revocations(context, tls.crl, tls.prefix + "ssl.crl.location")
         required = tls.client_auth == "required"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         # A resumed session would skip the check of the client's certificate.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context
+
+
+def _load_revocations(context: ssl.SSLContext, path: str, setting: str) -> None:
+    """Refuse certificates that a list of the file revokes. Raises InvalidConfigError."""
+    cas = context.cert_store_stats()["x509"]
+    trust(context, path, setting)
+    if context.cert_store_stats()["x509"] != cas:
+        raise InvalidConfigError(
+            f"{setting}={path}: the file has certificates, which the listener would trust; name a "
+            "file of revocation lists alone"
+        )
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def try_handshake(tls: TlsSettings) -> None:

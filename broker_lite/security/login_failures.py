@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 
+from broker_lite.security.acls import canonical_host
 from broker_lite.security.quotas import TokenBucket
 
 DELAY_S = 0.1
@@ -23,8 +24,9 @@ oldest."""
 
 def network_of(host: str) -> str:
     """Return the address whose connections and failures are counted together: an IPv4 address, or
-    an IPv6 /64, which usually belongs to one host."""
-    address = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
+    an IPv6 /64, which usually belongs to one host. A listener on ``::`` gives IPv4 addresses mapped
+    into IPv6, and one /64 holds all of them; they are counted as IPv4."""
+    address = ipaddress.ip_address(canonical_host(host))
     if address.version == 6:
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)

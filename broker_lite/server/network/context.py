@@ -23,6 +23,8 @@ ANONYMOUS = "User:ANONYMOUS"
 PLAINTEXT = "PLAINTEXT"
 """The listener name used if only ``host`` and ``port`` are set."""
 NO_AUTHORIZER = Authorizer()
+SHOWN_LENGTH_MAX = 100
+"""Maximum characters of a client id in a log line; the protocol allows 32 KiB."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,8 @@ class Session:
     is_challenged: bool = False
     claimed: str = ""
     """The user of the last login with PLAIN or OAUTHBEARER."""
+    certificate: bytes = b""
+    """The client's certificate (DER), which the listener verified; empty: none."""
     certificate_ends_ms: int = 0
     """Wall time in milliseconds at which the client's certificate expires; 0: never."""
     opened_ms: int = 0
@@ -125,4 +129,9 @@ class RequestContext(NamedTuple):
     def __str__(self) -> str:
         """Return the sender for logs: address, client id and software."""
         software = f" ({self.session.software})" if self.session.software else ""
-        return f"{self.session.peer}: client {self.client_id!r}{software}"
+        return f"{self.session.peer}: client {self.shown_client_id!r}{software}"
+
+    @property
+    def shown_client_id(self) -> str | None:
+        """The client id, cut for a log line."""
+        return None if self.client_id is None else self.client_id[:SHOWN_LENGTH_MAX]

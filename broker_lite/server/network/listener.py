@@ -59,6 +59,10 @@ EARLY_FRAME_BYTES_MAX = 16 << 10
 """Maximum bytes of a request before the login."""
 RELOAD_S = 10.0
 """Seconds between checks for changed certificate files."""
+UNREAD_MS = 60_000
+"""Milliseconds after which a client that reads nothing of an unfinished answer is disconnected."""
+CHECKED_PER_TURN = 20
+"""Certificates of open sessions that one loop turn checks after a reload; one takes 0.1 ms."""
 
 
 class Listener:
@@ -186,9 +190,34 @@ class Listener:
         for port in self._ports:
             if port.tls is None:
                 continue
-            if not port.tls.reload():
+            before = port.tls.context
+            if not port.tls.reload(self._foreign_cas(port)):
                 self._metrics.count("certificate_reloads_failed", port.config.name)
+            if port.tls.context is not before:
+                name = port.config.name
+                waiting = [each for each in self._connections if each.session.listener == name]
+                self._close_refused(
+                    port.tls, [each for each in waiting if each.session.certificate]
+                )
             port.tls.warn_of_end()
+
+    def _foreign_cas(self, port: _Port) -> frozenset[bytes]:
+        """Return the CAs that a listener must not trust: those of clients for the brokers'
+        listener, and those of brokers for the others."""
+        is_inter_broker = port is self._inter_broker
+        others = self._ports if is_inter_broker else [self._inter_broker]
+        found = (each.tls.client_cas for each in others if each is not port and each.tls)
+        return frozenset().union(*found)
+
+    def _close_refused(self, tls: ListenerTls, waiting: list[ClientConnection]) -> None:
+        """Close the connections whose client certificate changed files forbid, some in each turn of
+        the loop."""
+        for connection in waiting[-CHECKED_PER_TURN:]:
+            if not connection.closed and (why := tls.refusal(connection.session.certificate)):
+                connection.close(why)
+        del waiting[-CHECKED_PER_TURN:]
+        if waiting and self._loop is not None:
+            self._loop.call_soon(self._close_refused, tls, waiting)
 
     def stop(self) -> None:
         """Stop accepting; existing connections continue."""
@@ -263,7 +292,7 @@ class Listener:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if port.tls is None:
-            self._open(port, PlainTransport(sock), peer)
+            self._open(port, PlainTransport(sock), peer, self._clock.monotonic_ms())
             return
         assert self._handshakes is not None
         self._make_way()
@@ -290,8 +319,9 @@ class Listener:
             return ""
         return f"{CONNECTION_CREATION_RATE} of the address is used up; see logbus quota list"
 
-    def _open(self, port: _Port, transport: Transport, peer: str) -> None:
-        """Serve a connection whose handshake, if any, is complete."""
+    def _open(self, port: _Port, transport: Transport, peer: str, began_ms: int) -> None:
+        """Serve a connection that was accepted at ``began_ms`` (monotonic), and whose handshake, if
+        any, is complete."""
         assert self._loop is not None and self._begin is not None
         session = Session(
             self._admitted + 1,
@@ -300,11 +330,12 @@ class Listener:
             is_encrypted=port.tls is not None,
             takes_logins=port.config.has_logins,
             needs_login=port.config.has_logins,
-            opened_ms=self._clock.monotonic_ms(),
+            opened_ms=began_ms,
+            certificate=transport.subject,
         )
-        if port.tls is not None and transport.subject and not session.needs_login:
+        if port.tls is not None and session.certificate and not session.needs_login:
             try:
-                found = port.tls.identify(transport.subject)
+                found = port.tls.identify(session.certificate)
                 session.principal, session.certificate_ends_ms = found
                 self._record("login", session, user=session.principal)
             except LogbusError as error:
@@ -380,6 +411,7 @@ class Listener:
         idle_before = now_ms - self._config.connection_idle_ms
         began_before = now_ms - self._config.frame_timeout_ms
         silent_before = now_ms - STALLED_MS if self._budget.is_waited_for else 0
+        unread_before = max(silent_before, idle_before, now_ms - UNREAD_MS)
         wall_ms = self._clock.now_ms()
         login_before = now_ms - self._config.login_timeout_ms
         if self._handshakes is not None:
@@ -393,7 +425,7 @@ class Listener:
                     f"a partial request received no bytes for {STALLED_MS} ms, while others "
                     f"wait for its memory (queued.max.bytes)"
                 )
-            elif 0 < connection.unread_since_ms < max(silent_before, idle_before):
+            elif 0 < connection.unread_since_ms < unread_before:
                 connection.close("the client does not read its answers")
             elif connection.active_ms < idle_before and connection.is_idle:
                 connection.close("idle", quiet=True)
@@ -495,7 +527,7 @@ def _limited(peer: str) -> str:
 
     An IPv6 /64 counts as one address.
     """
-    host = peer.rpartition(":")[0]
+    host = _host(peer)
     return "" if _address(host).is_loopback else network_of(host)
 
 

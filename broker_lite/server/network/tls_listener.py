@@ -18,8 +18,13 @@ from typing import Protocol
 
 from broker_lite.config import DAY
 from broker_lite.config.listeners import ListenerConfig, TlsSettings
-from broker_lite.errors import LogbusError
-from broker_lite.net.certificates import check_certificate, subject_of
+from broker_lite.errors import InvalidConfigError, LogbusError
+from broker_lite.net.certificates import (
+    ClientTrust,
+    check_certificate,
+    read_revocations,
+    subject_of,
+)
 from broker_lite.net.contexts import handshake_refusal, server_context, try_handshake
 from broker_lite.net.tls import TlsTransport
 from broker_lite.security.acls import canonical_host
@@ -51,6 +56,9 @@ class ListenerTls:
         """Wall time in milliseconds at which the certificate expires."""
         self._warned_ms = 0
         self.context = self._checked_context()
+        self._trust = self._read_trust(self.context)
+        self._has_lost_cas = False
+        """Whether the last change of the files removed a CA."""
 
     @property
     def listener_name(self) -> str:
@@ -64,7 +72,12 @@ class ListenerTls:
     @property
     def client_cas(self) -> frozenset[bytes]:
         """The CAs (DER) whose client certificates the listener accepts."""
-        return frozenset(self.context.get_ca_certs(binary_form=True))
+        return _cas(self.context)
+
+    def _read_trust(self, context: ssl.SSLContext) -> ClientTrust:
+        tls, now_ms = self._tls, self._clock.now_ms()
+        revoked = read_revocations(tls.crl, f"{tls.prefix}ssl.crl.location", now_ms)
+        return ClientTrust(_cas(context), revoked)
 
     def _checked_context(self) -> ssl.SSLContext:
         tls = self._tls
@@ -88,15 +101,22 @@ class ListenerTls:
                 found.append((status.st_mtime_ns, status.st_ino))
         return found
 
-    def reload(self) -> bool:
-        """Use changed files for new connections. Return False if they are unusable: the old
-        certificate stays in use."""
+    def reload(self, foreign_cas: frozenset[bytes] = frozenset()) -> bool:
+        """Use changed files for new connections. Return False if they are unusable, or trust one of
+        ``foreign_cas``, the CAs of other listeners: the old files stay in use."""
         seen = self._versions()
         if seen == self._seen:
             return True
         self._seen = seen
         try:
-            self.context = self._checked_context()
+            context = self._checked_context()
+            trust = self._read_trust(context)
+            if foreign_cas & _cas(context):
+                raise InvalidConfigError(
+                    f"{self._tls.prefix}ssl.truststore.location={self._tls.truststore}: brokers "
+                    "and clients would share a CA, so every client could pose as a broker; give "
+                    "the brokers a CA of their own"
+                )
         except LogbusError as error:
             logger.error(
                 "the changed TLS files are not used: %s",
@@ -104,12 +124,20 @@ class ListenerTls:
                 extra=log_event("certificate_rejected"),
             )
             return False
+        self._has_lost_cas = bool(self.client_cas - _cas(context))
+        self.context, self._trust = context, trust
         logger.info(
             "listener %s uses the changed TLS files",
             self._listener.name,
             extra=log_event("certificate_reloaded"),
         )
         return True
+
+    def refusal(self, certificate: bytes) -> str:
+        """Return why the present files forbid the certificate (DER) of an open session; empty if
+        they allow it. After a CA was removed, a certificate that no present CA signed itself is
+        forbidden: ``ssl`` does not show a client's intermediate CAs, and a new handshake does."""
+        return self._trust.refusal(certificate, checks_ca=self._has_lost_cas)
 
     def warn_of_end(self) -> None:
         """Log that the certificate ends within 30 days, once a day."""
@@ -138,7 +166,12 @@ class ListenerTls:
         return principal_of(name, self._rules), ends_ms
 
 
-Opened = Callable[[TlsTransport, str], None]
+def _cas(context: ssl.SSLContext) -> frozenset[bytes]:
+    return frozenset(context.get_ca_certs(binary_form=True))
+
+
+Opened = Callable[[TlsTransport, str, int], None]
+"""Receives a connection's transport, its peer, and the monotonic time (ms) of its accept."""
 
 
 class OnLogin(Protocol):
@@ -148,12 +181,12 @@ class OnLogin(Protocol):
 
 
 class _Handshake:
-    __slots__ = ("began_ms", "demands_certificate", "listener", "opened", "peer", "transport")
+    __slots__ = ("began_ms", "context", "opened", "peer", "tls", "transport")
 
     def __init__(
         self, transport: TlsTransport, peer: str, began_ms: int, opened: Opened, tls: ListenerTls
     ) -> None:
-        self.listener, self.demands_certificate = tls.listener_name, tls.demands_certificate
+        self.tls, self.context = tls, tls.context
         self.transport = transport
         self.peer = peer
         self.began_ms = began_ms
@@ -231,8 +264,12 @@ class Handshakes:
         except OSError as error:
             self._end(handshake, handshake_refusal(error))
         else:
+            if transport.subject and handshake.context is not handshake.tls.context:
+                # The CA of the client's certificate may be gone, or the certificate revoked.
+                self._end(handshake, "the TLS files changed during the handshake; connect again")
+                return
             del self._open[handshake]
-            handshake.opened(transport, handshake.peer)
+            handshake.opened(transport, handshake.peer, handshake.began_ms)
 
     def expire(self, timeout_ms: int) -> None:
         """Close connections whose handshake takes longer than ``timeout_ms``."""
@@ -250,9 +287,9 @@ class Handshakes:
     def _end(self, handshake: _Handshake, reason: str) -> None:
         del self._open[handshake]
         self._metrics.count("connections_refused", "handshake")
-        if self._on_login is not None and handshake.demands_certificate:
+        if self._on_login is not None and handshake.tls.demands_certificate:
             host = canonical_host(handshake.peer.rpartition(":")[0])
-            fields = {"host": host, "listener": handshake.listener, "reason": reason}
+            fields = {"host": host, "listener": handshake.tls.listener_name, "reason": reason}
             self._on_login("login_failed", (host, reason), mechanism="SSL", **fields)
         about = f"{handshake.peer.rpartition(':')[0]} {reason}"
         logger.warning(

@@ -45,3 +45,9 @@ def test_failing_address_keeps_the_slow_delay_despite_evictions() -> None:
     for number in range(ADDRESSES_MAX + 50):
         failures.delay_s(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0)
         assert failures.delay_s("192.0.2.1", 0) == SLOW_DELAY_S
+
+
+def test_ipv4_addresses_of_a_listener_for_both_families_are_counted_apart() -> None:
+    """``::`` gives them mapped into IPv6, where one /64 holds every IPv4 address."""
+    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1")
+    assert network_of("::ffff:192.0.2.1") != network_of("::ffff:192.0.2.2")

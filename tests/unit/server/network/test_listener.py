@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker_lite.config import BrokerConfig
+from broker_lite.config import MINUTE, BrokerConfig
 from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
@@ -79,7 +79,14 @@ def test_non_loopback_address_needs_the_insecure_setting(host: str) -> None:
         listener(port=0, host=own).close()
 
 
-def test_client_that_does_not_read_its_answers_is_disconnected() -> None:
+@pytest.mark.parametrize("idle_ms", [1000, 10 * MINUTE])
+def test_client_that_does_not_read_its_answers_is_disconnected(
+    idle_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a minute, also where idle connections stay open for longer."""
+    if idle_ms > 1000:
+        monkeypatch.setattr(listener_module, "UNREAD_MS", 1000)
+        monkeypatch.setattr(listener_module, "SWEEP_S", 0.2)
     begun: list[ResponseSlot] = []
 
     def begin(frame: memoryview, reply: ResponseSlot) -> None:
@@ -94,7 +101,7 @@ def test_client_that_does_not_read_its_answers_is_disconnected() -> None:
         assert one.is_idle
         silent.close()
 
-    serve(begin, attack, connection_idle_ms=1000)
+    serve(begin, attack, connection_idle_ms=idle_ms)
 
 
 def test_stalled_request_is_closed_while_others_wait_for_memory(
@@ -168,6 +175,8 @@ def test_max_connections_per_ip_counts_no_loopback_and_a_64_as_one_address() -> 
     assert listener_module._limited("192.0.2.1:5") == "192.0.2.1"
     one, two = "2001:db8:0:1::1:5", "2001:db8:0:1:ffff::2:6"
     assert listener_module._limited(one) == listener_module._limited(two) != ""
+    assert listener_module._limited("::ffff:192.0.2.1:5") == "192.0.2.1"
+    assert listener_module._limited("::ffff:127.0.0.1:5") == ""
 
 
 def test_oldest_connection_without_a_login_is_closed_for_a_new_one() -> None:

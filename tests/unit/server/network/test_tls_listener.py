@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import os
 import socket
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from support.certificates import PemFiles, write_pem
 
 from broker_lite.client.transport.blocking import Pool
@@ -347,3 +350,194 @@ def test_changed_files_serve_new_connections_unless_they_are_unusable(tmp_path: 
     serve(one, attack)
     first, second, third = seen
     assert first != second == third
+
+
+def revocation_list(ca: trustme.CA, path: Path, *revoked: str, days: int = 1) -> None:
+    """Write the CA's revocation list with the certificates in these PEM files."""
+    issuer = x509.load_pem_x509_certificate(ca.cert_pem.bytes())
+    key = serialization.load_pem_private_key(ca.private_key_pem.bytes(), None)
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(issuer.subject)
+        .last_update(now - datetime.timedelta(days=30))
+        .next_update(now + datetime.timedelta(days=days))
+    )
+    for pem in revoked:
+        number = x509.load_pem_x509_certificate(Path(pem).read_bytes()).serial_number
+        row = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now).build()
+        made = made.add_revoked_certificate(row)
+    signed = made.sign(key, hashes.SHA256())  # type: ignore[arg-type]
+    new = path.with_suffix(".new")
+    new.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    os.replace(new, path)
+
+
+def connected(endpoint: Endpoint, server: PemFiles, client: PemFiles) -> ssl.SSLSocket:
+    """Return a connection that has one answer."""
+    context = ssl.create_default_context(cafile=server.ca)
+    context.load_cert_chain(client.certificate)
+    sock = socket.create_connection(endpoint, 10)
+    wrapped = context.wrap_socket(sock, server_hostname="127.0.0.1")
+    assert answers(wrapped)
+    return wrapped
+
+
+def answers(sock: ssl.SSLSocket) -> bool:
+    """Return whether the broker answers on a connection that it may have closed."""
+    try:
+        sock.sendall(b"\0\0\0\4ping")
+        return bool(sock.recv(8))
+    except OSError:
+        return False
+
+
+def test_revoked_certificate_loses_its_connections_and_opens_none(tmp_path: Path) -> None:
+    server, ca = write_pem(tmp_path / "server"), trustme.CA()
+    alice, bob = (write_pem(tmp_path / name, name, ca=ca) for name in ("alice", "bob"))
+    revoked = tmp_path / "revoked.pem"
+    revocation_list(ca, revoked)
+    one = listener(
+        server,
+        ssl_client_auth="required",
+        ssl_truststore_location=alice.ca,
+        ssl_crl_location=str(revoked),
+    )
+
+    def run(endpoint: Endpoint) -> None:
+        first, second = (connected(endpoint, server, client) for client in (alice, bob))
+        revocation_list(ca, revoked, alice.certificate)
+        one._loop.call_soon_threadsafe(one.reload)  # type: ignore[union-attr]
+        while answers(first):
+            pass
+        assert answers(second)
+        pool = Pool("test", trusting(server, certificate_location=alice.certificate))
+        with pytest.raises(TlsError, match="refused the client certificate"):
+            pool.ask(Send(endpoint, ASK))
+        connected(endpoint, server, bob).close()
+        for each in (first, second):
+            each.close()
+
+    async def attack(endpoint: Endpoint) -> None:
+        await asyncio.to_thread(run, endpoint)
+
+    serve(one, attack)
+
+
+def test_client_of_a_removed_ca_loses_its_connections(tmp_path: Path) -> None:
+    server, ca = write_pem(tmp_path / "server"), trustme.CA()
+    alice, bob = write_pem(tmp_path / "alice", ca=ca), write_pem(tmp_path / "bob", ca=trustme.CA())
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(Path(alice.ca).read_bytes() + Path(bob.ca).read_bytes())
+    one = listener(server, ssl_client_auth="required", ssl_truststore_location=str(trusted))
+
+    def run(endpoint: Endpoint) -> None:
+        first, second = (connected(endpoint, server, client) for client in (alice, bob))
+        os.replace(alice.ca, trusted)
+        one._loop.call_soon_threadsafe(one.reload)  # type: ignore[union-attr]
+        while answers(second):
+            pass
+        assert answers(first)
+        for each in (first, second):
+            each.close()
+
+    async def attack(endpoint: Endpoint) -> None:
+        await asyncio.to_thread(run, endpoint)
+
+    serve(one, attack)
+
+
+def test_client_whose_ca_is_removed_during_its_handshake_repeats_it(tmp_path: Path) -> None:
+    server, client = write_pem(tmp_path / "server"), write_pem(tmp_path / "client", ca=trustme.CA())
+    one = listener(server, ssl_client_auth="required", ssl_truststore_location=client.ca)
+
+    async def attack(endpoint: Endpoint) -> None:
+        handshakes = one._handshakes
+        assert handshakes is not None
+        waiting = socket.create_connection(endpoint)
+        while not len(handshakes):
+            await asyncio.sleep(0.01)
+        os.replace(write_pem(tmp_path / "other", ca=trustme.CA()).ca, client.ca)
+        one.reload()
+
+        def finish() -> bool:
+            context = ssl.create_default_context(cafile=server.ca)
+            context.load_cert_chain(client.certificate)
+            with context.wrap_socket(waiting, server_hostname="127.0.0.1") as wrapped:
+                return answers(wrapped)
+
+        assert not await asyncio.to_thread(finish)
+
+    assert serve(one, attack) == []
+
+
+def test_reload_refuses_a_ca_that_brokers_and_clients_would_share(tmp_path: Path) -> None:
+    pem, clients = write_pem(tmp_path / "1"), write_pem(tmp_path / "2", ca=trustme.CA())
+    of_brokers = tmp_path / "brokers.pem"
+    of_brokers.write_bytes(Path(pem.ca).read_bytes())
+    one = listener(
+        pem,
+        listeners="CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+        listener_security_protocol_map="CLIENTS:SSL,BROKERS:SSL",
+        inter_broker_listener_name="BROKERS",
+        ssl_client_auth="required",
+        ssl_truststore_location=clients.ca,
+        listener_name_brokers_ssl_truststore_location=str(of_brokers),
+    )
+
+    async def attack(endpoint: Endpoint) -> None:
+        before = one._inter_broker.tls.client_cas  # type: ignore[union-attr]
+        os.replace(clients.ca, of_brokers)
+        one.reload()
+        assert one._inter_broker.tls.client_cas == before  # type: ignore[union-attr]
+        assert one._metrics.value("certificate_reloads_failed", "BROKERS") == 1
+
+    serve(one, attack)
+
+
+def test_unusable_revocation_list_or_folder_of_cas_stops_the_start(tmp_path: Path) -> None:
+    ca, path = trustme.CA(), tmp_path / "revoked.pem"
+    pem = write_pem(tmp_path / "pem", ca=ca)
+    settings = {"ssl_client_auth": "required", "ssl_truststore_location": pem.ca}
+    revocation_list(ca, path, days=-1)
+    for crl, message in (
+        (path, r"revocation list of .* expired on"),
+        (Path(pem.ca), "the file has no revocation list"),
+        (tmp_path / "none", r"ssl\.crl\.location=.*/none: No such file"),
+    ):
+        with pytest.raises(InvalidConfigError, match=message):
+            listener(pem, **settings, ssl_crl_location=str(crl))
+    revocation_list(ca, path)
+    path.write_bytes(path.read_bytes() + Path(pem.ca).read_bytes())
+    extra = write_pem(tmp_path / "extra", ca=trustme.CA()).ca
+    path.write_bytes(path.read_bytes() + Path(extra).read_bytes())
+    with pytest.raises(InvalidConfigError, match="has certificates, which the listener would"):
+        listener(pem, **settings, ssl_crl_location=str(path))
+    folder = settings | {"ssl_truststore_location": str(tmp_path)}
+    with pytest.raises(InvalidConfigError, match="this is a folder; name one PEM file"):
+        listener(pem, **folder)
+
+
+def test_time_for_the_login_includes_the_handshake(tmp_path: Path) -> None:
+    server = write_pem(tmp_path)
+    one = listener(server)
+    began: list[int] = []
+
+    async def attack(endpoint: Endpoint) -> None:
+        handshakes = one._handshakes
+        assert handshakes is not None
+        waiting = socket.create_connection(endpoint)
+        while not len(handshakes):
+            await asyncio.sleep(0.01)
+        began.append(Clock().monotonic_ms())
+        await asyncio.sleep(0.05)
+
+        def finish() -> bool:
+            context = ssl.create_default_context(cafile=server.ca)
+            with context.wrap_socket(waiting, server_hostname="127.0.0.1") as wrapped:
+                return answers(wrapped)
+
+        assert await asyncio.to_thread(finish)
+
+    [request] = serve(one, attack)
+    assert request.session.opened_ms <= began[0]
