@@ -30,6 +30,10 @@ from broker_lite.security.acls import (
 )
 
 CACHED_DECISIONS_MAX = 100_000
+CACHED_NAME_LENGTH_MAX = 255
+"""Maximum characters of a cached name. No topic has a longer one, but a request of a client without
+any permission can name 32 KiB of text, and a denial is cached, too.
+"""
 
 
 class Decision(NamedTuple):
@@ -119,9 +123,11 @@ class AclIndex:
         key = (principal, host, operation, kind, name)
         found = self._cache.get(key)
         if found is None:
-            if len(self._cache) >= CACHED_DECISIONS_MAX:
-                self._cache.clear()
-            found = self._cache[key] = self._decide(*key)
+            found = self._decide(*key)
+            if len(name) <= CACHED_NAME_LENGTH_MAX:
+                if len(self._cache) >= CACHED_DECISIONS_MAX:
+                    self._cache.clear()
+                self._cache[key] = found
         return found
 
     def _decide(

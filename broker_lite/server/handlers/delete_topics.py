@@ -56,6 +56,10 @@ async def _delete(
             request.access.check_topic_id(topic_id, known)
         topics = parts.registry.snapshot.topics
         topic = known.get(topic_id) if name is None else topics.get(name)
+        if name is None and topic is None and parts.registry.is_controller:
+            # The controller may know a topic that this snapshot lacks, which would be deleted
+            # without a check.
+            raise UnknownTopicIdError(f"no topic has id {topic_id}")
         if request.quota is not None and topic is not None:
             is_strict = request.api_version >= STRICT_QUOTA_FROM
             request.quota.mutate(len(topic.partitions), is_strict=is_strict)

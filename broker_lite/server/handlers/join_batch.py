@@ -18,8 +18,13 @@ async def handle(
     """Open an attempt. A repeated request gets the same answer."""
     try:
         request.access.check_transactional_id(message.sink)
+        known = parts.registry.snapshot.topics_by_id
         for key in message.partitions:
-            request.access.check_topic_id(key.topic_id, parts.registry.snapshot.topics_by_id)
+            request.access.check_topic_id(key.topic_id, known)
+        # Leave out topics that this snapshot lacks, because the check above passed over them. The
+        # leader of such a partition adds it at the first batch, which needs the permission to
+        # write.
+        partitions = frozenset(key for key in message.partitions if key.topic_id in known)
         result = await parts.transactions.ask_sink(
             message.sink,
             lambda token: JoinBatch(
@@ -30,7 +35,7 @@ async def handle(
                 message.task,
                 message.attempt,
                 message.timeout_ms,
-                frozenset(message.partitions),
+                partitions,
             ),
         )
         if result.error is not None:

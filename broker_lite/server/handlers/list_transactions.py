@@ -27,7 +27,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     unknown = sorted(wanted - _LABELS)
     ids = set(message.producer_id_filters)
     begun_by_ms = parts.clock.now_ms() - message.duration_filter
-    rows = []
+    rows, kind = [], ResourceKind.TRANSACTIONAL_ID
+    # Check first: the dispatcher drops an error of a handler that checked no permission.
+    request.access.visible(kind, ())
     try:
         parts.transactions.check_loaded()
         async for view in parts.transactions.views():
@@ -39,7 +41,6 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 and (message.duration_filter < 0 or is_old)
             ):
                 rows.append(view)
-        kind = ResourceKind.TRANSACTIONAL_ID
         visible = frozenset(request.access.visible(kind, [view.name for view in rows]))
         rows = [view for view in rows if view.name in visible]
         names = _matching([view.name for view in rows], message.transactional_id_pattern)

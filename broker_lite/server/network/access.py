@@ -33,7 +33,7 @@ from broker_lite.security.acls import (
     Permission,
     ResourceKind,
 )
-from broker_lite.security.authorizer import AclIndex
+from broker_lite.security.authorizer import CACHED_NAME_LENGTH_MAX, AclIndex
 from broker_lite.server.log_events import log_event
 from broker_lite.wire.api import VERSIONS, ApiKey
 
@@ -464,7 +464,7 @@ class DataAccess(_CheckedAccess):
             for topic in topics[:ALLOWED_TOPICS_MAX]:
                 view = by_id.get(topic.topic_id)
                 name = topic.name or (view.name if view is not None else "")
-                if name:
+                if 0 < len(name) <= CACHED_NAME_LENGTH_MAX:
                     allowed.add(name)
         return denied
 

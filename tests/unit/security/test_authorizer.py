@@ -176,3 +176,12 @@ def test_cache_of_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1000):
         assert index.may(ALICE, HOST, READ, TOPIC, f"t{number}")
     assert len(index._cache) <= 10
+
+
+def test_decision_on_a_name_that_no_topic_has_is_not_cached() -> None:
+    """A user without any permission could fill the broker's memory with denied names."""
+    index = index_of(acl(ALLOW, READ, "t", type_=PREFIXED))
+    for name in ("t" * 256, "x" * 32_767):
+        assert index.may(ALICE, HOST, READ, TOPIC, name) == name.startswith("t")
+    assert not index._cache
+    assert index.may(ALICE, HOST, READ, TOPIC, "t" * 255) and len(index._cache) == 1

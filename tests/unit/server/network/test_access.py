@@ -17,11 +17,16 @@ from broker_lite.config import BrokerConfig
 from broker_lite.config.listeners import ListenerConfig, TlsSettings
 from broker_lite.errors import (
     ClusterAuthorizationError,
+    CoordinationUnavailableError,
+    CoordinatorLoadInProgressError,
     InvalidConfigError,
     InvalidRequestError,
+    LogbusError,
     TopicAuthorizationError,
     UnacceptableCredentialError,
     UnknownServerError,
+    UnknownTopicIdError,
+    wire_code,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import Endpoint, TopicView
@@ -142,6 +147,13 @@ def test_number_of_cached_topics_is_bounded() -> None:
     assert denied_names(made, client, ApiKey.FETCH, *many) == []
     assert client.data_access is not None
     assert len(client.data_access._allowed) == ALLOWED_TOPICS_MAX
+
+
+def test_allowed_name_that_no_topic_has_is_not_cached() -> None:
+    made = authorizer(acl("User:bob", Operation.WRITE, TOPIC, "*"))
+    client = session("User:bob")
+    assert denied_names(made, client, ApiKey.PRODUCE, "t" * 32_767, "mine") == []
+    assert client.data_access is not None and client.data_access._allowed == {"mine"}
 
 
 def test_cluster_operation_of_a_row_allows_all_its_resources() -> None:
@@ -318,6 +330,57 @@ def test_answer_of_a_handler_that_checks_no_permission_is_dropped(
 
     run(body)
     assert "did not ask" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "expected"),
+    [
+        ("ListGroups", 5, CoordinationUnavailableError),
+        ("ListTransactions", 2, CoordinatorLoadInProgressError),
+    ],
+)
+def test_error_of_a_list_reaches_the_client(
+    name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dispatcher took it for an answer without a check, and sent UNKNOWN_SERVER_ERROR."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        parts = world.brokers[1]
+
+        async def unavailable() -> Any:
+            raise CoordinationUnavailableError("ZooKeeper does not answer")
+
+        def loading() -> None:
+            raise CoordinatorLoadInProgressError("loading")
+
+        monkeypatch.setattr(parts.registry.groups, "kinds", unavailable)
+        transactions: Any = SimpleNamespace(check_loaded=loading)
+        world.brokers[1] = dataclasses.replace(parts, transactions=transactions)
+        reply = await ask(world, authorizer(), session("User:bob"), frame_of(name, version))
+        error = decoded(name, version, reply.data).error_code
+        assert error == wire_code(expected("")) != UnknownServerError.code
+
+    run(body)
+
+
+def test_topic_id_that_the_snapshot_lacks_is_not_deleted_unauthorized() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        made = await world.make_topic("secret")
+        registry = world.brokers[1].registry
+        known = registry.snapshot
+        registry.snapshot = dataclasses.replace(known, topics={}, topics_by_id={})
+        row = kind("DeleteTopicsRequest").DeleteTopicState(name=None, topic_id=made.topic_id)
+        frame = frame_of("DeleteTopics", 6, topics=[row], timeout_ms=1000)
+        reply = await ask(world, authorizer(), session("User:bob"), frame)
+        (answer,) = decoded("DeleteTopics", 6, reply.data).responses
+        assert answer.error_code == UnknownTopicIdError.code
+        registry.snapshot = known
+        deleted = await world.ask("DeleteTopics", 6, topics=[row], timeout_ms=5000)
+        assert deleted.responses[0].error_code == 0
+
+    run(body)
 
 
 def test_dispatch_checks_the_operation_on_the_cluster() -> None:
