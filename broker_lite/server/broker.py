@@ -67,6 +67,7 @@ from broker_lite.server.network.quotas import Quotas
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.server.service_manager import READY, STOPPING, notify
+from broker_lite.server.text_log import TextFormatter
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.manager import LogManager
 
@@ -625,7 +626,7 @@ def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | N
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     own = OutputFile(Path(output_path)) if output_path else logging.StreamHandler()
     is_json = config.log_format == "json"
-    own.setFormatter(JsonFormatter() if is_json else logging.Formatter(LOG_FORMAT))
+    own.setFormatter(JsonFormatter() if is_json else TextFormatter(LOG_FORMAT))
     logging.basicConfig(level=logging.INFO, handlers=[own])
     for handler in logging.getLogger().handlers:
         handler.addFilter(RepeatLimit())

@@ -266,9 +266,9 @@ class Dispatcher:
         reason = error.message
         refusal = _refusal(request, frame, wire_code(error), reason)
         if refusal is None:
-            reply.refuse(f"client {request.client_id!r}: {reason}")
+            reply.refuse(f"client {request.shown_client_id!r}: {reason}")
             return
-        asked = request.api_key, request.api_version, request.client_id
+        asked = request.api_key, request.api_version, request.shown_client_id
         if asked not in self._told and len(self._told) < TOLD_MAX:
             self._told.add(asked)
             logger.warning("%s: %s", request, reason)

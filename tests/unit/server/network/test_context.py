@@ -33,3 +33,9 @@ def test_session_keeps_the_software_that_api_versions_names() -> None:
         assert str(context) == "127.0.0.1:40000: client 'app' (librdkafka 2.6.0)"
 
     asyncio.run(body())
+
+
+def test_log_line_has_the_first_hundred_characters_of_a_client_id() -> None:
+    context = context_of(ApiKey.PRODUCE, 9, "c" * 32_767)
+    assert str(context).startswith("127.0.0.1:40000: client 'ccc") and len(str(context)) < 140
+    assert context_of(ApiKey.PRODUCE, 9, None).shown_client_id is None

@@ -1,0 +1,25 @@
+"""Log lines as text, one a line, for ``log.format=text``.
+
+Messages hold text that clients chose: software names, parts of login messages. A line break in it
+must not look like a line of the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record as ``logging.Formatter`` does, and escapes what is not printable in its
+    message. A stack trace keeps its lines.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        message = record.message
+        if not message.isprintable():
+            record.message = "".join(map(_escaped, message))
+        return super().formatMessage(record)
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
