@@ -466,6 +466,12 @@ class BrokerConfig(Config):
         return self.authorizer == "off" if is_auto else self.local_reads == "true"
 
     @property
+    def keeps_files_private(self) -> bool:
+        """Whether only the broker's user may read its files: with an authorizer, a user of the
+        group could otherwise read records without a permission."""
+        return self.authorizer != "off" and not self.allows_local_reads
+
+    @property
     def super_user_set(self) -> frozenset[str]:
         return frozenset(_principals("super.users", self.super_users))
 

@@ -224,6 +224,17 @@ def _groups_deleted(
         yield AuditedChange(f"group {row.group_id}", None, None, row.error_code)
 
 
+def _offsets_deleted(
+    message: Any, response: Any, before: MetadataSnapshot
+) -> Iterator[AuditedChange]:
+    if response.error_code:
+        yield AuditedChange(f"group {message.group_id}", None, None, response.error_code)
+    for row in response.topics:
+        for each in row.partitions:
+            name = f"offset of group {message.group_id} in {row.name}-{each.partition_index}"
+            yield AuditedChange(name, None, None, each.error_code)
+
+
 def _broker_retired(
     message: Any, response: Any, before: MetadataSnapshot
 ) -> Iterator[AuditedChange]:
@@ -280,6 +291,7 @@ CHANGES: Mapping[int, Changes] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
     ApiKey.ALTER_CLIENT_QUOTAS: _limited,
     ApiKey.DELETE_GROUPS: _groups_deleted,
+    ApiKey.OFFSET_DELETE: _offsets_deleted,
     ApiKey.UNREGISTER_BROKER: _broker_retired,
     ApiKey.ELECT_LEADERS: _elected,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassigned,

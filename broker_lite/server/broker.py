@@ -355,6 +355,8 @@ class Broker:
         began_ms = clock.monotonic_ms()
         try:
             await run(None, lambda: Path(config.log_dir).mkdir(parents=True, exist_ok=True))
+            if config.keeps_files_private:
+                await run(None, lambda: Path(config.log_dir).chmod(0o700))
             await run(None, lambda: logs.lock(clock.now_ms()))
         except OSError as error:
             raise InvalidConfigError(f"log.dir={config.log_dir}: {error.strerror}") from None
@@ -491,6 +493,7 @@ class Broker:
         gauge("ready", lambda: not self._unready(parts))
         gauge("controller_active", lambda: registry.is_controller)
         gauge("zookeeper_connected", lambda: registry.connected)
+        gauge("metadata_age_seconds", lambda: registry.metadata_age_s)
         gauge("reassigning_partitions", lambda: _count(registry, _is_reassigning))
         gauge("leaderless_partitions", lambda: _count(registry, _is_leaderless))
         gauge("recovery_duration_seconds", lambda: self._recovery_s)
@@ -624,6 +627,8 @@ def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | N
         sys.stderr.write("logbus broker: python -O removes checks that it relies on\n")
         return 2
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    if config.keeps_files_private:
+        os.umask(0o077)
     own = OutputFile(Path(output_path)) if output_path else logging.StreamHandler()
     is_json = config.log_format == "json"
     own.setFormatter(JsonFormatter() if is_json else TextFormatter(LOG_FORMAT))

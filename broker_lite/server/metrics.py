@@ -142,6 +142,9 @@ METRICS: Mapping[str, Metric] = {
                "was committed before.", ("outcome",)),
         # ZooKeeper.
         Metric("zookeeper_connected", GAUGE, "1 if the session with ZooKeeper is connected."),
+        Metric("metadata_age_seconds", GAUGE,
+               "Time since the metadata, permissions and users included, were last known to be "
+               "current; 0 while ZooKeeper is connected."),
         Metric("zookeeper_session_losses", COUNTER, "Sessions that expired."),
         Metric("zookeeper_write_conflicts", COUNTER,
                "Writes that ZooKeeper refused because another broker wrote first."),

@@ -282,6 +282,10 @@ def test_secrets_are_private_files_and_in_no_process(secured: LocalCluster) -> N
     folder = secured.directory / "security"
     assert folder.stat().st_mode & 0o777 == secured.directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    folders = list(secured.directory.glob("broker-*/data"))
+    assert len(folders) == 3
+    for path in (each for data in folders for each in (data, *data.rglob("*"))):
+        assert not path.stat().st_mode & 0o077, path
     security, _ = take_security({"client_config": str(secured.client_config)})
     assert security is not None and isinstance(security.secret, Secret)
     hidden = [security.secret.reveal(), (folder / "zookeeper.secret").read_text().strip()]

@@ -170,6 +170,8 @@ class Registry:
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connected = asyncio.Event()
+        self._unsure_since_s = 0.0
+        """The loop's time since which changes may be unknown here; 0: all are known."""
         self._due = asyncio.Event()
         self._published = asyncio.Event()
         self._register_due = self._reload_due = True
@@ -379,6 +381,15 @@ class Registry:
         return self._controller.is_active
 
     @property
+    def metadata_age_s(self) -> float:
+        """Seconds since the snapshot was last known to have every change; 0: it has them."""
+        return self._now_s() - self._unsure_since_s if self._unsure_since_s else 0.0
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    @property
     def connected(self) -> bool:
         """Whether the ZooKeeper connection is up."""
         return self._store.connected
@@ -482,6 +493,7 @@ class Registry:
                 self._tell_watchers(None)
             case Suspended():
                 self._connected.clear()
+                self._unsure_since_s = self._unsure_since_s or self._now_s()
                 _log.warning(
                     "ZooKeeper does not answer; leaders keep serving, admin requests fail",
                     extra=log_event("zookeeper_unreachable"),
@@ -492,6 +504,7 @@ class Registry:
             case SessionLost():
                 self.session_losses.n += 1
                 self._connected.clear()
+                self._unsure_since_s = self._unsure_since_s or self._now_s()
                 self._broker_epoch = NO_EPOCH
                 self._register_due = True
                 error = CoordinationUnavailableError(
@@ -559,6 +572,8 @@ class Registry:
         if self._controller_due:
             await self._read_controller()
         self._publish()
+        if self._store.connected:
+            self._unsure_since_s = 0.0
         if self._held_due:
             self._held_due = False
             assert self._registrar is not None

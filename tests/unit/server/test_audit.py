@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker_lite.errors import InvalidConfigError
+from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.server import audit
 from broker_lite.server.audit import CHANGES, AuditLog
 from broker_lite.server.network.access import ROWS
+from broker_lite.wire.api import ApiKey
 
 
 def test_lines_reach_the_private_file_when_the_log_closes(tmp_path: Path) -> None:
@@ -53,3 +57,13 @@ def test_log_without_a_path_writes_nothing() -> None:
 
 def test_every_recorded_api_is_served() -> None:
     assert CHANGES.keys() <= ROWS.keys()
+
+
+def test_deleted_offsets_are_recorded_by_group_and_partition() -> None:
+    rows = [SimpleNamespace(partition_index=3, error_code=0)]
+    message: Any = SimpleNamespace(group_id="readers")
+    response: Any = SimpleNamespace(
+        error_code=0, topics=[SimpleNamespace(name="events", partitions=rows)]
+    )
+    found = CHANGES[ApiKey.OFFSET_DELETE](message, response, MetadataSnapshot())
+    assert [change.object for change in found] == ["offset of group readers in events-3"]
