@@ -90,6 +90,7 @@ from broker_lite.server.handlers import (
 from broker_lite.server.network.access import FORWARDED
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
+from broker_lite.server.network.login_queue import LoginQueue
 from broker_lite.server.network.quotas import timed
 from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import (
@@ -188,6 +189,7 @@ class Dispatcher:
         self._loop = loop
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
+        self._logins = LoginQueue(loop, self._start)
         self._told: set[tuple[int, int, str | None]] = set()
         meters = {
             label: (
@@ -228,7 +230,10 @@ class Dispatcher:
                 self._start(request, frame, reply)
                 request.quota.spend_time(time.perf_counter() - began)
                 return
-        self._start(request, frame, reply)
+        if request.session.needs_login:
+            self._logins.add(request, frame, reply)
+        else:
+            self._start(request, frame, reply)
 
     def _start(self, request: RequestContext, frame: memoryview, reply: ResponseSlot) -> None:
         key = request.api_key

@@ -14,7 +14,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from broker_lite.config import BrokerConfig
@@ -41,8 +41,9 @@ logger = logging.getLogger("logbus.listener")
 
 BACKLOG = 512
 """The kernel's backlog of connections that are not accepted yet."""
-ACCEPTS_PER_TURN = 64
-"""Maximum connections accepted per loop turn, which leaves time for the existing ones."""
+ACCEPTS_PER_TURN = 16
+"""Maximum connections accepted per loop turn: 2 ms of processor time."""
+ADDRESSES_CACHED = 1024
 SWEEP_S = 5.0
 """Maximum seconds between sweeps; with shorter timeouts, sweeps are more frequent."""
 STALLED_MS = 5000
@@ -527,7 +528,12 @@ def _limited(peer: str) -> str:
 
     An IPv6 /64 counts as one address.
     """
-    host = _host(peer)
+    return _limited_host(peer.rpartition(":")[0])
+
+
+@lru_cache(maxsize=ADDRESSES_CACHED)
+def _limited_host(host: str) -> str:
+    host = canonical_host(host)
     return "" if _address(host).is_loopback else network_of(host)
 
 

@@ -37,7 +37,7 @@ logger = logging.getLogger("logbus.tls")
 
 WARNED_BEFORE_END_MS = 30 * DAY
 """Remaining validity of a certificate below which the broker warns, once a day."""
-HANDSHAKE_TURN_S = 0.003
+HANDSHAKE_TURN_S = 0.002
 """Seconds of handshake steps in one loop turn; one step takes about 1 ms."""
 
 

@@ -1,0 +1,65 @@
+"""Requests before a login: a turn of the loop begins a few, and those of closed connections not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+from support.handler_world import context_of
+
+from broker_lite.errors import ProtocolError
+from broker_lite.server.network.context import RequestContext
+from broker_lite.server.network.login_queue import PER_TURN, LoginQueue
+from broker_lite.wire.api import ApiKey
+
+
+class Reply:
+    """A recorder of what happens to one request."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.is_open = is_open
+        self.released = False
+        self.refusal = ""
+
+    def release(self) -> None:
+        self.released = True
+
+    def refuse(self, reason: str) -> None:
+        self.refusal = reason
+
+
+def test_storm_of_logins_begins_a_few_requests_in_each_turn() -> None:
+    async def main() -> None:
+        begun: list[Any] = []
+        queue = LoginQueue(
+            asyncio.get_running_loop(), lambda request, frame, reply: begun.append(reply)
+        )
+        replies: list[Any] = [Reply() for _ in range(5 * PER_TURN)]
+        for reply in replies:
+            queue.add(context_of(ApiKey.SASL_AUTHENTICATE, 2), memoryview(b""), reply)
+        turns = [0]
+        while len(begun) < len(replies):
+            await asyncio.sleep(0)
+            turns.append(len(begun))
+        assert max(b - a for a, b in itertools.pairwise(turns)) <= PER_TURN
+        assert begun == replies
+
+    asyncio.run(main())
+
+
+def test_request_of_a_closed_connection_is_released_and_a_malformed_one_refused() -> None:
+    def start(request: RequestContext, frame: memoryview, reply: Any) -> None:
+        raise ProtocolError("no request")
+
+    async def main() -> None:
+        queue = LoginQueue(asyncio.get_running_loop(), start)
+        closed: Any = Reply(is_open=False)
+        broken: Any = Reply()
+        for reply in (closed, broken):
+            queue.add(context_of(ApiKey.SASL_AUTHENTICATE, 2), memoryview(b""), reply)
+        await asyncio.sleep(0.01)
+        assert closed.released and not closed.refusal
+        assert broken.refusal == "no request"
+
+    asyncio.run(main())
