@@ -99,6 +99,19 @@ class CommittedOffset(NamedTuple):
     commit_ms: int = NO_TIMESTAMP
 
 
+class LogBounds(NamedTuple):
+    """The readable offsets of a log, ``start`` to ``end`` (exclusive).
+
+    ``reach_end`` is the batch boundary about a requested number of bytes after ``start``, and
+    ``reach_bytes`` the stored size up to it.
+    """
+
+    start: int
+    end: int
+    reach_end: int
+    reach_bytes: int
+
+
 class ListedOffset(NamedTuple):
     """One row of a ListOffsets answer. ``timestamp_ms`` is -1 unless the request named a timestamp
     and a record matched."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -128,6 +128,8 @@ def _size(rows: FetchedBatch) -> int:
     ``RecordBatch.nbytes`` takes longer than reading a small batch."""
     columns = rows.columns
     size = ROW_BYTES * rows.row_count
+    if rows.header.is_columns and not rows.header.codec:
+        return size + rows.header.size_bytes
     for column in (columns.key, columns.value, columns.headers):
         if column is not None:
             size += sum(buffer.size for buffer in column.buffers() if buffer is not None)
@@ -140,22 +142,21 @@ def _with_small_ranges(
     """Yield the ranges in order, small ones with their rows from a shared fetch."""
     left = deque(ranges)
     while left:
-        group = [left.popleft()]
-        size, names = group[0].stored_bytes, {_name(group[0])}
+        first = left.popleft()
+        group, size, may_join = {_name(first): first}, first.stored_bytes, _is_small(first)
         while (
-            left
-            and _is_small(group[0])
+            may_join
+            and left
             and _is_small(left[0])
-            and _name(left[0]) not in names
+            and (tp := _name(left[0])) not in group
             and size + left[0].stored_bytes <= plan.fetch_bytes
         ):
-            group.append(left.popleft())
-            size += group[-1].stored_bytes
-            names.add(_name(group[-1]))
+            group[tp] = left.popleft()
+            size += group[tp].stored_bytes
         if len(group) > 1:
-            yield from zip(group, _read_small_ranges(group, plan))
+            yield from zip(group.values(), _read_small_ranges(group, plan))
         else:
-            yield group[0], None
+            yield first, None
 
 
 def _is_small(item: OffsetRange) -> bool:
@@ -167,12 +168,12 @@ def _name(item: OffsetRange) -> TopicPartition:
 
 
 def _read_small_ranges(
-    group: Iterable[OffsetRange], plan: _OpenPlan
+    group: Mapping[TopicPartition, OffsetRange], plan: _OpenPlan
 ) -> Iterator[list[FetchedBatch] | None]:
     return read_small_ranges(
         [
             SmallRange(
-                _name(item),
+                tp,
                 item.topic_id,
                 item.leader_epoch,
                 item.leader,
@@ -180,7 +181,7 @@ def _read_small_ranges(
                 item.end,
                 item.start_epoch,
             )
-            for item in group
+            for tp, item in group.items()
             if item.leader is not None
         ],
         pool=plan.pool,

@@ -41,6 +41,8 @@ def make_tasks(
 
 def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence[OffsetRange]:
     """Return the ranges with their stored bytes; unchanged if a broker does not report them."""
+    if reader.reach:
+        return plan.with_stored_bytes(ranges, reader.reach)
     asked = {
         TopicPartition(item.topic, item.partition): (item.start, plan.TASK_BYTES) for item in ranges
     }

@@ -98,6 +98,10 @@ def test_admin_lists_offsets(bus: Bus, topic: str) -> None:
     assert admin.delete_records({tp: 3}) == {tp: 3}
     assert admin.record_times({tp: 0})[tp] == ListedOffset(3, 1003)
     assert admin.list_offsets({tp: -2})[tp].offset == 3
+    topic_id = admin.cluster([topic]).topic_id(topic)
+    bounds = admin.log_bounds({tp: topic_id, TopicPartition(topic, 0): topic_id}, 1)
+    assert (bounds[tp][:3], bounds[tp].reach_bytes > 100) == ((3, 10, 4), True)
+    assert bounds[TopicPartition(topic, 0)] == (0, 0, 0, 0)
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-1"):
         admin.delete_records({tp: 99})
     with pytest.raises(UnknownTopicOrPartitionError):

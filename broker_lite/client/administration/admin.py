@@ -38,6 +38,7 @@ from broker_lite.model import (
     NAME_LENGTH_MAX,
     CommittedOffset,
     ListedOffset,
+    LogBounds,
     TopicPartition,
     is_valid_name,
 )
@@ -372,6 +373,26 @@ class Admin:
         after ``start``. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``.
         """
         operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
+        return requests.raise_first(self._run(operation))
+
+    def log_bounds(
+        self,
+        topic_ids: Mapping[TopicPartition, str],
+        max_bytes: int,
+        *,
+        isolation: str = "read_committed",
+    ) -> dict[TopicPartition, LogBounds]:
+        """Return the start, the end and the reach of about ``max_bytes`` of whole logs.
+
+        ``topic_ids`` is {tp: topic id}. Raises UnknownTopicIdError if a topic's id differs.
+        """
+        operation = requests.log_bounds(
+            self._cluster,
+            topic_ids,
+            max_bytes,
+            isolation_level=requests.isolation_code(isolation),
+            deadline_ms=self._deadline(),
+        )
         return requests.raise_first(self._run(operation))
 
     def record_times(

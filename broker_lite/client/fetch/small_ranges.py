@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
-from broker_lite.client.fetch.position import LOGBUS_LOG, FetchPosition
 from broker_lite.client.fetch.range_reader import WAIT_MS, FetchedBatch
 from broker_lite.client.operations import requests
-from broker_lite.client.received import Item, Slice, Walked, decode_all
+from broker_lite.client.received import Item, Slice, decode_all, walk
 from broker_lite.client.transport.blocking import Pool
 from broker_lite.client.transport.steps import FetchExchange, Send
 from broker_lite.errors import LogbusError
 from broker_lite.model import NO_EPOCH, Endpoint, TopicPartition
+from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.fetch import FetchedPartition, FetchPartition
 
 
@@ -72,12 +72,12 @@ def _row(item: SmallRange, fetch_bytes: int) -> FetchPartition:
 
 
 def _rows(item: SmallRange, answer: FetchedPartition | LogbusError) -> list[FetchedBatch] | None:
-    policy = LOGBUS_LOG._replace(leader_epoch=item.leader_epoch)
-    position = FetchPosition(
-        item.tp, item.topic_id, item.start, last_epoch=item.start_epoch, policy=policy
-    )
-    walked = position.take(answer)
-    if not isinstance(walked, Walked) or position.offset < item.end:
+    if isinstance(answer, LogbusError) or answer.diverging is not None or answer.stored is not None:
+        return None
+    aborted = answer.aborted_transactions or ()
+    policy = WalkPolicy(leader_epoch=item.leader_epoch, aborted=aborted)
+    walked = walk(answer.records, BatchWalker(policy, item.start), item.tp)
+    if walked.next_offset < item.end:
         return None
     batches: list[Item] = [each for each in walked.batches if each.header.base_offset < item.end]
     rows = []

@@ -44,9 +44,11 @@ from broker_lite.errors import (
     error_for,
 )
 from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
     NULL_TOPIC_ID,
     Endpoint,
     ListedOffset,
+    LogBounds,
     TopicPartition,
 )
 from broker_lite.wire.calls import cluster as cluster_calls
@@ -338,7 +340,44 @@ def offsets_for_bytes(
     ``topic_ids`` fixes the topic ids of these names; other names use the current topics.
     """
     check_offsets({tp: start for tp, (start, _) in ranges.items()})
+    answers = yield from _offsets_for_bytes(cluster, ranges, deadline_ms, topic_ids)
+    return {
+        tp: row if isinstance(row, LogbusError) else (row.end_offset, row.size_bytes)
+        for tp, row in answers.items()
+    }
 
+
+def log_bounds(
+    cluster: Cluster,
+    topic_ids: Mapping[TopicPartition, str],
+    max_bytes: int,
+    *,
+    isolation_level: int,
+    deadline_ms: float,
+) -> Operation[PerPartition[LogBounds]]:
+    """Return the bounds of whole logs and the reach of ``max_bytes`` in one request per leader."""
+    answers = yield from _offsets_for_bytes(
+        cluster,
+        dict.fromkeys(topic_ids, (EARLIEST_TIMESTAMP, max_bytes)),
+        deadline_ms,
+        {tp.topic: topic_id for tp, topic_id in topic_ids.items()},
+        isolation_level,
+    )
+    return {
+        tp: row
+        if isinstance(row, LogbusError)
+        else LogBounds(row.start_offset, row.latest_offset, row.end_offset, row.size_bytes)
+        for tp, row in answers.items()
+    }
+
+
+def _offsets_for_bytes(
+    cluster: Cluster,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    deadline_ms: float,
+    topic_ids: Mapping[str, str],
+    isolation_level: int = 0,
+) -> Operation[PerPartition[offsets.BytesAnswer]]:
     def topic_id(name: str) -> str:
         return topic_ids.get(name) or cluster.view.topic_id(name)
 
@@ -348,18 +387,17 @@ def offsets_for_bytes(
                 tuple(
                     offsets.BytesPartition(topic_id(tp.topic), tp.partition, *ranges[tp])
                     for tp in group
-                )
+                ),
+                isolation_level,
             )
         )
 
     def read(
         answer: offsets.OffsetsForBytesResponse, group: list[TopicPartition]
-    ) -> PerPartition[tuple[int, int]]:
-        found: PerPartition[tuple[int, int]] = {}
+    ) -> PerPartition[offsets.BytesAnswer]:
+        found: PerPartition[offsets.BytesAnswer] = {}
         for tp, row in zip(group, answer.answers):
-            found[tp] = (
-                error_for(row.error_code) if row.error_code else (row.end_offset, row.size_bytes)
-            )
+            found[tp] = error_for(row.error_code) if row.error_code else row
         return _with_missing(found, group)
 
     return per_partition(cluster, ranges, make, read, deadline_ms)

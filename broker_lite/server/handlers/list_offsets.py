@@ -105,13 +105,13 @@ async def _find(
             f"timestamp {timestamp_ms} has no meaning in version {version}"
         )
     if timestamp_ms == LATEST_TIMESTAMP:
-        return ListedOffset(_end(replica, is_committed), leader_epoch=replica.leader_epoch)
+        return ListedOffset(replica.readable_end(is_committed), leader_epoch=replica.leader_epoch)
     if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         start = log.log_start_offset
         return ListedOffset(start, leader_epoch=log.reader.epoch_at(start))
     if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         return ListedOffset(NO_OFFSET)
-    end = _end(replica, is_committed)
+    end = replica.readable_end(is_committed)
     damage: list[CorruptRange] = []
     if timestamp_ms == MAX_TIMESTAMP:
         found = await parts.disk.run_read(lambda: log.reader.max_timestamp(end, damage))
@@ -124,11 +124,3 @@ async def _find(
         replica.report_corruption(damage[0].first_offset, error)
         raise error
     return found if found is not None else ListedOffset(NO_OFFSET)
-
-
-def _end(replica: Replica, is_committed: bool) -> int:
-    """Return the exclusive end of the readable offsets. Raise OffsetNotAvailableError while a new
-    leader has no high watermark.
-    """
-    latest = replica.role.latest_offset()
-    return replica.last_stable_offset if is_committed else latest

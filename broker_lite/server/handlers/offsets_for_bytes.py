@@ -3,8 +3,10 @@ bytes.
 
 The sparse offset index gives the answer. Planners use it to cut a log into ranges of similar size.
 Readers also use it to skip a batch with a damaged header: for the offset of such a batch, the
-answer is the next readable offset. End offsets are batch boundaries at or below the high watermark;
-a range holds at least one batch if any is available.
+answer is the next readable offset. End offsets are batch boundaries at or below the high watermark
+(read_committed: the last stable offset); a range holds at least one batch if any is available. The
+answer also has the end of the readable offsets, as ListOffsets does, so that the plan of a whole
+log takes one request.
 """
 
 from __future__ import annotations
@@ -12,18 +14,20 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, wire_code
-from broker_lite.model import NO_OFFSET
+from broker_lite.model import EARLIEST_TIMESTAMP, NO_OFFSET
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.storage.log import Log
 from broker_lite.wire.calls.offsets import BytesAnswer, BytesPartition, OffsetsForBytesResponse
+from broker_lite.wire.fetch import READ_COMMITTED
 
 
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
     """Answer each partition, in the request's order."""
-    found = [_find(parts, request, row) for row in message.partitions]
+    is_committed = message.isolation_level == READ_COMMITTED
+    found = [_find(parts, request, row, is_committed) for row in message.partitions]
     # Use one read-thread job for all partitions: one job per partition would cost more than the
     # lookups.
     answers = await parts.disk.run_read(lambda: [_answer(one) for one in found])
@@ -38,28 +42,31 @@ class _Lookup(NamedTuple):
 
 
 def _find(
-    parts: BrokerContext, request: RequestContext, row: BytesPartition
+    parts: BrokerContext, request: RequestContext, row: BytesPartition, is_committed: bool
 ) -> BytesAnswer | _Lookup:
     """Return the lookup for a read thread, or the answer if no lookup is needed."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
         replica.check_leader()
-        log, end = replica.log, replica.high_watermark
-        if not log.log_start_offset <= row.start_offset <= log.log_end_offset:
-            raise OffsetOutOfRangeError(f"{replica} has no offset {row.start_offset}")
+        log, start, end = replica.log, row.start_offset, replica.readable_end(is_committed)
+        log_start = log.log_start_offset
+        if start == EARLIEST_TIMESTAMP:
+            start = log_start
+        if not log_start <= start <= log.log_end_offset:
+            raise OffsetOutOfRangeError(f"{replica} has no offset {start}")
     except LogbusError as error:
         return _refusal(error)
-    if row.start_offset >= end:
-        return BytesAnswer(0, row.start_offset, 0)
-    return _Lookup(log, row.start_offset, row.max_bytes, end)
+    if start >= end:
+        return BytesAnswer(0, start, 0, start, end)
+    return _Lookup(log, start, row.max_bytes, end)
 
 
 def _answer(found: BytesAnswer | _Lookup) -> BytesAnswer:
     if isinstance(found, BytesAnswer):
         return found
     try:
-        return BytesAnswer(0, *_reach(*found))
+        return BytesAnswer(0, *_reach(*found), found.start, found.end)
     except LogbusError as error:
         return _refusal(error)
 

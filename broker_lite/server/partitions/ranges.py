@@ -116,7 +116,7 @@ def _release_memory() -> None:
 
 def _prepare_all(wanted: list[WantedRange], max_bytes: int, transcoded_max: int) -> list[Prepared]:
     found: list[Prepared] = []
-    left = max_bytes
+    left, may_copy = max_bytes, COPIED_TOTAL_MAX
     for row in wanted:
         is_first = left == max_bytes
         if left <= 0:
@@ -124,7 +124,9 @@ def _prepare_all(wanted: list[WantedRange], max_bytes: int, transcoded_max: int)
             continue
         try:
             first_max = transcoded_max if is_first else 0
-            one = _with_aborted(row, _prepare(row, min(row.max_bytes, left), first_max))
+            copied_max = min(may_copy, COPIED_BYTES_MAX)
+            one = _prepare(row, min(row.max_bytes, left), first_max, copied_max)
+            one = _with_aborted(row, one)
         except LogbusError as error:
             one = Prepared(error=error, error_offset=row.offset)
         except OSError as error:
@@ -135,6 +137,8 @@ def _prepare_all(wanted: list[WantedRange], max_bytes: int, transcoded_max: int)
             one = Prepared(error=failed, error_offset=row.offset)
         found.append(one)
         left -= one.length
+        if one.length <= COPIED_BYTES_MAX:
+            may_copy -= one.length
     return found
 
 
@@ -197,9 +201,9 @@ def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
     return copied
 
 
-def _prepare(row: WantedRange, max_bytes: int, first_max: int) -> Prepared:
+def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) -> Prepared:
     """Prepare one range. ``first_max`` is the limit of a first batch that is larger than
-    ``max_bytes``; 0 allows no such batch.
+    ``max_bytes``; 0 allows no such batch. A range of at most ``copied_max`` bytes is copied.
     """
     found = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if found.length == 0:
@@ -212,10 +216,18 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int) -> Prepared:
         return walked
     if row.by_file and found.length >= STORED_BYTES_MIN:
         return _by_file(found)
+    return Prepared((_part(found, copied_max),), found.length, next_offset=found.next_offset)
+
+
+def _part(found: LogSlice, copied_max: int) -> Part:
+    """Return a small range as bytes and a large one as a file range in the page cache."""
+    if found.length <= copied_max:
+        copied = found.file.pread(found.position, found.length)
+        if len(copied) == found.length:
+            return copied
     if not is_resident(found.file, found.position, found.length):
         _warm(found)
-    part = FileRange(found.file, found.position, found.length)
-    return Prepared((part,), found.length, next_offset=found.next_offset)
+    return FileRange(found.file, found.position, found.length)
 
 
 def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:

@@ -164,6 +164,13 @@ class Replica:
         """The exclusive upper bound of the offsets that read_committed consumers may read."""
         return self.log.reader.last_stable_offset(self.role.high_watermark)
 
+    def readable_end(self, is_committed: bool) -> int:
+        """Return the exclusive end of the readable offsets. Raise OffsetNotAvailableError while a
+        new leader has no high watermark.
+        """
+        latest = self.role.latest_offset()
+        return self.last_stable_offset if is_committed else latest
+
     @property
     def leader_epoch(self) -> int:
         return self.role.leader_epoch

@@ -1,4 +1,4 @@
-"""Lookups in a log: ListOffsets v7, and logbus's own OffsetsForBytes v0 and RecordTimes v0.
+"""Lookups in a log: ListOffsets v7, and logbus's own OffsetsForBytes v1 and RecordTimes v0.
 
 Each partition's leader receives them. Field names are Kafka's; topic ids are their 22 characters.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from broker_lite.model import NO_EPOCH
+from broker_lite.model import NO_EPOCH, NO_OFFSET
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
@@ -100,7 +100,7 @@ def _listed_partition(reader: Reader) -> ListedPartition:
 
 class BytesPartition(NamedTuple):
     """A lookup of the offset at which ``max_bytes`` of stored batches from
-    ``start_offset`` on end.
+    ``start_offset`` on end; -2: from the start of the log.
     """
 
     topic_id: str
@@ -111,12 +111,15 @@ class BytesPartition(NamedTuple):
 
 class BytesAnswer(NamedTuple):
     """The result of the lookup. ``end_offset`` is a batch boundary after at least one batch;
-    ``size_bytes`` is the stored size of the range.
+    ``size_bytes`` is the stored size of the range from ``start_offset``. ``latest_offset`` is the
+    end of the offsets that the client may read.
     """
 
     error_code: int
     end_offset: int
     size_bytes: int
+    start_offset: int = NO_OFFSET
+    latest_offset: int = NO_OFFSET
 
 
 class OffsetsForBytesResponse(NamedTuple):
@@ -147,30 +150,39 @@ class RecordTimesResponse(NamedTuple):
     answers: tuple[TimeAnswer, ...]
 
 
-_BYTES_ASKED, _TIME_ASKED, _ANSWERED = map(struct.Struct, (">iqq", ">iq", ">hqq"))
-"""Layouts: the fields after the topic id in a row of each request, and a row of either answer."""
+_BYTES_ASKED, _TIME_ASKED = struct.Struct(">iqq"), struct.Struct(">iq")
+"""Layouts of the fields after the topic id in a row of each request."""
+_BYTES_ANSWER, _TIME_ANSWER = struct.Struct(">hqqqq"), struct.Struct(">hqq")
+"""Layouts of a row of each answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsForBytesRequest:
-    """Find the ends of ranges of a given size, from the sparse offset index. API of logbus."""
+    """Find the ends of ranges of a given size, from the sparse offset index. API of logbus.
+
+    With ``isolation_level`` 1, ranges end at the last stable offset instead of the high watermark.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
-    VERSION: ClassVar[int] = 0
+    VERSION: ClassVar[int] = 1
 
     partitions: tuple[BytesPartition, ...]
+    isolation_level: int = 0
 
     def encode(self, writer: Writer) -> None:
+        writer.i8(self.isolation_level)
         _put_asked(writer, self.partitions, _BYTES_ASKED)
 
     @staticmethod
     def decode(reader: Reader) -> OffsetsForBytesResponse:
-        return OffsetsForBytesResponse(_answers(reader, BytesAnswer))
+        return OffsetsForBytesResponse(_answers(reader, BytesAnswer, _BYTES_ANSWER))
 
     @staticmethod
     def decode_request(reader: Reader) -> OffsetsForBytesRequest:
         """Decode the request, on the broker; ``reader`` is at its body."""
-        return OffsetsForBytesRequest(_asked(reader, BytesPartition, _BYTES_ASKED))
+        isolation_level = reader.i8()
+        rows = _asked(reader, BytesPartition, _BYTES_ASKED)
+        return OffsetsForBytesRequest(rows, isolation_level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +201,7 @@ class RecordTimesRequest:
 
     @staticmethod
     def decode(reader: Reader) -> RecordTimesResponse:
-        return RecordTimesResponse(_answers(reader, TimeAnswer))
+        return RecordTimesResponse(_answers(reader, TimeAnswer, _TIME_ANSWER))
 
     @staticmethod
     def decode_request(reader: Reader) -> RecordTimesRequest:
@@ -200,17 +212,19 @@ class RecordTimesRequest:
 def encode_answers(response: OffsetsForBytesResponse | RecordTimesResponse, writer: Writer) -> None:
     """Write the body of the answer to either request, on the broker."""
 
-    def put(row: tuple[int, int, int]) -> None:
-        writer.pack(_ANSWERED, *row)
+    rows: tuple[tuple[int, ...], ...] = response.answers
+    fields = _BYTES_ANSWER if isinstance(response, OffsetsForBytesResponse) else _TIME_ANSWER
+
+    def put(row: tuple[int, ...]) -> None:
+        writer.pack(fields, *row)
         writer.tag_end()
 
-    rows: tuple[tuple[int, int, int], ...] = response.answers
     writer.array(rows, put)
     writer.tag_end()
 
 
-def _answers(reader: Reader, kind: Callable[..., Row]) -> tuple[Row, ...]:
-    return reader.ended(reader.array(lambda row: row.ended(kind(*row.unpack(_ANSWERED)))))
+def _answers(reader: Reader, kind: Callable[..., Row], fields: struct.Struct) -> tuple[Row, ...]:
+    return reader.ended(reader.array(lambda row: row.ended(kind(*row.unpack(fields)))))
 
 
 def _put_asked(writer: Writer, rows: tuple[tuple[Any, ...], ...], fields: struct.Struct) -> None:

@@ -75,7 +75,8 @@ PRODUCED = produce.encode_response(
     produce.ProduceResponse([produce.ProducedTopic("", TOPIC_ID, [REFUSED])]), 13, 8
 )
 BYTES = OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 3, 42, 8 << 20),))
-ANSWERED = tables.encode(10000, 0, 9, OffsetsForBytesResponse((BytesAnswer(0, 4711, 8_300_000),)))
+REACHED = BytesAnswer(0, 4711, 8_300_000, 42, 5003)
+ANSWERED = tables.encode(10000, 1, 9, OffsetsForBytesResponse((REACHED,)))
 COMMIT = groups.OffsetCommitRequest(
     "g", (groups.OffsetCommitTopic("t", (groups.OffsetToCommit(3, 42, 5, ""),), TOPIC_ID),)
 )
@@ -147,5 +148,5 @@ def test_recorded_responses_are_decoded() -> None:
         record_errors=[]
     )
     answer = decode_call(OffsetsForBytesRequest, bytes_answered)
-    assert answer.answers == (BytesAnswer(0, 4711, 8_300_000),)
+    assert answer.answers == (REACHED,)
     assert decode_call(groups.OffsetFetchRequest, stand) == STAND

@@ -240,8 +240,8 @@ def test_envelope_round_trips(host: str, response: EnvelopeResponse) -> None:
     ("request_", "response"),
     [
         (
-            OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 1, 2, 3),)),
-            OffsetsForBytesResponse((BytesAnswer(0, 9, 1000), BytesAnswer(100, -1, -1))),
+            OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 1, -2, 3),), 1),
+            OffsetsForBytesResponse((BytesAnswer(0, 9, 1000, 2, 10), BytesAnswer(100, -1, -1))),
         ),
         (
             RecordTimesRequest((TimePartition(TOPIC_ID, 1, 2),)),
