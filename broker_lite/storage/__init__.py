@@ -1,14 +1,12 @@
 """One replica's log on disk: segments, indexes, checkpoints and recovery. Start at README.md.
 
 ``LogManager`` opens a data directory; ``Log`` is the log of one partition. Storage reaches the
-operating system through the ``Files`` port: ``OsFiles`` is the real file system, ``MemFiles`` an
-in-memory one that loses unsynced bytes in a crash.
+operating system through the ``Files`` port, which ``OsFiles`` implements.
 """
 
 from broker_lite.storage.files import File, Files, OsFiles
 from broker_lite.storage.log import Log, LogAppendInfo
 from broker_lite.storage.manager import LogManager, LogUsage
-from broker_lite.storage.memory import MemFiles, PowerCut
 from broker_lite.storage.reader import LogSlice
 from broker_lite.storage.scan import CorruptRange, InspectedBatch
 
@@ -22,7 +20,5 @@ __all__ = [
     "LogManager",
     "LogSlice",
     "LogUsage",
-    "MemFiles",
     "OsFiles",
-    "PowerCut",
 ]

@@ -8,7 +8,7 @@
 - Every error is an OSError. ``append`` writes everything or raises, and may then leave a partial
   tail.
 
-``memory.MemFiles`` is the other implementation; one test suite checks both.
+The tests have an implementation in memory, ``MemFiles``; one test suite checks both.
 """
 
 from __future__ import annotations

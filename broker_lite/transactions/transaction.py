@@ -172,11 +172,6 @@ class Transaction:
         return not (self._is_busy or self._parked or is_open or self._is_end_refused)
 
     @property
-    def unfinished(self) -> frozenset[ev.Participating]:
-        """The participants whose marker is not written yet."""
-        return frozenset(self._remaining)
-
-    @property
     def _is_busy(self) -> bool:
         return self._pending is not None or self._is_fetching_id
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.memory_files import MemFiles, PowerCut
 from support.stored import RWF_DONTCACHE
 
-from broker_lite.storage import Files, MemFiles, OsFiles, PowerCut
+from broker_lite.storage import Files, OsFiles
 from broker_lite.storage.files import OsFile
 
 World = tuple[Files, str]

@@ -25,12 +25,11 @@ from sim.process import DIRECTORY, Process
 from sim.rot import Rot
 from sim.scheduler import OUTSIDE, SimLoop, stream
 from sim.zk import SimZk, ZkService
+from support.memory_files import MemFiles, PowerCut
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import LogbusError
 from broker_lite.metadata.store import Operation
-from broker_lite.storage import MemFiles
-from broker_lite.storage.memory import PowerCut
 
 __all__ = ["SimCluster", "Violation", "pick"]
 

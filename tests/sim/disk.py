@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from sim.scheduler import WALL_BEGAN_MS
+from support.memory_files import MemFiles
 
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
@@ -28,7 +29,6 @@ from broker_lite.server.partitions.disk import (
     _call,
     _deliver,
 )
-from broker_lite.storage import MemFiles
 
 Observer = Callable[[Job], None]
 

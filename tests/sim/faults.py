@@ -12,9 +12,9 @@ from sim.cluster import SimCluster, pick
 from sim.deposed import late_batch
 from sim.net import CLIENTS
 from sim.process import Process
+from support.memory_files import MemFiles
 
 from broker_lite.metadata import znodes
-from broker_lite.storage import MemFiles
 
 ROT = ("flip_a_bit", "flip_a_bit_of_a_stopped_broker")
 DEPOSED = ("depose_a_coordinator",)

@@ -16,6 +16,7 @@ from sim.broker_requests import SimBrokerCalls
 from sim.disk import SimDisk
 from sim.net import Answered, Channel
 from sim.scheduler import Owner
+from support.memory_files import MemFiles
 
 from broker_lite.errors import LogbusError, NotLeaderError
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
@@ -30,7 +31,7 @@ from broker_lite.server.coordinators.transaction_verifier import TransactionVeri
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.disk import CallJob, SyncJob
 from broker_lite.server.partitions.replica_manager import ReplicaManager
-from broker_lite.storage import LogManager, MemFiles
+from broker_lite.storage import LogManager
 from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
 

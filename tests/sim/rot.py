@@ -13,12 +13,13 @@ import random
 from typing import TYPE_CHECKING
 
 from sim.process import DIRECTORY, Process
+from support.memory_files import MemFiles
 
 from broker_lite.errors import LogbusError
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import BatchHeader
 from broker_lite.record.format import HEADER_BYTES, LENGTH_PREFIX_BYTES, POSITION_MAGIC
-from broker_lite.storage import MemFiles, paths
+from broker_lite.storage import paths
 from broker_lite.storage.checkpoint import CorruptCheckpoint, read_offsets
 from broker_lite.storage.scan import walk_batches
 

@@ -32,7 +32,7 @@ from broker_lite.replication import events as ev
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.partition import Partition
 from broker_lite.storage.leader_epochs import LeaderEpochs
-from broker_lite.storage.memory import MemFiles
+from support.memory_files import MemFiles
 
 KEY = PartitionKey("T", 0)
 RECORDS_PER_FETCH = 4

@@ -32,10 +32,10 @@ from broker_lite.server.partitions.replica import Replica
 from broker_lite.server.partitions.replica_fetcher import Answered
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
-from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire
 from support.data_calls import rows_batch
 from support.log_batches import iter_headers
+from support.memory_files import MemFiles
 
 TOPIC_ID = "abcdefghijklmnopqrstuQ"
 

@@ -6,10 +6,10 @@ import contextlib
 from random import Random
 
 import pytest
+from support.memory_files import MemFiles, PowerCut
 
 from broker_lite.model import PartitionKey
 from broker_lite.record.crc32c import crc32c
-from broker_lite.storage import MemFiles, PowerCut
 from broker_lite.storage.checkpoint import (
     CorruptCheckpoint,
     decode_lines,

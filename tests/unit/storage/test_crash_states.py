@@ -10,6 +10,7 @@ import contextlib
 from random import Random
 
 import pytest
+from support.memory_files import PowerCut
 from support.stored import KEY, SMALL, Disk, append, batch, epochs
 
 from broker_lite.errors import OutOfOrderSequenceError, StorageError
@@ -17,7 +18,7 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
 from broker_lite.record.control import Marker, decode_marker, encode_markers
 from broker_lite.record.crc32c import crc32c
-from broker_lite.storage import Log, PowerCut
+from broker_lite.storage import Log
 
 
 class Trace:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
+from support.memory_files import MemFiles, PowerCut
 from support.stored import (
     EIO,
     ENOSPC,
@@ -24,7 +25,7 @@ from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, Sto
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record.batch import read_header
 from broker_lite.record.walker import LogBatch
-from broker_lite.storage import Log, MemFiles, PowerCut, reader
+from broker_lite.storage import Log, reader
 from broker_lite.storage.scan import walk_headers
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.memory_files import MemFiles
 
 from broker_lite.model import OffsetAndEpoch
-from broker_lite.storage import MemFiles
 from broker_lite.storage.checkpoint import encode_lines, write_atomic
 from broker_lite.storage.leader_epochs import LeaderEpochs, load
 

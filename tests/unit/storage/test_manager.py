@@ -7,12 +7,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.memory_files import MemFiles
 from support.stored import DATA, ENOSPC, KEY, SMALL, Disk, append, offsets
 
 from broker_lite.config import TopicConfig
 from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError, StorageError
 from broker_lite.model import PartitionKey
-from broker_lite.storage import LogManager, MemFiles, OsFiles, paths
+from broker_lite.storage import LogManager, OsFiles, paths
 from broker_lite.storage.checkpoint import decode_lines
 from broker_lite.storage.directory import RESERVE_BYTES, remove_tree
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.memory_files import MemFiles
 
-from broker_lite.storage import MemFiles
 from broker_lite.storage.producer_snapshots import ProducerSnapshots
 from broker_lite.storage.producer_state import ProducerState
 

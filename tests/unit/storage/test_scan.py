@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.memory_files import MemFile, MemFiles
 from support.stored import batch
 
 from broker_lite.record import format as fmt
 from broker_lite.record.walker import BadBatch
-from broker_lite.storage import MemFiles
-from broker_lite.storage.memory import MemFile
 from broker_lite.storage.scan import resync, walk_batches, walk_headers
 
 

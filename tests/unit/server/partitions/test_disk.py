@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.data_calls import rows_batch
+from support.memory_files import MemFiles
 
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
@@ -17,7 +18,6 @@ from broker_lite.server.partitions import disk as disk_module
 from broker_lite.server.partitions.disk import AppendBatch, AppendJob, Disk, SyncJob
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
-from broker_lite.storage.memory import MemFiles
 
 TOPIC = "abcdefghijklmnopqrstuQ"
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 import pytest
+from support.memory_files import MemFiles
 from support.replica_world import Node, World, run
 
 from broker_lite.errors import (
@@ -21,7 +22,6 @@ from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import LeaderAndIsr, StateChange
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions import replica_manager, ticks
-from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire
 
 

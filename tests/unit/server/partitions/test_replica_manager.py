@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.data_calls import rows_batch
+from support.memory_files import MemFiles
 from support.stored import append
 
 from broker_lite import errors
@@ -37,7 +38,6 @@ from broker_lite.server.partitions.replica import Replica
 from broker_lite.server.partitions.replica_fetcher import Answered
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
-from broker_lite.storage.memory import MemFiles
 from broker_lite.wire.fetch import FetchRequest
 
 EPOCH = 7

@@ -1,4 +1,4 @@
-"""A file system in memory that loses unsynced data in a crash: for tests and for the simulator.
+"""A file system in memory that loses unsynced data in a crash.
 
 - ``crash`` leaves a state that a disk may be in after a power cut. Each unsynced page (4 KiB) is
   kept, lost, or torn at a multiple of 512 bytes. Each file size, create, rename and unlink that was
