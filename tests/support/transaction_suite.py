@@ -332,7 +332,7 @@ def test_commands_list_describe_and_abort_hanging_transactions(
     assert "no transaction hangs in 2 partitions" in run("hanging", "-t", topic, "--idle", "0")
     tp = (topic, "1", "--start-offset", "0")
     assert "does not hang" in run("abort", *tp, "--yes")
-    assert "do it with --yes" in run("abort", *tp, "--force")
+    assert "--yes answers the question" in run("abort", *tp, "--force")
     assert "aborted" in run("abort", *tp, "--force", "--yes")
     assert visible(servers, topic) == []
     assert "no open transaction that begins at offset 0" in run("abort", *tp, "--yes")
