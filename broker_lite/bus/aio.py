@@ -119,7 +119,7 @@ class AsyncBus:
 
         async def release(producer: AsyncTransactionalProducer) -> None:
             for each in idle.give_back(producer):
-                await each.close()
+                await each.close(0)
 
         producer = idle.take(config)
         return AsyncBusTransaction(

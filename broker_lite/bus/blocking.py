@@ -132,7 +132,7 @@ class Bus:
 
         def release(producer: TransactionalProducer) -> None:
             for each in idle.give_back(producer):
-                each.close()
+                each.end()
 
         producer = idle.take(config)
         return BusTransaction(

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from broker_lite.bus import Bus, aconnect
 from broker_lite.client.consuming.changes import MemberIdentity
 from broker_lite.client.consuming.membership import MemberOffsets
+from broker_lite.client.producing.aio_producer import AsyncProducer
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     FencedError,
@@ -29,6 +30,7 @@ from broker_lite.errors import (
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     LogbusError,
+    MessageTooLargeError,
     TransactionAbortedError,
     UnknownMemberIdError,
 )
@@ -294,6 +296,56 @@ def test_asyncio_commits_aborts_and_sends_offsets(servers: str, topic: str) -> N
     asyncio.run(run())
     assert visible(servers, topic) == ["one", "two"]
     assert committed(servers, "g-" + topic, topic)[0] == 3
+
+
+def test_asyncio_commits_no_transaction_that_lacks_a_refused_record(
+    servers: str, topic: str
+) -> None:
+    """A caller that awaits only the commit would lose the record."""
+
+    async def run() -> None:
+        async with await aconnect(servers, max_request_bytes=1 << 20) as bus:
+            with pytest.raises(TransactionAbortedError, match=r"max\.request\.size"):
+                async with bus.transaction("x-" + topic) as txn:
+                    before = txn.send(topic, "sent before")
+                    refused = txn.send(topic, "v" * 2_000_000)
+            await asyncio.wait([before])
+            assert before.exception() is None or isinstance(before.exception(), LogbusError)
+            assert isinstance(refused.exception(), MessageTooLargeError)
+            async with bus.transaction("x-" + topic) as txn:
+                txn.send(topic, "next")
+
+    asyncio.run(run())
+    assert visible(servers, topic) == ["next"]
+
+
+def test_asyncio_sends_no_record_of_an_aborted_transaction_in_the_next(
+    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that wait for buffer space outlive the abort."""
+    watch_space = AsyncProducer._watch_space
+
+    def watch_late(producer: AsyncProducer) -> None:
+        asyncio.get_running_loop().call_later(0.3, watch_space, producer)
+
+    monkeypatch.setattr(AsyncProducer, "_watch_space", watch_late)
+
+    async def run() -> None:
+        async with await aconnect(servers, buffer_bytes=1 << 20) as bus:
+            with pytest.raises(ZeroDivisionError):
+                async with bus.transaction("x-" + topic) as txn:
+                    waiting = [txn.send(topic, "v" * 100_000) for _ in range(30)]
+                    raise ZeroDivisionError
+            async with bus.transaction("x-" + topic) as txn:
+                await asyncio.sleep(0.5)
+                txn.send(topic, "next")
+            assert {type(each.exception()) for each in waiting} <= {
+                TransactionAbortedError,
+                InvalidTxnStateError,
+            }
+
+    asyncio.run(run())
+    assert visible(servers, topic) == ["next"]
 
 
 def test_a_record_for_a_missing_topic_aborts_the_transaction(

@@ -79,7 +79,7 @@ class AsyncProducer:
         try:
             future = self._core.send(*arguments)
         except LogbusError as error:
-            sent.set_exception(error)
+            self._refuse(sent, error)
             return
         sent.outcome = future.outcome
         future.add_done_callback(lambda done: resolve_with(sent, lambda: done.result(0)))
@@ -101,13 +101,14 @@ class AsyncProducer:
             if sent.done():
                 continue
             if self._core.is_full:
-                sent.set_exception(
-                    BufferFullError(
-                        f"no room within max.block.ms={self.config.max_block_ms}; is it up?"
-                    )
-                )
+                problem = f"no room within max.block.ms={self.config.max_block_ms}; is it up?"
+                self._refuse(sent, BufferFullError(problem))
             else:
                 self._start(sent, arguments)
+
+    def _refuse(self, sent: Sent, error: LogbusError) -> None:
+        """Fail a record that was not handed to the producer."""
+        sent.set_exception(error)
 
     async def send_arrow(
         self,

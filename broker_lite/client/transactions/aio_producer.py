@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from broker_lite.client.transactions.producer import (
     checked_offsets,
     ended,
 )
+from broker_lite.config import ProducerConfig
 from broker_lite.errors import FencedError, LogbusError, UnknownOutcomeError
 
 
@@ -33,9 +35,28 @@ class AsyncTransactionalProducer(AsyncProducer):
     _kind = TransactionalProducer
     _core: TransactionalProducer
 
+    def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
+        super().__init__(bootstrap_servers, config)
+        self._core.on_shut = self._refuse_waiting
+
+    def _refuse(self, sent: Sent, error: LogbusError) -> None:
+        """Fail a record and the open transaction: the caller may not await the record."""
+        super()._refuse(sent, error)
+        sent.exception()  # The commit raises it; asyncio need not log it as never retrieved.
+        self._core.runner.lose(error)
+
+    def _refuse_waiting(self, error: LogbusError) -> None:
+        """Fail the records that wait for buffer space, so that the next transaction never sends
+        them."""
+        waiting, self._waiting = self._waiting, deque()
+        for sent, _, _ in waiting:
+            if not sent.done():
+                super()._refuse(sent, error)
+                sent.exception()
+
     @property
     def is_usable(self) -> bool:
-        """Whether the producer is neither fenced nor closed."""
+        """Whether another transaction can begin; see ``TransactionalProducer.is_usable``."""
         return self._core.is_usable
 
     async def begin(self) -> None:
@@ -105,7 +126,8 @@ class AsyncBusTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Send a record; see ``AsyncProducer.send``."""
+        """Send a record; see ``AsyncProducer.send``. A record that is refused aborts the
+        transaction, also if its future is not awaited."""
         return self._live().send(topic, value, key, headers, partition, timestamp_ms)
 
     async def send_arrow(

@@ -41,6 +41,12 @@ TRANSACTIONS_BY_EPOCH = 2
 
 _FENCED = (InvalidProducerEpochError, ProducerFencedError)
 _ENDED_ALREADY = (*_FENCED, InvalidTxnStateError)
+_ENDED_WITHOUT_COMMIT = (
+    *_ENDED_ALREADY,
+    InvalidProducerIdMappingError,
+    TransactionAbortableError,
+)
+"""Refusals of offsets that mean that the transaction is over, or can only abort."""
 _GROUP_MOVED_ON = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberIdError)
 
 
@@ -211,7 +217,7 @@ class TransactionMachine:
                     f"Abort {self._name()} and read on from the group's committed offsets"
                 )
             self._cause = error
-            if isinstance(error, (*_ENDED_ALREADY, TransactionAbortableError)):
+            if isinstance(error, _ENDED_WITHOUT_COMMIT):
                 error = self._aborted()
             yield ev.ShutSends(self._aborted())
             yield ev.DiscardSends(self._aborted())

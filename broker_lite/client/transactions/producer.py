@@ -17,7 +17,6 @@ from broker_lite.client.transactions.events import (
     CommitCall,
     OffsetsCall,
 )
-from broker_lite.client.transactions.machine import Phase
 from broker_lite.client.transactions.runner import TransactionRunner
 from broker_lite.client.transport.steps import Shell
 from broker_lite.config import ConsumerConfig, ProducerConfig
@@ -94,6 +93,8 @@ class TransactionalProducer(Producer):
         if not config.transactional_id:
             raise InvalidConfigError("a producer of transactions needs transactional_id='…'")
         super().__init__(bootstrap_servers, config, shell=shell)
+        self.on_shut: Callable[[LogbusError], None] | None = None
+        """Called on the shell's thread when sends are refused from now on."""
         self._shut = InvalidTxnStateError(
             f"no transaction of id {config.transactional_id!r} is open; call begin() before send()"
         )
@@ -108,8 +109,9 @@ class TransactionalProducer(Producer):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the producer is neither closed nor fenced."""
-        return not self.is_closed and self.runner.machine.phase is not Phase.OVER
+        """Whether another transaction can begin: the producer is neither closed nor fenced, and no
+        transaction is open or has an unknown outcome."""
+        return not self.is_closed and self.runner.is_resting
 
     def begin(self) -> None:
         """Begin a transaction.
@@ -163,6 +165,8 @@ class TransactionalProducer(Producer):
                     self._seal(rows)
                 self._failures.clear()
                 self._space.notify_all()
+        if error is not None and self.on_shut is not None:
+            self.on_shut(error)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Abort an open transaction, then stop the thread."""

@@ -18,7 +18,11 @@ from broker_lite.client.operations.transaction_requests import OffsetsToCommit
 from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.sender import Sender
 from broker_lite.client.transactions import events as ev
-from broker_lite.client.transactions.machine import TRANSACTIONS_BY_EPOCH, TransactionMachine
+from broker_lite.client.transactions.machine import (
+    TRANSACTIONS_BY_EPOCH,
+    Phase,
+    TransactionMachine,
+)
 from broker_lite.client.transport.steps import Shell, spawn
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import LogbusError
@@ -75,6 +79,19 @@ class TransactionRunner:
             timeout_ms = self._config.max_block_ms
         pending = PendingCall(event, on_answer, timeout_ms, offsets)
         self._shell.call_soon(partial(self._queue, pending))
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether no call is under way, and a transaction can begin. Any thread may read it."""
+        is_called = self._present is not None or bool(self._calls)
+        return not is_called and self.machine.phase is Phase.IDLE
+
+    def lose(self, error: LogbusError) -> None:
+        """Fail the open transaction, if one is open, because one of its records was refused. Runs
+        on the shell's thread."""
+        if self.machine.phase is Phase.OPEN:
+            self._sender.delivery.note_failure(error)
+            self._look()
 
     def close(self, error: LogbusError) -> None:
         """Answer all calls with this error."""

@@ -22,6 +22,7 @@ from broker_lite.errors import (
     InvalidConfigError,
     InvalidTxnStateError,
     LogbusError,
+    MessageTooLargeError,
     NetworkError,
     TransactionAbortedError,
     UnknownOutcomeError,
@@ -60,7 +61,7 @@ METADATA = MetadataResponse(
 )
 AT = TopicPartition("t", 0)
 LATE_MS = 61_000
-INVALID_EPOCH, CONCURRENT, FENCED, ILLEGAL_GENERATION = 47, 51, 90, 22
+INVALID_EPOCH, OTHER_PRODUCER_ID, CONCURRENT, FENCED, ILLEGAL_GENERATION = 47, 49, 51, 90, 22
 
 
 class Bench:
@@ -243,11 +244,13 @@ def test_offsets_carry_the_consumers_membership() -> None:
     assert isinstance(bench.answer(), TransactionAbortedError)
 
 
-def test_offsets_of_a_transaction_that_the_coordinator_ended_say_to_begin_again() -> None:
+@pytest.mark.parametrize("code", [INVALID_EPOCH, OTHER_PRODUCER_ID])
+def test_offsets_of_a_transaction_that_the_coordinator_ended_say_to_begin_again(code: int) -> None:
+    """After the last epoch of a producer id the transactional id has another one."""
     bench = Bench()
     bench.begin()
     bench.call(ev.OffsetsCall("g"), OffsetsToCommit("g", {AT: CommittedOffset(3)}))
-    topics = (CommittedTopic("t", (CommittedPartition(0, INVALID_EPOCH),)),)
+    topics = (CommittedTopic("t", (CommittedPartition(0, code),)),)
     bench.reply(bench.world.the(ApiKey.TXN_OFFSET_COMMIT), OffsetCommitResponse(0, topics))
     bench.world.run()
     assert isinstance(bench.answer(), TransactionAbortedError)
@@ -314,6 +317,41 @@ def test_unanswered_commit_is_repeated_with_the_same_identity() -> None:
     message = bench.world.the(ApiKey.END_TXN).message
     assert (message.producer_id, message.producer_epoch, message.committed) == (7, 0, True)
     assert bench.end(EndTxnResponse(0, 0, 7, 1))
+    assert bench.answer() is None
+
+
+def test_a_producer_rests_only_between_transactions() -> None:
+    """Otherwise a bus would lend a producer whose begin was interrupted, and refuse it for ever."""
+    bench = Bench()
+    assert bench.runner.is_resting
+    bench.runner.call(ev.BeginCall(), bench.answers.append)
+    bench.world.run()
+    assert not bench.runner.is_resting
+    bench.send()
+    bench.acknowledge()
+    bench.call(ev.CommitCall())
+    assert not bench.runner.is_resting
+    bench.end(EndTxnResponse(0, 0, 7, 1))
+    assert bench.runner.is_resting
+
+
+def test_a_refused_record_aborts_the_open_transaction_and_no_later_one() -> None:
+    bench = Bench()
+    bench.runner.lose(MessageTooLargeError("no transaction is open"))
+    bench.begin()
+    bench.send()
+    bench.acknowledge()
+    bench.runner.lose(MessageTooLargeError("5 MB"))
+    bench.call(ev.CommitCall())
+    assert not bench.end(EndTxnResponse(0, 0, 7, 1))
+    error = bench.answers.pop()
+    assert isinstance(error, TransactionAbortedError) and "5 MB" in error.message
+    bench.answers.clear()
+    bench.begin()
+    bench.send()
+    bench.acknowledge()
+    bench.call(ev.CommitCall())
+    assert bench.end(EndTxnResponse(0, 0, 7, 2))
     assert bench.answer() is None
 
 
