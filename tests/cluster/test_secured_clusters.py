@@ -134,7 +134,7 @@ def test_audit_log_names_user_and_action_and_holds_no_password(
     file = tmp_path / "password"
     file.write_text(password)
     logbus("user", "add", "mallory", "--password-file", str(file))
-    logbus("topic", "alter", "audited", "--config", "retention.ms=60000")
+    logbus("topic", "alter", "audited", "--config", "retention.ms=60000", "--yes")
     logbus("topic", "alter", "audited", "--config", "retention.ms=70000")
     logbus("topic", "elect", "audited")
     logbus("topic", "reassign", "audited", "-P", "1", "-r", "1", "--wait", "60")
