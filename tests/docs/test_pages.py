@@ -77,6 +77,7 @@ find . -name cluster.json | while read -r file; do logbus down --dir "$(dirname 
 """
 """Ends the processes of a page once its pipe closes: at the end of the test, or of pytest itself,
 even by SIGKILL. The pipe has the process groups of the shell blocks."""
+RELATIVE_CHECKPOINT = re.compile(r'(?<="checkpointLocation", ")(?=[^/])')
 KEEPER_S = 60
 
 
@@ -230,7 +231,12 @@ def ends_of_logs(folder: Path) -> str:
 
 
 def run_python(place: str, source: str, names: dict[str, Any]) -> None:
-    """Run a Python block in the page's namespace. A failure names the page and the line."""
+    """Run a Python block in the page's namespace. A failure names the page and the line.
+
+    Spark's JVM, which all tests share, keeps the folder that it was started in: checkpoints get
+    the page's.
+    """
+    source = RELATIVE_CHECKPOINT.sub(f"{Path.cwd()}/", source)
     try:
         exec(compile(source, place, "exec"), names)
     except Exception:
