@@ -47,9 +47,6 @@ Answer = Callable[[list[wire.TopicAnswer]], None]
 LATE_START_WAIT_MS = 20
 """Maximum wait in milliseconds of a fetch whose log start offset is below the leader's. The next
 fetch confirms the deletion, and a DeleteRecords request may wait for that confirmation."""
-THROTTLED_WAIT_MS = 500
-"""Maximum wait in milliseconds of a fetch with a throttled partition: the wait does not end when
-the throttle allows bytes again, and the throttle saves at most those of one second."""
 
 
 class FollowerCluster(Protocol):
@@ -215,8 +212,6 @@ class _FollowerFetch:
         wait_ms = min(message.max_wait_ms, owner.wait_ms_max)
         if any(row.wanted.log_start_offset < row.start for row in self._rows):
             wait_ms = min(wait_ms, LATE_START_WAIT_MS)
-        if not all(row.allowance for row in self._rows):
-            wait_ms = min(wait_ms, THROTTLED_WAIT_MS)
         if wait_ms <= 0 or any(row.has_news for row in self._rows):
             self._collect()
             return

@@ -46,13 +46,8 @@ RETRY_MS_MAX = 500
 HOT_S = 30.0
 """Seconds without records after which a partition moves to the idle lane."""
 IDLE_WAITS = 4
-"""Factor of the wait time on the idle lane, and on a quiet lane. A longer wait delays nothing,
-because an append ends it. Most CPU time of an idle broker was spent on waits that ended without
-records.
-"""
-QUIET_REPEATS = 4
-"""Number of times that the same fetch is repeated before its lane is quiet. The first repeats
-acknowledge the last records, receive their high watermark, and let this follower join the ISR.
+"""Factor of the wait time on the idle lane. A longer wait delays nothing, because an append ends
+it. Most CPU time of an idle broker was spent on waits that ended without records.
 """
 THROTTLED_S = 0.1
 """Seconds before the throttle of a partition is checked again."""
@@ -211,7 +206,6 @@ class _Leader:
         "_owner",
         "_patience",
         "_ready",
-        "_repeats",
         "_retries",
         "_under_way",
     )
@@ -227,8 +221,6 @@ class _Leader:
         """Partitions whose last answer had no records, so that the same fetch is repeated."""
         self._has_new = False
         """Whether a partition wants a new fetch, which must be sent at once."""
-        self._repeats = 0
-        """Number of requests since the last one with a new fetch."""
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failures of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}
@@ -313,8 +305,7 @@ class _Leader:
             self._has_new = False
             return
         wait_ms = 0 if self._under_way else owner.wait_ms
-        self._repeats = 0 if self._has_new else self._repeats + 1
-        if self._is_idle_lane or self._repeats > QUIET_REPEATS:
+        if self._is_idle_lane:
             wait_ms = min(IDLE_WAITS * wait_ms, owner.idle_wait_ms_max)
         checks_crc = not owner.suspects.isdisjoint(rows)
         flags = wire.FLAG_REPAIR if checks_crc else wire.FLAG_CHECKS_CRC

@@ -474,26 +474,3 @@ def test_throttled_follower_outside_the_isr_catches_up_within_the_rate(side: str
         await world.until(lambda: log.log_end_offset == 11)
 
     run(test, brokers=2, replica_fetch_wait_ms=20)
-
-
-def test_throttled_partition_does_not_wait_as_long_as_a_quiet_one() -> None:
-    """Regression: four fetches without records made the next one wait longer than the second of
-    bytes that the throttle saves, so a throttled replica was slower than its rate.
-    """
-
-    async def test(world: World) -> None:
-        leader = world.nodes[1]
-        world.config = {
-            "min.insync.replicas": "1",
-            "leader.replication.throttled.replicas": "0:1",
-        }
-        world.broker_configs = {1: {"leader.replication.throttled.rate": "0"}}
-        leader.cut_off()
-        world.elect(1, isr=[1])
-        await world.serves(1)
-        await leader.append([b"x"])
-        world.requests.clear()
-        leader.reached = True
-        await world.until(lambda: len(world.requests) > 3)
-
-    run(test, brokers=2, replica_fetch_wait_ms=10_000)

@@ -129,35 +129,3 @@ def test_idle_partitions_fetch_on_a_separate_lane() -> None:
         fetchers.close()
 
     asyncio.run(test())
-
-
-def test_repeated_fetches_wait_longer_until_a_partition_wants_another_range() -> None:
-    """Regression: a broker among three took 0.4 % of a core for waits of 500 ms that ended without
-    records, for 30 s after the last record.
-    """
-
-    async def test() -> None:
-        leader = Leader()
-        config = BrokerConfig(broker_id=2)
-        fetchers = Fetchers(
-            asyncio.get_running_loop(), config, net=leader, cluster=leader, metrics=Metrics()
-        )
-        follower, wait_ms = Follower(fetchers, 0), config.replica_fetch_wait_ms
-        long_ms = replica_fetcher.IDLE_WAITS * wait_ms
-        repeats = replica_fetcher.QUIET_REPEATS
-        follower.ask()
-        await asyncio.sleep(0)
-        for number in range(repeats + 2):
-            await leader.answer_nothing(number)
-        waits = [request.max_wait_ms for request, _ in leader.asked]
-        assert waits == [wait_ms] * (repeats + 1) + [long_ms] * 2
-        fetchers.fetch(follower, FetchFrom(1, 1, 0, -1))
-        await asyncio.sleep(0)
-        assert leader.asked[-1][0].max_wait_ms == 0, "the leader answers both requests at once"
-        last = len(leader.asked) - 1
-        await leader.answer_nothing(last - 1)
-        await leader.answer_nothing(last)
-        assert leader.asked[-1][0].max_wait_ms == wait_ms
-        fetchers.close()
-
-    asyncio.run(test())
