@@ -74,7 +74,7 @@ def resource_options(command: Command) -> Command:
         return command(resource=chosen[0], **rest)
 
     for option in (
-        click.option("--cluster", is_flag=True, help="The cluster."),
+        click.option("--cluster", is_flag=True, help="The cluster itself, as a resource."),
         click.option("--transactional-id", help="Transactional id; '*': all."),
         click.option("--group", help="Consumer group; '*': all."),
         click.option("--topic", help="Topic; '*': all."),
@@ -266,8 +266,8 @@ def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
     texts = {key: settings[key].value or "" for key in ("super.users", _ALLOW) if key in settings}
     if len(texts) < 2:
         raise InvalidConfigError(
-            f"broker {broker_id} does not show super.users and {_ALLOW} to this user, who needs "
-            "describe_configs on the cluster; or the broker is not of logbus"
+            f"broker {broker_id} does not show super.users and {_ALLOW}, which 'acl check' needs. "
+            "Grant this user describe_configs on the cluster; brokers of Kafka hide the values"
         )
     supers = frozenset(filter(None, (each.strip() for each in texts["super.users"].split(";"))))
     entries: dict[Pattern, frozenset[Entry]] = {}

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class Alert(NamedTuple):
-    """An alert: true while ``expression`` has a value for ``minutes``. ``runbook`` names the next
-    step."""
+    """An alert rule. Prometheus fires it once ``expression`` has returned a value for ``minutes``.
+    ``runbook`` is the operator's next step."""
 
     name: str
     expression: str
@@ -84,11 +84,11 @@ ALERTS = (
           CRITICAL, "Query {{ $labels.query }} skipped {{ $value }} deleted records.",
           "Lengthen retention.ms of its topics; the query's log names the offsets"),
 )  # fmt: skip
-"""Every alert. A test checks the metrics and labels of the expressions."""
+"""All alert rules. A test checks that logbus serves the metrics and labels in the expressions."""
 
 
 PAGE = "operations/alerts.html"
-"""The page of the documentation with an anchor for each alert."""
+"""Path of the documentation page that has an anchor for each alert."""
 
 
 def rules(runbooks: str = "") -> str:

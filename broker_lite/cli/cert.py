@@ -53,14 +53,14 @@ def cert() -> None:
     "--host",
     "hosts",
     multiple=True,
-    help="Advertised host of the broker; repeat it. Without a host: a client's certificate.",
+    help="Advertised host of the broker; may be repeated. Without --host: a client's certificate.",
 )
 @folder_option
 @output.output_option
 def create(name: str, hosts: tuple[str, ...], folder: Path, form: str | None) -> None:
-    """Make a broker's certificates, or a client's, and the CAs if they are missing.
+    """Create certificates for a broker or a client, and the CAs if they are missing.
 
-    A broker named broker-ID gets two: NAME-clients.pem for its listeners for clients, and
+    A broker named broker-ID gets two files: NAME-clients.pem for its listeners for clients, and
     NAME-brokers.pem for the listener between brokers. A client gets NAME-clients.pem.
 
     \b
@@ -70,8 +70,8 @@ def create(name: str, hosts: tuple[str, ...], folder: Path, form: str | None) ->
     """
     if bool(hosts) != bool(_BROKER.fullmatch(name)):
         raise click.UsageError(
-            f"{name!r}: name a broker broker-ID, with its broker.id, and give its --host; a client "
-            "has another name and no host"
+            f"{name!r}: name a broker broker-ID, where ID is its broker.id, and give its --host; "
+            "name a client otherwise, and give no --host"
         )
     if not _NAME.fullmatch(name):
         raise click.UsageError(f"{name[:80]!r}: use at most 64 letters, digits, '.', '_' and '-'")
@@ -115,12 +115,12 @@ def show(files: tuple[Path, ...], form: str | None) -> None:
 
 @cert.command()
 @folder_option
-@click.option("--all", "everything", is_flag=True, help="Young certificates, too.")
+@click.option("--all", "everything", is_flag=True, help="Renew younger certificates, too.")
 @output.output_option
 def renew(folder: Path, everything: bool, form: str | None) -> None:
-    """Renew the certificates that are older than 30 of their 90 days.
+    """Renew the certificates that are older than 30 days. A certificate is valid for 90 days.
 
-    Brokers find changed files within 10 seconds, or at once on SIGHUP. CAs do not change.
+    Brokers load changed files within 10 seconds, or at once on SIGHUP. CAs do not change.
 
     \b
     Examples:

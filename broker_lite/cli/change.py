@@ -1,4 +1,4 @@
-"""A change that a command asks about first: the options ``--yes`` and ``--dry-run``."""
+"""Confirmation of changes: the options ``--yes`` and ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from broker_lite.cli.context import Command
 
 
 class ChangeOptions(NamedTuple):
-    """The given options of a change."""
+    """The values of ``--yes`` and ``--dry-run``."""
 
     yes: bool
     dry_run: bool
 
     def is_wanted(self, question: str = "") -> bool:
-        """Return False for a dry run, else ask the question. Raises click.Abort if the answer is
-        no. Without a question, the change can be undone."""
+        """Return whether to make the change: False with --dry-run, else True.
+
+        Asks ``question`` first unless --yes is given; an empty question asks nothing. Raises
+        click.Abort if the answer is no.
+        """
         if self.dry_run:
             output.say("nothing was changed (--dry-run)")
         elif question and not self.yes:
@@ -41,7 +44,7 @@ def change_options(command: Command) -> Command:
     changing = click.option("--dry-run", is_flag=True, help="Only show what would change.")(
         changing
     )
-    return click.option("--yes", is_flag=True, help="Do it without asking.")(changing)
+    return click.option("--yes", is_flag=True, help="Make the change without asking.")(changing)
 
 
 if_exists_option = click.option(

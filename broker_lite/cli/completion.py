@@ -1,8 +1,8 @@
 """Completion of commands, options, topics and groups in bash, zsh and fish.
 
-Names come from the cluster that the typed command would use. They are cached for ``CACHE_SECONDS``.
-An answer that takes longer than ``ANSWER_SECONDS`` is left out: completion never fails, and never
-holds up the shell.
+Names come from the cluster that the typed command would use, and are cached for ``CACHE_SECONDS``.
+If the brokers take longer than ``ANSWER_SECONDS``, completion uses expired names or offers none: it
+never prints an error and never blocks the shell.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CACHE_SECONDS = 60.0
+"""Seconds after which completion fetches the names again."""
 ANSWER_SECONDS = 0.15
-"""Maximum wait for brokers; the whole completion, with Python's start, then takes 300 ms."""
+"""Maximum seconds to wait for brokers. With Python's start, a completion then takes 300 ms."""
 NAMES_MAX = 10_000
+"""Maximum topics or groups that completion offers."""
 
 
 class ClusterName(click.ParamType[str]):
-    """The name of a topic or a group: any text; completed with the names in the cluster."""
+    """The type of an argument that names a topic or a group. It accepts any text; the shell
+    completes it with the cluster's names."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind
@@ -75,8 +78,12 @@ def completion(shell: str) -> None:
 
 
 def names(kind: str, params: Mapping[str, Any]) -> list[str]:
-    """Return the topics or groups of the cluster that these options name: from a fresh cache, else
-    from the brokers, else from an old cache, else an empty list."""
+    """Return the cluster's topics or groups (``kind``). ``params`` are the options of the typed
+    command, which name the cluster.
+
+    The names come from a fresh cache, else from the brokers, else from an expired cache; without
+    any of them, the list is empty.
+    """
     place = _cache_file(kind, params)
     cached: list[str] = []
     with contextlib.suppress(OSError, ValueError):

@@ -81,9 +81,9 @@ def console(
 ) -> None:
     """Serve the web console of a cluster until Ctrl-C.
 
-    It listens on loopback. On another address it demands TLS and brokers with logins, and allows no
-    changes without --allow-changes. If the brokers demand a login, users sign in as themselves; the
-    console's own credentials are used only for its overview.
+    The console listens on loopback. With another --host it demands TLS and brokers with logins, and
+    allows no changes without --allow-changes. If the brokers demand a login, users sign in with
+    their own credentials; the console uses its own credentials only for its overview.
 
     \b
     Examples:
@@ -124,7 +124,7 @@ def console(
 
 
 def _tell(url: str, ready_fd: int | None) -> None:
-    """Report the console's address: on stderr, and to the process that started it."""
+    """Print the console's address on stderr, and write it to the pipe of a parent process."""
     output.say(f"console: {url}  (Ctrl-C stops it)")
     if ready_fd is not None:
         with os.fdopen(ready_fd, "w", encoding="utf-8") as pipe:

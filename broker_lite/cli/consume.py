@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 _SESSION_MS = 10_000
-"""Session timeout in ms. It is shorter than a service's, because a person waits for it after a
-killed command."""
-
+"""Session timeout of the group member in ms. It is shorter than the default, because after a killed
+command the next command waits this long for the partitions."""
 
 _START_HELP = (
     "earliest, latest, N, +N, -N, @TIME, @-1h. Default: earliest. With -g it replaces the group's "
@@ -45,7 +44,7 @@ _START_HELP = (
 @click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present end.")
 @click.option("-n", "--count", type=Whole(min=1), help="Stop after this many records.")
 @click.option(
-    "-t", "--timeout", type=float, help="Stop with 124 after this many seconds without records."
+    "-t", "--timeout", type=float, help="Stop after this many idle seconds; exit code 124."
 )
 @click.option(
     "-g", "--group", type=GROUP, help="Join this group and commit to it; -s moves its offsets."
@@ -63,7 +62,7 @@ _START_HELP = (
     "--output",
     "form",
     type=click.Choice(("raw", "json", "jsonl", "arrow", "parquet")),
-    help="raw: values, a line each (default). json, jsonl: one envelope a line.",
+    help="raw: values, a line each (default). json, jsonl: a record as one JSON object a line.",
 )
 @click.option(
     "--value-format",
@@ -106,10 +105,10 @@ def consume(
 
     The Python client begins at the latest record unless start="earliest" is given.
 
-    Without -g the command commits nothing and leaves no group behind. With -g the members of the
-    group share the partitions, and printed records are committed: after a kill the last records may
-    be printed again, and none is skipped. A Parquet file is committed once complete. With -p no
-    partitions are shared.
+    Without -g the command commits nothing and leaves no group behind. With -g it shares the
+    partitions with the other members of the group, and commits the records that it printed. After
+    a kill the next run may print the last records again; it skips none. With -o parquet it commits
+    once the file is complete. With -p it reads exactly these partitions and joins no group.
 
     \b
     Examples:
@@ -140,7 +139,7 @@ def consume(
         "session_timeout_ms": _SESSION_MS,
         "group_instance_id": group_instance_id or "",
     }
-    # New partitions are followed unless partitions were chosen or an end was given.
+    # Fixed partitions: the consumer ignores added ones. With an end, unless a group assigns them.
     fixed = chosen if partition or (ends and group is None) else None
     with TopicReader(servers, topics, group, starts, options, given).open(fixed) as consumer:
         chooser = RecordChooser(grep, wanted_key)
@@ -181,8 +180,8 @@ def _tell_of_start(
 
 @dataclass(slots=True)
 class TopicReader:
-    """A reader of these topics. ``starts`` are start offsets, used once. ``settings`` override
-    ``options``; each kind of consumer uses the options that it has."""
+    """Opens a consumer of topics. ``starts`` has start offsets by partition, each used once.
+    ``options`` are the command's defaults; ``settings`` (from -X) override them."""
 
     servers: str
     topics: tuple[str, ...]
@@ -232,7 +231,7 @@ class TopicReader:
 
 
 class RecordChooser:
-    """Chooses the records of a batch to print."""
+    """Selects the records of a batch by --grep and --key."""
 
     def __init__(self, grep: str | None, key: str | None) -> None:
         self._grep = grep
@@ -252,8 +251,8 @@ class RecordChooser:
 def chosen_partitions(
     admin: Admin, topics: tuple[str, ...], wanted: tuple[int, ...]
 ) -> list[TopicPartition]:
-    """Return the wanted partitions of the topics; all if none is named. Raises
-    click.BadParameter, UnknownTopicOrPartitionError."""
+    """Return the wanted partitions of each topic; all if none is wanted. Raises click.BadParameter
+    for a missing partition, UnknownTopicOrPartitionError for a missing topic."""
     view = admin.cluster()
     chosen = []
     for name in topics:
@@ -277,7 +276,7 @@ def _tell_past_the_end(wanted: int, starts: dict[TopicPartition, int]) -> None:
 def end_offsets(
     admin: Admin, chosen: list[TopicPartition], end: str | None, at_end: bool
 ) -> dict[TopicPartition, int]:
-    """Return the end offsets at which to stop; empty: no end."""
+    """Return the offset at which to stop, by partition; empty without --end and --exit."""
     if end is not None:
         return offset_spec.resolve(admin, chosen, offset_spec.parse(end))
     if at_end:
@@ -287,7 +286,8 @@ def end_offsets(
 
 
 class PrintLimits(NamedTuple):
-    """Limits of the output: end offsets, number of records, seconds without records."""
+    """Limits at which printing stops: the end offset of each partition, the number of records, and
+    the seconds without records. None and no end offsets: no limit."""
 
     ends: dict[TopicPartition, int]
     records: int | None
@@ -301,7 +301,8 @@ def print_all(
     limits: PrintLimits,
     bar: output.ProgressBar | None = None,
 ) -> int:
-    """Print records until a limit, and return the exit code. ``bar``: default one beside a file."""
+    """Print records until a limit is reached. Return the exit code: 124 after ``limits.timeout``,
+    else 0. The default ``bar`` is shown while stdout is a file."""
     with contextlib.closing(bar or output.ProgressBar("records")) as shown:
         return _print_beside(shown, consumer, out, chooser, limits)
 
@@ -337,9 +338,9 @@ def _print_beside(
 
 
 def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    """Return whether the consumer has read its whole assignment to the ends, with no change
-    pending."""
-    # Check this first: an assignment that arrives between the two checks is not settled yet.
+    """Return whether the consumer has read all its partitions to the end offsets, and no rebalance
+    is pending. Pauses each partition that is read to its end."""
+    # Read this first, because a rebalance may change the assignment before the next line.
     is_settled = consumer.is_settled
     tps = [tp for tp in consumer.assignment() if tp in ends]
     done = [tp for tp in tps if consumer.position(tp) >= ends[tp]]
@@ -351,7 +352,8 @@ def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
 
 
 def _cut(consumer: Consumer, batch: Any, ends: dict[TopicPartition, int]) -> Any:
-    """Drop the rows past the ends and move the positions back, so that a group commits no more."""
+    """Drop the rows past the end offsets, and seek back to the ends, so that a group commits no
+    later offset."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

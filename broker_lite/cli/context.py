@@ -1,4 +1,4 @@
-"""The cluster that a command talks to: two options that every such command has, and the client."""
+"""The options that name a command's cluster, and the admin client for it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Command = Callable[..., Any]
-"""A command whose parameters a decorator changes."""
-
+"""A command function whose parameters a decorator changes."""
 
 READING = frozenset(
     {
@@ -49,12 +48,14 @@ READING = frozenset(
         ("user", "list"),
     }
 )
-"""Commands that a read-only context allows. All others, also new ones, are refused."""
+"""Commands that a read-only context allows. It refuses every command that is not listed here, so
+that a new command is refused until someone adds it."""
 
 
 def cluster_options(command: F) -> F:
-    """Add ``-b``, ``--zookeeper``, ``--context`` and ``-F``; without them the environment, the
-    selected context or the last ``logbus up`` decides. Errors of the client name these options."""
+    """Add ``-b``, ``--zookeeper``, ``--context`` and ``-F``. Without them the environment, the
+    selected context or the last ``logbus up`` names the cluster. Errors that leave the command name
+    settings as options."""
 
     @functools.wraps(command)
     def on_cluster(
@@ -122,7 +123,8 @@ def using_security(client_config: str | None, chosen: Context | None) -> Iterato
 
 
 def _require_reading(chosen: Context) -> None:
-    """Raise ReadOnlyContextError if the context is read-only and the command may change it."""
+    """Raise ReadOnlyContextError if the context is read-only and the running command may change its
+    cluster."""
     if not chosen.read_only:
         return
     context = click.get_current_context()
@@ -157,8 +159,8 @@ def bootstrap(bootstrap_servers: str | None, zookeeper: str | None) -> str:
 
 
 def open_admin(bootstrap_servers: str | None, zookeeper: str | None) -> Admin:
-    """Return an admin client; the caller closes it. It imports no pyarrow, and kazoo only with
-    --zookeeper."""
+    """Return an admin client; the caller closes it. To start fast, this imports no pyarrow, and
+    kazoo only with --zookeeper."""
     from broker_lite.client.administration.admin import Admin
 
     return Admin(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-cli")
@@ -197,7 +199,8 @@ def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:
-    """Return a pattern for whole names; None: all. Raises click.BadParameter."""
+    """Return the pattern, which callers match against whole names; None matches every name. Raises
+    click.BadParameter for an invalid pattern."""
     try:
         return re.compile(regex or ".*")
     except re.error as error:

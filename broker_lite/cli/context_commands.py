@@ -79,7 +79,7 @@ def _row(context: Context, selected: str) -> dict[str, Any]:
     metavar="COMMAND",
     help="Command whose first line of output is the password; run without a shell.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Keep a context of this name.")
+@click.option("--if-not-exists", is_flag=True, help="If the context exists, keep it as it is.")
 @output.output_option
 def create(
     name: str,
@@ -102,7 +102,10 @@ def create(
     if bool(bootstrap_servers) == bool(zookeeper):
         raise click.UsageError("give the cluster's addresses: -b HOST:PORT,… or --zookeeper")
     if not name.isprintable() or name in ("", "-"):
-        raise click.BadParameter(f"{name!r} is no name", param_hint="NAME")
+        raise click.BadParameter(
+            f"{name!r} cannot be a context's name; use printable characters, not '-' alone",
+            param_hint="NAME",
+        )
     if password_file and password_command:
         raise click.UsageError("give --password-file or --password-command, not both")
     pairs = key_values(settings, "-X")
@@ -149,7 +152,7 @@ def use(name: str | None, is_none: bool, form: str | None) -> None:
     found = contexts.load(contexts.path())
     if name == "-":
         if not found.previous:
-            raise InvalidConfigError("no context was selected before")
+            raise InvalidConfigError("there is no previous context; give the NAME of a context")
         name = found.previous
     chosen = "" if name is None else found.get(name).name
     previous = found.previous if chosen == found.selected else found.selected
@@ -160,7 +163,7 @@ def use(name: str | None, is_none: bool, form: str | None) -> None:
 
 @context.command()
 @click.argument("name")
-@click.option("--if-exists", is_flag=True, help="Accept that there is no such context.")
+@click.option("--if-exists", is_flag=True, help="No error if the context does not exist.")
 @output.output_option
 def delete(name: str, if_exists: bool, form: str | None) -> None:
     """Delete a context. The cluster stays as it is.

@@ -1,8 +1,9 @@
 """Contexts: named clusters of the command line, in ``contexts.toml`` of the user's settings.
 
-A context holds addresses and the settings of a login, never a password: ``password_file`` or
-``password_command`` give it. The file needs mode 0600, because commands in it are run. Python and
-Spark do not read it: a laptop's choice must not redirect a job.
+A context holds addresses and the settings of a login, but no password: that comes from its
+``password_file`` or ``password_command``. ``contexts.toml`` must have mode 0600, because logbus
+runs the commands in it. Python and Spark clients ignore it, because a context that a person selects
+must not redirect a job.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from broker_lite.errors import ContextNotFoundError, InvalidConfigError
 VARIABLE = "LOGBUS_CONTEXT"
 FILE = "contexts.toml"
 COMMAND_SECONDS = 60.0
-"""Maximum time of a ``password_command``, which may ask the user."""
+"""Maximum seconds that a ``password_command`` runs; the command may ask the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The contexts in ``contexts.toml``, and the selected one."""
+    """The content of ``contexts.toml``: the contexts, and the names of the selected and the
+    previously selected context."""
 
     selected: str = ""
     previous: str = ""
@@ -100,9 +102,10 @@ def choose(
 ) -> Context | None:
     """Return the context that names the cluster of a command, or None.
 
-    ``name`` is that of --context; ``is_named``: -b or --zookeeper names the cluster. The order:
-    options, --context, LOGBUS_CONTEXT, LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, the selected
-    context. Raises ContextNotFoundError, InvalidConfigError for an invalid file.
+    ``name`` is the value of --context. ``is_named`` says that -b or --zookeeper names the cluster.
+    The first of these that is given decides: -b or --zookeeper, --context, LOGBUS_CONTEXT,
+    LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, the selected context. Raises ContextNotFoundError,
+    and InvalidConfigError for an invalid file.
     """
     env = os.environ if environment is None else environment
     if name is None and is_named:
@@ -167,7 +170,7 @@ def save(file: Path, contexts: Contexts) -> None:
 
 
 def require_no_secret(settings: Mapping[str, str]) -> None:
-    """Raise InvalidConfigError for a setting that a context may not hold."""
+    """Raise InvalidConfigError for a password and for an unknown setting."""
     for key in settings:
         if key in (PASSWORD, JAAS):
             raise InvalidConfigError(
@@ -176,11 +179,12 @@ def require_no_secret(settings: Mapping[str, str]) -> None:
             )
         if key not in KEYS:
             known = ", ".join(each for each in KEYS if each != PASSWORD)
-            raise InvalidConfigError(f"{key!r} is no security setting of a client: {known}")
+            raise InvalidConfigError(f"{key!r} is not a client's security setting; use: {known}")
 
 
 def _contexts(found: Mapping[str, Any]) -> Contexts:
-    """Return checked contexts. Raises InvalidConfigError that names the key."""
+    """Check the parsed ``contexts.toml``, and return its contexts. Raises InvalidConfigError with
+    the wrong key."""
     for key, value in found.items():
         if key not in ("selected", "previous", "contexts"):
             raise InvalidConfigError(f"unknown key {key!r}; correct or remove it")
@@ -196,7 +200,7 @@ def _contexts(found: Mapping[str, Any]) -> Contexts:
 
 def _context(name: str, row: Any) -> Context:
     if not isinstance(row, dict):
-        raise InvalidConfigError(f"contexts.{name} is no table")
+        raise InvalidConfigError(f"contexts.{name} is not a table; write [contexts.{name}]")
     kinds = {item.name: type(item.default) for item in dataclasses.fields(Context)[1:-1]}
     kinds["settings"] = dict
     for key, value in row.items():
@@ -219,7 +223,8 @@ def _context(name: str, row: Any) -> Context:
 
 
 def _output_of(name: str, command: str) -> str:
-    """Return the first line that a context's command prints; errors do not repeat its output."""
+    """Return the first line that a ``password_command`` prints. Errors omit the output, which may
+    hold the password."""
     reason = "it printed nothing"
     with contextlib.suppress(subprocess.TimeoutExpired):
         try:

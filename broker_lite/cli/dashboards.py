@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 SCHEMA_VERSION = 39
 """Version of Grafana's JSON model; Grafana 10.4 and later read it."""
 _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3
+"""A panel's width and height in Grafana's grid units, and the panels of a row."""
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 class Panel(NamedTuple):
-    """A chart of one expression. ``unit`` is one of Grafana's; ``legend`` may name labels."""
+    """A chart of one PromQL expression. ``unit`` is a unit of Grafana; ``legend`` is a template
+    with labels, such as ``{{instance}}``."""
 
     title: str
     expression: str

@@ -1,7 +1,7 @@
-"""The parts of generated compose and Kubernetes files that differ between secured brokers, the
-default, and open ones (``--insecure``).
+"""The parts of generated compose and Kubernetes files that differ between secured brokers (the
+default) and open brokers (``--insecure``).
 
-A part with several lines is indented by ``filled``, as the line of the template that it replaces.
+``filled`` indents the lines of a part like the template line that holds its placeholder.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ OPEN = """\
 host=0.0.0.0
 listeners.insecure.allow=true
 port=9092"""
+"""The settings that all open brokers share."""
 
 _PROBE = "import urllib.request as u; u.urlopen('http://127.0.0.1:9644/readyz')"
 _TLS_PROBE = (
@@ -85,7 +86,7 @@ def compose_parts(*, insecure: bool) -> dict[str, str]:
     if insecure:
         names = {f"LISTENERS_{n}": f"{OPEN}\nadvertised.host=broker-{n}" for n in numbers}
         return {"HEADER": _COMPOSE_OPEN, "FILES": "", "PROBE": _PROBE, **names}
-    # Compose replaces $NAME in a file; $$ is a dollar.
+    # Compose replaces $NAME in its file, and reads $$ as a dollar sign.
     common = SECURED.replace("$", "$$")
     credential = f"{FOLDER}/zookeeper.auth"
     own = [_own(f"broker-{n}", str(n), credential) for n in numbers]
@@ -106,7 +107,8 @@ def kubernetes_parts(*, insecure: bool) -> dict[str, str]:
             "MOUNT": "",
             "VOLUMES": _CONFIG_VOLUME,
         }
-    # Kubernetes lets a group read the files of a secret, which brokers refuse for this credential.
+    # Kubernetes makes a secret's files readable to a group. A broker refuses zookeeper.auth.file
+    # unless only its owner may read it.
     copy = f"install -m 600 {FOLDER}/zookeeper.auth /tmp/zookeeper.auth"
     own = _own("$HOSTNAME.logbus", "${HOSTNAME##*-}", "/tmp/zookeeper.auth")
     return {

@@ -33,16 +33,22 @@ if TYPE_CHECKING:
     from broker_lite.model import Endpoint
 
 JAVA_MIN = 17
+"""Lowest major version of Java that is accepted; Spark 4 needs it."""
 FILES_MIN = 4096
+"""A lower limit of open files is a warning."""
 DISK_FREE_MIN_BYTES = 2 << 30
+"""Less free space on the disk of the data folder is a warning."""
 CLUSTER_TIMEOUT_MS = 3000
+"""Maximum time in ms that a check waits for the cluster."""
 OPEN_LONG_S = 60
-CERTIFICATE_WARNING_S = 30 * 86_400
 """Age in seconds from which an open transaction, which hides later records, is a warning."""
+CERTIFICATE_WARNING_S = 30 * 86_400
+"""A certificate that expires within this many seconds is a warning."""
 _SPARK_SETTINGS = (
     "spark.python.unix.domain.socket.enabled",
     "spark.sql.streaming.checkpointFileManagerClass",
 )
+"""Settings that together halve a micro-batch's latency."""
 _LOOKUP = (
     "import importlib.util, pkgutil\n"
     "seen = any(m.name == 'pyspark_logbus' for m in pkgutil.iter_modules())\n"
@@ -171,7 +177,8 @@ def checksums() -> Finding:
 
 
 def spark_python() -> Finding:
-    """Check PYSPARK_PYTHON, or python3: executors and the lookup of data sources run in it."""
+    """Check that PYSPARK_PYTHON (default: python3) is this interpreter, because Spark runs its
+    executors and its lookup of data sources with it."""
     if importlib.util.find_spec("pyspark") is None:
         return Finding("PYSPARK_PYTHON", "ok", "PySpark is not installed here")
     named = os.environ.get("PYSPARK_PYTHON") or "python3"
@@ -223,7 +230,7 @@ def lookup() -> Finding:
         "format('logbus')",
         "warning",
         f"pyspark_logbus is not installed for {named}",
-        f"export PYSPARK_PYTHON={sys.executable}, or pip install logbus there too",
+        f"export PYSPARK_PYTHON={sys.executable}, or: {named} -m pip install pyspark-logbus",
     )
 
 
@@ -265,7 +272,8 @@ def _modules(root: Path, package: str) -> dict[str, bytes]:
 
 
 def spark_settings() -> Finding:
-    """Check the two settings that halve a micro-batch's latency, as far as files show them."""
+    """Check that spark-defaults.conf has the two settings that halve a micro-batch's latency. The
+    check cannot see settings that a program makes."""
     homes = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")]
     spec = importlib.util.find_spec("pyspark")
     if spec is not None and spec.submodule_search_locations:
@@ -328,7 +336,7 @@ def cluster(bootstrap_servers: str | None = None, zookeeper: str | None = None) 
         servers = discovery.resolve(bootstrap_servers, zookeeper)
     except NoClusterError:
         cure = "start one with: logbus up; or name one with -b"
-        return Finding("cluster", "info", "not checked: none is named", cure)
+        return Finding("cluster", "info", "not checked: no cluster is named", cure)
     except LogbusError as error:
         return Finding("cluster", "critical", error.message, "correct --zookeeper, or start it")
     try:
@@ -387,7 +395,7 @@ def replicas(bootstrap_servers: str | None = None, zookeeper: str | None = None)
 def open_transactions(
     bootstrap_servers: str | None = None, zookeeper: str | None = None
 ) -> Finding:
-    """Check for transactions that hide records from consumers for long."""
+    """Check for transactions that have been open for long and hide records from consumers."""
     from broker_lite.client import discovery
     from broker_lite.client.administration import transactions
     from broker_lite.client.administration.admin import Admin

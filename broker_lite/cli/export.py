@@ -49,7 +49,8 @@ def export(
 ) -> None:
     """Write the records of TOPIC to FILE, from the earliest to the present end.
 
-    The file appears when it is complete. Each partition is in the order of its offsets.
+    The file appears once it is complete. Records of one partition are in the order of their
+    offsets.
 
     \b
     Examples:
@@ -116,7 +117,7 @@ class _RecordFile:
         self.records += batch.num_rows
 
     def close(self) -> None:
-        """Nothing: the end of the ``with`` block completes the file."""
+        """Do nothing: the end of the ``with`` block completes the file."""
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

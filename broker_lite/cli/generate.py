@@ -35,8 +35,8 @@ def generate() -> None:
 def prometheus_rules(runbooks: str) -> None:
     """Print alert rules for Prometheus (YAML).
 
-    Brokers serve metrics at metrics.host and metrics.port, 'logbus console' those of topics and
-    groups; logbus.LagMetrics counts Spark queries.
+    The alerts use the metrics of brokers (metrics.host and metrics.port), of topics and groups
+    ('logbus console') and of Spark queries (logbus.LagMetrics).
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def grafana(name: str | None, directory: Path | None) -> None:
     help="The broker's settings; log.dir must be /var/lib/logbus or below.",
 )
 def systemd(user: str, config: str) -> None:
-    """Print a systemd unit of one broker. It runs the logbus that prints it.
+    """Print a systemd unit of one broker. The unit runs this installation of logbus.
 
     \b
     Examples:

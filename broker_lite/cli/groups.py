@@ -43,7 +43,7 @@ def groups() -> None:
 
 
 @groups.command("list")
-@click.option("-r", "--regex", help="Only groups that match this pattern as a whole.")
+@click.option("-r", "--regex", help="Only groups whose whole name matches this pattern.")
 @cluster_options
 @output.output_option
 def list_groups(
@@ -78,8 +78,8 @@ GATHERING = "PreparingRebalance"
 
 
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
-    """Return a listing's row. The listing has the state and kind of groups with members; only the
-    commits of a group tell that a Spark query publishes to it."""
+    """Return the row of a listed group. The listing has the state and kind of a group with members;
+    only the commits of a group show that a Spark query publishes its progress to it."""
     state, kind = item.state, group_kind(item)
     if kind != NATIVE and state == "Empty":
         commits = admin.committed(item.group).values()
@@ -182,7 +182,7 @@ def members(
 
 TO_HELP = (
     "earliest, latest, N (an offset), +N (N after the earliest), -N (N before the latest), "
-    "@TIME or @-1h; not before the earliest, not past the latest."
+    "@TIME or @-1h. A position outside of the log becomes its nearest end."
 )
 
 
@@ -204,7 +204,7 @@ def seek(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in a topic. Refused while members or a query read.
+    """Move a group's offsets in a topic. Refused while the group has members or a running query.
 
     \b
     Examples:
@@ -232,7 +232,7 @@ def seek(
     "topics",
     type=TOPIC,
     multiple=True,
-    help="Default: all with offsets of the group.",
+    help="Only these topics. Default: all with offsets of the group.",
 )
 @change_options
 @cluster_options
@@ -246,7 +246,7 @@ def reset_offsets(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in all its topics. Refused while members or a query read.
+    """Move a group's offsets in all its topics. Refused while it has members or a running query.
 
     \b
     Examples:
@@ -264,7 +264,12 @@ def reset_offsets(
 @groups.command()
 @click.argument("group", type=GROUP)
 @click.option(
-    "-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only its offsets in these topics."
+    "-t",
+    "--topic",
+    "topics",
+    type=TOPIC,
+    multiple=True,
+    help="Delete only offsets in these topics.",
 )
 @if_exists_option
 @change_options
@@ -279,7 +284,7 @@ def delete(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Delete a group, or its offsets in topics. Refused while members or a query read.
+    """Delete a group, or its offsets in topics. Refused while it has members or a running query.
 
     \b
     Examples:
@@ -355,7 +360,7 @@ def _move(
     change: ChangeOptions,
     form: str | None,
 ) -> None:
-    """Show each partition's new offset, and set it if the user wants it."""
+    """Show each partition's old and new offset, and commit the new ones if the user agrees."""
     chosen = list(ids)
     found = offset_spec.places(admin, chosen, place)
     before = admin.committed(group, chosen)
@@ -381,8 +386,9 @@ def _move(
 
 
 def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> None:
-    """Raise if members or a query read as the group: their next commit would overwrite the
-    change. With ``topics``, a member of a Kafka group prevents it only if it reads one of them."""
+    """Raise if members or a Spark query read as the group, because their next commit would
+    overwrite the change. With ``topics``, members of a Kafka group prevent the change only if they
+    read one of these topics. Raises NonEmptyGroupError, GroupSubscribedToTopicError."""
     kinds = {row.group: group_kind(row) for row in admin.list_groups()} if topics else {}
     readers = admin.group_members(group)
     read = {tp.topic for owned in readers.values() for tp in owned}

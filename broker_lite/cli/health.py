@@ -1,4 +1,5 @@
-"""``logbus health``: whether a cluster works, with causes and cures; also as a check."""
+"""``logbus health``: whether a cluster works, with causes and cures. The exit code serves
+monitoring checks."""
 
 from __future__ import annotations
 
@@ -22,13 +23,15 @@ from broker_lite.observing.sample import take_sample
 from broker_lite.observing.verdict import Cause, broker_causes, causes, state_of
 
 ANSWER_MS = 5000
+"""Maximum time in ms that the command waits for an answer of the brokers."""
 LOOK_S = 0.5
-"""Seconds between two looks of --wait."""
+"""Seconds after which --wait checks the cluster again."""
 _UNANSWERED = (NoBrokersError, NetworkError, BrokerNotAvailableError, RequestTimedOutError)
+"""Errors that mean that no broker answers."""
 
 
 @click.command()
-@click.option("--broker", "broker_id", type=Whole(0), help="Judge only this broker's replicas.")
+@click.option("--broker", "broker_id", type=Whole(0), help="Check only this broker's replicas.")
 @click.option("--wait", is_flag=True, help="Wait until all is well.")
 @click.option(
     "--timeout",
@@ -36,7 +39,7 @@ _UNANSWERED = (NoBrokersError, NetworkError, BrokerNotAvailableError, RequestTim
     type=Real(0),
     default=300.0,
     show_default=True,
-    help="Seconds that --wait waits; then exit code 124.",
+    help="Maximum seconds of --wait; the exit code is then 124.",
 )
 @cluster_options
 @output.output_option
@@ -84,8 +87,8 @@ def health(
 
 
 def _look(admin: Admin, broker_id: int | None) -> list[Cause]:
-    """Return the causes; a cluster that does not answer is a cause, too."""
-
+    """Return why the cluster or the broker is not healthy; empty if it is. A cluster that does not
+    answer is a critical cause."""
     try:
         sample = take_sample(admin)
     except _UNANSWERED as error:

@@ -1,7 +1,8 @@
-"""Ctrl-C during a transfer: reading ends at once; sending ends once the number of acknowledged
-records is known.
+"""Ctrl-C during a transfer. It ends a wait for input at once, but lets a send finish, so that the
+command can report the number of acknowledged records.
 
-A second Ctrl-C raises KeyboardInterrupt anywhere. Main thread only.
+A second Ctrl-C raises KeyboardInterrupt anywhere. Only the main thread may use this module, because
+Python delivers signals to it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ class Interruption:
         self._before = signal.getsignal(signal.SIGINT)
 
     def __enter__(self) -> Interruption:
-        if (
-            self._before is not signal.SIG_IGN
-        ):  # nohup and shells ignore the signal for background processes.
+        # A background process ignores the signal, as nohup or the shell arranged.
+        if self._before is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._note)
         return self
 

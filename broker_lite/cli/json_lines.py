@@ -1,6 +1,7 @@
-"""JSON records, one a line, in the format of ``consume -o jsonl``, as tables to send.
+"""Converts JSON records, one a line as ``consume -o jsonl`` prints them, to tables to send.
 
-A field that would be lost is refused with its line, its name and the correct form.
+A record's unknown field is an error, because a record could not carry the field. The error names
+the line, the field and the correct form.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ _CARRIED = ("key", "value", "timestamp", "timestamp_ms", "headers")
 _PASSED_OVER = ("topic", "partition", "offset")
 """Fields with a record's old position, which ``consume`` prints and ``produce`` ignores."""
 _TIMESTAMP_MS_MAX = (1 << 53) - 1
+"""The latest timestamp in ms that the producer accepts."""
 _UNKNOWN_MS = -1
+"""The timestamp that ``consume`` prints for a record without one."""
 
 Row = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
+"""A record: key, value, timestamp in ms, headers."""
 
 
 def table_of(lines: list[bytes], first_number: int, source: str) -> pa.Table:
@@ -100,7 +104,8 @@ def _from_base64(text: Any, field: str) -> bytes:
 
 
 def _timestamp_ms(fields: Mapping[str, Any]) -> int | None:
-    """Return the timestamp; ``timestamp_ms`` wins, since ``consume`` prints the same time twice."""
+    """Return the timestamp in ms, or None. ``timestamp_ms`` takes precedence over ``timestamp``;
+    ``consume`` prints the same time in both fields."""
     timestamp = fields.get("timestamp")
     if isinstance(timestamp, str):
         try:

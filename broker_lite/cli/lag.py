@@ -1,4 +1,5 @@
-"""``logbus lag``: unread records of groups and the age of the oldest; also as a check."""
+"""``logbus lag``: unread records of groups and the age of the oldest. The exit code serves
+monitoring checks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("-t", "--topic", "topics", multiple=True, help="Only these topics. Default: all.")
 @click.option("--by-partition", is_flag=True, help="One row per partition, not per topic.")
 @click.option("-w", "--watch", is_flag=True, help="Print again every --interval until Ctrl-C.")
-@click.option("--interval", default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option("--interval", default=2.0, show_default=True, help="Seconds of --watch.")
 @click.option("--warn", type=int, help="Exit code 4 if a group's lag in a topic is over this.")
 @click.option("--crit", type=int, help="Exit code 5 if a group's lag in a topic is over this.")
 @click.option("--warn-s", type=float, help="The same for its lag in seconds: exit code 4.")
@@ -47,11 +48,13 @@ def lag(
 ) -> int:
     """Show how far groups and Spark queries are behind the ends of their topics.
 
-    LAG counts records; LAG S is the age in seconds of the oldest unread one. For a partition that a
-    member reads without a commit, both count from the log's start. A named group or topic that does
-    not exist is an error (1), so that its check cannot pass; --watch waits for it. An unknown lag
-    is over every limit: a partition without a leader; for seconds, a record without a time; a named
-    group without partitions.
+    LAG counts unread records; LAG S is the age in seconds of the oldest of them. If a member reads
+    a partition without a commit, both count from the log start offset. A named group or topic that
+    does not exist is an error (exit code 1); --watch waits for it.
+
+    An unknown lag exceeds every limit. The lag of a partition without a leader is unknown, and so
+    is that of a named group without partitions. The lag in seconds is unknown for a record without
+    a timestamp.
 
     \b
     Examples:
@@ -94,7 +97,7 @@ def _tell(text: str, told: set[str]) -> None:
 
 
 Limits = Mapping[str, tuple[float | None, float | None]]
-"""The limits of a warning and of a critical state, by column."""
+"""The limits by column (``lag``, ``lag_s``): that of a warning and that of a critical state."""
 
 
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
@@ -113,8 +116,8 @@ def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limit
 
 
 def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
-    """Yield a sentence for each exceeded limit; of a warning and a critical limit, only the
-    critical one."""
+    """Yield a sentence for each exceeded limit. If a value exceeds the warning and the critical
+    limit, the sentence names the critical limit."""
     for row in totals:
         for column, pair in limits.items():
             for limit, name in ((pair[1], "--crit"), (pair[0], "--warn")):
@@ -169,7 +172,8 @@ def _rows(admin: Admin, wanted: tuple[str, ...], topics: tuple[str, ...]) -> lis
 
 
 def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge rows by topic: sum the records and take the longest time."""
+    """Merge the partitions of each group and topic: sum the lags in records, and take the longest
+    lag in seconds."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         parts.setdefault((row["group"], row["topic"]), []).append(row)

@@ -1,7 +1,7 @@
 """The input of ``logbus produce``: lines, JSON records or tables, as Arrow tables to send.
 
-Lines are bytes of any encoding, read in chunks as large as the pipe holds: a slow ``tail -f`` is
-sent at once, a file in pieces of a megabyte. A last line without a newline counts.
+Lines are bytes of any encoding. A read of a pipe returns what the pipe holds, so that the lines of
+a slow ``tail -f`` are sent at once. A last line without a newline is a record, too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
 from broker_lite.record.arrow import HEADERS_TYPE
 
 CHUNK_BYTES = 1 << 20
+"""Maximum bytes of one read of lines."""
 TABLE_ROWS = 50_000
+"""Maximum rows of a table that is read from a Parquet file."""
 COLUMNS = ("key", "value", "timestamp", "headers")
+"""Columns of a table to send; only ``value`` is required."""
 PASSED_OVER = ("topic", "partition", "offset", "timestampType")
-"""Columns that ``consume -o arrow`` and ``-o parquet`` add."""
+"""Columns that ``consume -o arrow`` and ``-o parquet`` print, and ``produce`` ignores."""
 ARROW_FILE = b"ARROW1\0\0"
+"""First bytes of an Arrow IPC file. (An Arrow IPC stream begins with four bytes of 0xff.)"""
 MAGICS = {b"PAR1": "parquet", ARROW_FILE: "arrow", b"\xff\xff\xff\xff": "arrow"}
 """The format of a file by its first bytes."""
 FEATHER_V1 = b"FEA1"
+"""First bytes of a Feather file of version 1, which pyarrow no longer reads."""
 SUFFIXES = {
     ".parquet": "parquet",
     ".arrow": "arrow",
@@ -42,9 +47,9 @@ SUFFIXES = {
     ".feather": "arrow",
     ".csv": "csv",
 }
+"""The format of a file by its suffix."""
 JSON_GROWTH = 6
-r"""Maximum bytes that one byte takes in JSON, as in \u0000."""
-
+r"""Maximum bytes of JSON for one byte of a value, as in \u0000."""
 
 OnShare = Callable[[float], None]
 """Receives the share of a file that is read, from 0 to 1."""
@@ -139,7 +144,8 @@ def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], Non
 
 
 def _reporter(file: IO[bytes], path: Path, on_share: OnShare) -> Callable[[], None]:
-    """Return a function that reports how much of an open file is read; of a pipe it is unknown."""
+    """Return a function that reports how much of an open file is read. For a pipe, whose size is
+    unknown, it reports nothing."""
     size = path.stat().st_size
     return lambda: on_share(file.tell() / size) if size else None
 
@@ -152,7 +158,7 @@ def form_of(path: Path | None, form: str) -> str:
     for magic, found in MAGICS.items():
         if _starts_with(path, magic):
             return found
-    # Of compressed tables, pyarrow decompresses only .csv.gz, which it recognises by the name.
+    # Of compressed tables, only .csv.gz is supported; other .gz files hold lines.
     name = path.with_suffix("") if path.name.endswith(".csv.gz") else path
     return SUFFIXES.get(name.suffix, "lines")
 

@@ -20,12 +20,14 @@ from broker_lite.errors import NoClusterError
 LOOK_SECONDS = 0.2
 """Seconds between two looks for new lines."""
 CHUNK_BYTES = 64 << 10
+"""Bytes of one read of a log file."""
 WORSE = tuple(
     f"{mark}{level}{mark}".encode()
     for level in ("WARN", "WARNING", "ERROR", "CRITICAL", "FATAL")
     for mark in (" ", '"')
 )
-"""Marks of a line that is a warning or worse, in text and in JSON. ZooKeeper writes WARN."""
+"""Level names of a warning or worse, as they stand in a line: after a space in text, in quotes in
+JSON. ZooKeeper writes WARN."""
 
 
 @click.command()
@@ -52,8 +54,8 @@ def logs(
     """Print the logs of brokers, of ZooKeeper and of 'up' itself, whether they run or not.
 
     PROCESSES are broker ids, 'zookeeper' or 'up'. Default: all. With several, each line begins with
-    the name of its process. It reads the logs of this machine's clusters only; brokers elsewhere
-    log where their service manager decides (journalctl -u logbus-broker).
+    the name of its process. The command reads only logs of clusters that 'up' started on this
+    machine. A systemd unit logs to the journal: journalctl -u logbus-broker.
 
     \b
     Examples:
@@ -115,7 +117,8 @@ def _name(word: str) -> str:
 
 
 class LogTail:
-    """The lines of a log file, across its rotation. ``prefix`` begins each line."""
+    """Reads the lines of a log file, and follows its rotation. Each returned line begins with
+    ``prefix``."""
 
     def __init__(self, path: Path, prefix: bytes = b"", only_warnings: bool = False) -> None:
         self._path = path
@@ -156,7 +159,7 @@ class LogTail:
         try:
             now = self._path.stat()
         except FileNotFoundError:
-            return False  # This is the moment between the two renames of a rotation.
+            return False  # The rotation has renamed the old file and not yet created the new one.
         own = os.fstat(self._file.fileno())
         is_other = (now.st_dev, now.st_ino) != (own.st_dev, own.st_ino)
         return is_other or now.st_size < self._file.tell()

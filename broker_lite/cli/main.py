@@ -43,7 +43,7 @@ COMMANDS = {
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
     "status": ("broker_lite.cli.up:status", "Processes and health of this machine's clusters."),
     "logs": ("broker_lite.cli.logs:logs", "Logs of this machine's brokers and ZooKeeper."),
-    "health": ("broker_lite.cli.health:health", "Whether a cluster works, with causes; a check."),
+    "health": ("broker_lite.cli.health:health", "Whether a cluster works, with causes and cures."),
     "top": ("broker_lite.cli.top:top", "Watch brokers, topics and groups in the terminal."),
     "console": ("broker_lite.cli.console:console", "Serve the web console of a cluster."),
     "demo": (
@@ -56,7 +56,7 @@ COMMANDS = {
     "consume": ("broker_lite.cli.consume:consume", "Read a topic to the terminal or a pipe."),
     "export": ("broker_lite.cli.export:export", "Write a topic to a CSV, JSON or Parquet file."),
     "groups": ("broker_lite.cli.groups:groups", "Consumer groups, Spark queries among them."),
-    "lag": ("broker_lite.cli.lag:lag", "How far groups are behind; also as a check."),
+    "lag": ("broker_lite.cli.lag:lag", "How far groups are behind; checks limits."),
     "transactions": (
         "broker_lite.cli.transactions:transactions",
         "Open transactions, and those that hang.",
@@ -97,13 +97,14 @@ COMMANDS = {
 """The module and the help line of each command, so that the help loads no module."""
 
 ALIASES = {"group": "groups"}
+"""Other accepted names of commands."""
 MEANT = {
     "start": "up",
     "stop": "down",
     "help": "--help",
     "version": "--version",
 }
-"""The logbus names of other tools' commands."""
+"""The command to suggest for a command name of other tools."""
 
 EXIT_CODES = {
     0: "done, or healthy",
@@ -217,7 +218,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (ReaderGone, BrokenPipeError):
-        # The reader (head, less) closed the pipe; Python must not complain at exit.
+        # The reader (head, less) closed the pipe. Python flushes stdout at exit, which would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -242,8 +243,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Suggest only options with similar words: because of the dashes, click would suggest
-    ``--group`` for ``--nope``."""
+    """Suggest only options that are similar without their dashes. click compares the dashes, too,
+    and would suggest ``--group`` for ``--nope``."""
     word = error.option_name.lstrip("-")
     near = [
         name
@@ -277,8 +278,8 @@ def _say_json(error: LogbusError) -> int:
 
 
 def exit_code(error: LogbusError, *, with_hint: bool = True) -> int:
-    """Return the exit code of an error; ``with_hint`` prints the next step of an unreachable
-    cluster."""
+    """Return the exit code of an error. With ``with_hint``, print the next step if the cluster is
+    not reachable."""
     if isinstance(error, ContextNotFoundError):
         return EXIT_USAGE
     if isinstance(error, NoClusterError | SourceUnreachableError):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker_lite.mirror.mirror import Mirror
 
 EXIT_PARTLY = 1
+"""Exit code if topics could not be copied."""
 FORMS = ("table", "json", "jsonl")
 
 
@@ -37,9 +38,11 @@ FORMS = ("table", "json", "jsonl")
     type=click.Path(exists=True, dir_okay=False),
     help="The same for the target. Default: -F.",
 )
-@click.option("--topics", default=".*", help="Only topics that match this pattern as a whole.")
-@click.option("--groups", default=".*", help="Only offsets of groups that match as a whole.")
-@click.option("-r", "--replication-factor", type=int, default=-1, help="Replicas of each copy.")
+@click.option("--topics", default=".*", help="Only topics whose whole name matches.")
+@click.option("--groups", default=".*", help="Only offsets of groups whose whole name matches.")
+@click.option(
+    "-r", "--replication-factor", type=int, default=-1, help="Replicas of a copied topic."
+)
 @click.option("--once", is_flag=True, help="Stop at the present end of the source.")
 @click.option(
     "--session-timeout-ms",
@@ -71,9 +74,9 @@ def mirror(
 ) -> int:
     """Copy topics, settings and group offsets of a Kafka (3.1 or later) or logbus cluster.
 
-    Runs until Ctrl-C and resumes where it ended. Only committed records are copied, each once, so
-    one mirror of a source runs at a time. Group offsets become offsets of the copy, for groups
-    without members and without progress of their own there.
+    The mirror runs until Ctrl-C, and the next run resumes there. It copies committed records only,
+    and each record once; to ensure this, only one mirror of a source runs at a time. It translates
+    a group's offsets to offsets of the copy, unless the group has members or own progress there.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""A command that is a noun: without a verb it lists."""
+"""Command groups that are named by a noun, such as ``logbus topic``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import click
 
 
 class Noun(click.Group):
-    """``logbus groups -o json`` is ``logbus groups list -o json``, as ``git branch`` lists."""
+    """A command group that runs its command ``list`` if none is named: ``logbus groups -o json`` is
+    ``logbus groups list -o json``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_verb = bool(args) and not args[0].startswith("-")
@@ -16,4 +17,4 @@ class Noun(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
-        formatter.write_text("Without a command it lists.")
+        formatter.write_text("Without a command, 'list' runs.")

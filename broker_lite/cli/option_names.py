@@ -1,8 +1,8 @@
 """Setting names in errors, translated to the options of a command.
 
-Client errors name settings by key (``linger.ms='x'``) or as Python options (``linger_ms``). A
-command's parameter has the name of its setting; ``-X`` sets the other settings, if a command has
-it. So one error text serves Python and the command line.
+Client errors name settings by key (``linger.ms='x'``) or as Python options (``linger_ms``). One
+error text thus serves Python and, after this translation, the command line. A command's parameter
+has the name of its setting; ``-X`` sets the settings without a parameter, if the command has it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from broker_lite.config import ProducerConfig, keys
 from broker_lite.errors import LogbusError
 
 SETTINGS = "settings"
-"""The parameter of ``-X``."""
+"""Name of the parameter that ``-X`` sets."""
 _VALUE = r"""(?:=('[^']*'|[^\s,;:)]*[^\s,;:).]))?"""
+"""Pattern of the value after a setting's name in an error text, such as ``='x'``."""
 
 
 class Spelling(NamedTuple):
@@ -50,8 +51,8 @@ def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
 
 
 def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
-    """Return the message with each setting and value as the user types them. A plain word counts as
-    a setting only before a value."""
+    """Return the message with each setting and value as the user types them. A name without dots
+    and underscores (``acks``) may be a plain word, so it must have a value."""
 
     def typed(found: re.Match[str]) -> str:
         name, value = found[1], found[2]
@@ -80,7 +81,7 @@ def spellings_of(command: click.Command) -> dict[str, Spelling]:
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
-    """Return the names of each setting, its key first."""
+    """Yield all names of each setting, with its key first."""
     tables: tuple[Any, ...] = (ProducerConfig, MemberConfig)
     rows = {row.key: name for kind in tables for name, row in keys(kind).items()}
     for key, name in rows.items():

@@ -121,8 +121,8 @@ def raise_if_unread() -> None:
 class ProgressBar:
     """A bar on stderr for long work, until ``close``.
 
-    It is shown only if stderr is a terminal and stdout is neither a terminal nor a pipe: records,
-    or the lines of the pipe's reader, would run through it.
+    The bar is shown only if stderr is a terminal and stdout is a file. Otherwise the records, or
+    the output of the pipe's reader, would appear in the middle of the bar.
     """
 
     def __init__(self, label: str, *, is_alone: bool = False) -> None:
@@ -173,7 +173,7 @@ def say(text: str) -> None:
 
 
 def size(count: int | None) -> str:
-    """Return a size for people: 1.2 GB."""
+    """Return a number of bytes as text for people, such as 1.2 GB."""
     if count is None:
         return "-"
     value = float(count)

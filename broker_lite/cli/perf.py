@@ -25,7 +25,9 @@ from broker_lite.cli.context import (
 from broker_lite.errors import RequestTimedOutError
 
 _ARROW_ROWS = 20_000
+"""Rows of each Arrow table that is sent."""
 _SILENCE_SECONDS = 30.0
+"""Seconds without a record after which ``perf consume`` fails."""
 
 
 @click.group()
@@ -42,8 +44,8 @@ def perf() -> None:
 
 @perf.command()
 @click.option("-t", "--topic", help="Write to this topic. Default: a new one, deleted afterwards.")
-@click.option("-p", "--partitions", default=4, show_default=True, help="Of the new topic.")
-@click.option("-n", "--records", default=1_000_000, show_default=True)
+@click.option("-p", "--partitions", default=4, show_default=True, help="Partitions of a new topic.")
+@click.option("-n", "--records", default=1_000_000, show_default=True, help="Records to write.")
 @click.option("--size", default=100, show_default=True, help="Bytes of a value.")
 @click.option("--api", default="arrow", type=click.Choice(("arrow", "send")), show_default=True)
 @click.option("--acks", default="all", type=click.Choice(("all", "1", "0")), show_default=True)
@@ -82,8 +84,8 @@ def produce(
 
 @perf.command()
 @click.option("-t", "--topic", help="Read this topic. Default: a new one, filled and deleted.")
-@click.option("-p", "--partitions", default=4, show_default=True, help="Of the new topic.")
-@click.option("-n", "--records", default=1_000_000, show_default=True)
+@click.option("-p", "--partitions", default=4, show_default=True, help="Partitions of a new topic.")
+@click.option("-n", "--records", default=1_000_000, show_default=True, help="Records to read.")
 @click.option("--size", default=100, show_default=True, help="Bytes of a value in the new topic.")
 @click.option("--api", default="arrow", type=click.Choice(("arrow", "records")), show_default=True)
 @settings_option
@@ -118,7 +120,7 @@ def consume(
 
 
 @perf.command()
-@click.option("-n", "--records", default=1000, show_default=True)
+@click.option("-n", "--records", default=1000, show_default=True, help="Records to send.")
 @click.option("--size", default=100, show_default=True, help="Bytes of a value.")
 @cluster_options
 @output.output_option
@@ -144,7 +146,7 @@ def latency(
 
 
 class _Load(NamedTuple):
-    """A load: records, and ``size``, the bytes of a value."""
+    """A load to produce: the number of records, the bytes of a value, and producer settings."""
 
     records: int
     size: int
@@ -241,8 +243,8 @@ def _consume(
                 last = now
             elif now - last > _SILENCE_SECONDS:
                 raise RequestTimedOutError(
-                    f"{topic} gave {got} of {records} records, then nothing for "
-                    f"{_SILENCE_SECONDS:.0f} s"
+                    f"{topic} gave {got} of {records} records, then none for "
+                    f"{_SILENCE_SECONDS:.0f} s; give --records at most the records of the topic"
                 )
         return time.monotonic() - started, size
 
@@ -263,7 +265,7 @@ def _round_trips(servers: str, topic: str, records: int, size: int) -> list[floa
             producer.send(topic, value)
             while not consumer.poll(1.0):
                 pass
-            # The first records connect, fetch metadata and fill caches.
+            # Do not count the first 20 records, which connect, fetch metadata and fill caches.
             if number >= 20:
                 times.append(time.perf_counter() - started)
                 bar.advance(1, records - len(times))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from broker_lite.client.producing.producer import Producer
 
 _WATCHED_MAX = 1000
+"""Maximum sent tables without a known result; one more waits for the oldest."""
 
 
 @click.command()
@@ -80,11 +81,12 @@ def produce(
 ) -> int:
     """Write lines of stdin, or of FILES (also .gz, .csv, .parquet, .arrow, .feather), to TOPIC.
 
-    Every line is a record. It ends with 0 once all are acknowledged. After Ctrl-C it stops reading
-    and reports how many were acknowledged (exit code 130). With --input jsonl a line is an envelope
-    as 'consume -o jsonl' prints it: {"value": …}, and optionally key, headers [["name", "value"]],
-    timestamp or timestamp_ms; bytes are {"$b64": "…"}. The first line of a .csv file names its
-    columns: value, and optionally key or timestamp; --input lines sends it as lines.
+    Every line is a record. The exit code is 0 once all records are acknowledged. After Ctrl-C the
+    command stops reading and reports how many records were acknowledged (exit code 130).
+
+    With --input jsonl a line is a JSON object as 'consume -o jsonl' prints it: {"value": …}, and
+    optionally key, headers [["name", "value"]], timestamp or timestamp_ms; bytes are {"$b64": "…"}.
+    The first line of a .csv file names its columns: value, and optionally key or timestamp.
 
     \b
     Examples:
@@ -163,7 +165,8 @@ def _records(count: int, some: int | None = None) -> str:
 def _check_options(
     form: str, key_delimiter: str | None, key: str | None, header: tuple[str, ...], null_empty: bool
 ) -> None:
-    """Refuse the options of lines for input whose records have their own keys and headers."""
+    """Raise click.UsageError for -K, -k, -H or -Z if the input is not lines: records of the other
+    formats have their own keys and headers."""
     given = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
     names = [name for name, value in given.items() if value not in (None, (), False)]
     if form != "lines" and names:
@@ -175,12 +178,15 @@ def _check_options(
 
 def _name(header: str) -> str:
     if not header.isprintable():  # This covers invalid UTF-8, too.
-        raise click.BadParameter(f"the name {header!r} is no text", param_hint="--header")
+        raise click.BadParameter(
+            f"the name {header!r} is no text: use printable UTF-8", param_hint="--header"
+        )
     return header
 
 
 class _Reading:
-    """The progress bar of the bytes of files that are read. Of stdin and pipes none is shown."""
+    """The progress bar of bytes read from files. Stdin and pipes, whose size is unknown, have no
+    bar."""
 
     def __init__(self, files: tuple[Path, ...]) -> None:
         self._is_known = bool(files) and all(path.is_file() for path in files)
@@ -190,7 +196,8 @@ class _Reading:
             self.bar.reach(self._left)
 
     def on_share(self, path: Path | None) -> OnShare | None:
-        """Return the function that receives the share of this file, the next one, that is read."""
+        """Return a function that moves the bar; it receives the read share of this file, from 0 to
+        1. Call this once for each file, in order. None for stdin and pipes."""
         if path is None or not self._is_known:
             return None
         size = path.stat().st_size
@@ -247,7 +254,7 @@ class _Sending:
                     self.keyless += part.column("key").null_count
                 if rate:
                     time.sleep(max(0.0, started + count / rate - time.monotonic()))
-            # A failure ends the command at once, not at the end of an endless pipe.
+            # Check results now, so that a failure ends the command before the input ends.
             while watched and (watched[0][0].done() or len(watched) > _WATCHED_MAX):
                 watched[0][0].result()
                 self._written += watched.popleft()[1]

@@ -17,6 +17,7 @@ from broker_lite.security.quotas import CLIENT_ID, DEFAULT, IP, KEYS, USER, Enti
 
 QUOTA_KEYS = list(dict.fromkeys(key for keys in KEYS.values() for key in keys))
 DEFAULT_WORD = "*"
+"""The name that stands for Kafka's default user, client id or address."""
 
 
 @click.group(cls=Noun)

@@ -1,4 +1,4 @@
-"""Output of ``logbus consume``: values, a format string, JSON, or Arrow and Parquet."""
+"""Printers of ``logbus consume``: values, a format string, JSON, Arrow and Parquet."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ValuePrinter:
 
 
 class LinePrinter:
-    """Prints a text for each record."""
+    """Prints the text that ``render`` returns for each record, and ``ending``."""
 
     def __init__(self, render: Callable[[dict[str, Any]], str], ending: str) -> None:
         self._render = render

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     Planner = Callable[[ClusterView, Ongoing, list[TopicPartition]], Plan]
 
 POLL_SECONDS = 0.2
+"""Seconds between two requests for the moves in progress while --wait waits."""
 
 
 @click.command()
@@ -48,7 +49,7 @@ POLL_SECONDS = 0.2
 )
 @click.option("--cancel", is_flag=True, help="Cancel the moves in progress.")
 @click.option(
-    "--wait", "seconds", type=Real(min=0), help="Wait at most this many seconds for the end."
+    "--wait", "seconds", type=Real(min=0), help="Wait at most this many seconds for the moves."
 )
 @click.option(
     "--throttle",
@@ -152,7 +153,7 @@ def elect(
     zookeeper: str | None,
     form: str | None,
 ) -> int:
-    """Make the preferred replicas leaders again: of these topics, or of all.
+    """Make the preferred replicas of these topics leaders again. Default: of all topics.
 
     \b
     Examples:
@@ -213,7 +214,7 @@ def _tps(
 def _planner(
     replicas: str | None, factor: int | None, off: int | None, path: Path | None
 ) -> Planner:
-    """Return the planner of the one kind of move that the options name."""
+    """Return the planner for the option that is given. Raises click.BadParameter."""
     if replicas is not None:
         return partial(replica_plans.to_brokers, brokers=_ids(replicas))
     if factor is not None:

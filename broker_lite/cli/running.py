@@ -1,9 +1,10 @@
 """Records of the clusters that ``logbus up`` runs on this machine.
 
-A record is the content of the cluster's ``cluster.json``. ``clusters/`` in the user's data folder
-has one for each cluster; the record of the last started cluster is also in the file that clients
-read (``client.discovery``). A cluster runs while its ``logbus up`` process lives; its record may
-outlive it. Any process of the user may call these functions.
+A record is the content of the cluster's ``cluster.json``: addresses, folder and process ids.
+``clusters/`` in the user's data folder has a copy for each cluster. Clients without an address read
+another copy, that of the last started cluster (``client.discovery``). A cluster runs while its
+``logbus up`` process lives; after a kill the record is left behind. Any process of the user may
+call these functions.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from broker_lite.local import process
 from broker_lite.local.cluster import write_json
 
 Facts = dict[str, Any]
+"""The record of a cluster."""
 
 
 def alive() -> list[Facts]:
@@ -42,9 +44,12 @@ def is_held(facts: Facts) -> bool:
 
 
 def find(directory: Path | None) -> Facts:
-    """Return the cluster in ``directory``; for None the last started cluster that runs, else the
-    last started one. Raises NoClusterError with the running ones, and PermissionError for a folder
-    of another user."""
+    """Return the record of the cluster in ``directory``. For None, return the last started cluster
+    that runs, else the last started cluster.
+
+    Raises NoClusterError that names the running clusters, and PermissionError for a folder of
+    another user.
+    """
     if directory is not None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (directory / "cluster.json").stat()
@@ -107,7 +112,7 @@ def is_same(one: Facts, other: Facts) -> bool:
 
 
 def remember(facts: Facts) -> None:
-    """Store the record of a started cluster and delete those of killed ones."""
+    """Store the record of a started cluster, and delete the records of clusters that do not run."""
     with contextlib.suppress(OSError):
         for path in _records():
             recorded = discovery.read_cluster(path)
@@ -118,7 +123,8 @@ def remember(facts: Facts) -> None:
 
 
 def update(facts: Facts) -> None:
-    """Replace the records of a cluster whose processes changed; the last started one stays."""
+    """Replace the records of a cluster whose processes changed. The files keep their times, because
+    these order the clusters by their start."""
     with contextlib.suppress(OSError):
         for path in (_record(facts), discovery.last_cluster_path()):
             recorded = discovery.read_cluster(path)
@@ -129,7 +135,8 @@ def update(facts: Facts) -> None:
 
 
 def forget(facts: Facts) -> None:
-    """Delete the records of this cluster; clients then find the last started running one."""
+    """Delete the records of this cluster. Clients then find the running cluster that was started
+    last."""
     for path in (_record(facts), Path(facts["directory"], "cluster.json")):
         _remove(path, facts)
     left = [other for other in alive() if not is_same(other, facts)]

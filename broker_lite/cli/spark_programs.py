@@ -1,5 +1,5 @@
-"""``logbus demo`` and ``logbus checkpoint``: run programs of the Spark package, which the
-command line may not import."""
+"""``logbus demo`` and ``logbus checkpoint``: start programs of ``pyspark_logbus``, a package that
+the command line may not import."""
 
 from __future__ import annotations
 

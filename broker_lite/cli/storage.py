@@ -1,4 +1,5 @@
-"""``logbus storage``: segment files and strays, offline, without a broker and its lock."""
+"""``logbus storage``: inspect segment files and stray logs. It needs no running broker and does not
+take the broker's lock on the folder."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
     \b
     Exit codes:
       0  all well
-      4  only files are wrong that a start rebuilds from the log (made_again)
+      4  only files are damaged that a starting broker rebuilds from the log (made_again)
       5  batches, or files with their offsets, are damaged or missing
 
     \b
@@ -118,13 +119,14 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
 
 @storage.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--delete", is_flag=True, help="Delete them, for good.")
+@click.option("--delete", is_flag=True, help="Delete these logs for good.")
 @output.output_option
 def strays(directory: Path, delete: bool, form: str | None) -> None:
     """List the logs in DIRECTORY (log.dir) whose topics ZooKeeper lacked at a broker's start.
 
     Their topics were deleted while the broker was down, or ZooKeeper was restored from an older
-    state. They return with their topic and are deleted after stray.retention.ms.
+    state. The broker uses a stray log again if the topic returns, and deletes it after
+    stray.retention.ms.
 
     \b
     Examples:

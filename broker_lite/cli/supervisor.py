@@ -1,7 +1,8 @@
 """Restarts ended processes of ``logbus up``, with growing pauses, and reports each restart.
 
-``LocalCluster`` leaves ended processes alone, since its user decides. One thread calls ``look``
-repeatedly; it never waits for a process to start, so that ``logbus up`` stops at once.
+``LocalCluster`` itself restarts nothing: a test may end a process on purpose. One thread calls
+``Keeper.look`` repeatedly. That call never waits for a process to start, so that ``logbus up`` can
+stop at any time.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ STEADY_SECONDS = 60.0
 RENEWAL_SECONDS = 3600.0
 """Seconds between checks for old certificates of a secured cluster."""
 _ANSWER_SECONDS = 0.1
-"""Seconds to read a broker's pending report; a broker that reports too late is stopped."""
+"""Maximum seconds to read a report that a starting broker has begun to write."""
 
 
 class _Pauses:
-    """The time of the next restart; None while the process runs."""
+    """The pauses before restarts of one process. ``due`` is the time of the next restart in
+    monotonic seconds; None while the process runs."""
 
     def __init__(self) -> None:
         self.due: float | None = None
@@ -40,7 +42,7 @@ class _Pauses:
         self._since = math.inf
 
     def ended(self, now: float) -> float:
-        """Return the pause in seconds before the next restart."""
+        """Record that the process ended at ``now``. Return the seconds until its next restart."""
         if now - self._since > STEADY_SECONDS:
             self._count = 0
         self._since = math.inf
@@ -54,7 +56,8 @@ class _Pauses:
 
 
 class Keeper:
-    """Watches one cluster. ``say`` gets a line for each end and each restart."""
+    """Watches the processes of one cluster. ``say`` receives a line for each end and restart of a
+    process."""
 
     def __init__(self, cluster: LocalCluster, say: Callable[[str], None]) -> None:
         self._cluster = cluster

@@ -28,14 +28,14 @@ LOOK_S = 0.5
 ROWS_MAX = 20
 """Maximum rows of a table on a screen."""
 KEYS_MAX = 64
-"""Maximum bytes read at once."""
+"""Maximum bytes of key presses that one read returns."""
 SORTS = {
     "n": "name",
     "r": "records_per_s",
     "s": "size_bytes",
     "l": "lag",
 }
-"""The key that sorts topics by this column; groups are sorted by lag, or by name after n."""
+"""The column by which each key sorts the topics. Groups are sorted by name after n, else by lag."""
 _COLOURS = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 

@@ -51,7 +51,9 @@ topic.add_command(elect)
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("-p", "--partitions", default=-1, help="How many. Default: the broker's setting.")
+@click.option(
+    "-p", "--partitions", default=-1, help="Number of partitions. Default: the broker's setting."
+)
 @click.option(
     "-r",
     "--replication-factor",
@@ -99,7 +101,7 @@ def create(
 
 
 @topic.command("list")
-@click.option("-r", "--regex", help="Only names that match this pattern as a whole.")
+@click.option("-r", "--regex", help="Only topics whose whole name matches this pattern.")
 @cluster_options
 @output.output_option
 def list_topics(
@@ -225,7 +227,7 @@ def alter(
         raise click.UsageError("nothing to change: give --config, --reset or --partitions")
     with open_admin(bootstrap_servers, zookeeper) as admin:
         before = len(found_topic(admin.cluster(), name).partitions)
-        # Check the whole change before the first half of it.
+        # Check both requests first, so that an invalid second request changes nothing either.
         if changes:
             admin.alter_configs(name, changes, validate_only=True)
         if partitions is not None:
@@ -341,7 +343,8 @@ def delete(
 
 
 def _ends(admin: Admin, topics: list[TopicMetadata]) -> dict[TopicPartition, tuple[int, int]]:
-    """Return first and end offset of each partition; (-1, -1) without a leader."""
+    """Return the log start offset and the end offset of each partition; (-1, -1) without a
+    leader."""
     found: dict[TopicPartition, tuple[int, int]] = {}
     led = []
     for facts in topics:

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import ClusterView
 
 USUAL = 3
-"""The default replication factor in a cluster with enough brokers."""
+"""The replication factor of a new topic if default.replication.factor is 0 and the cluster has
+enough brokers."""
 NAMED_MAX = 10
+"""Maximum topics that a sentence names."""
 
 
 class FewReplicas(NamedTuple):

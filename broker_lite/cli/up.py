@@ -1,8 +1,8 @@
 """``logbus up``, ``down`` and ``status``: a cluster on this machine.
 
-``up`` starts the cluster as its child processes; ``--detach`` moves ``up`` into the background. It
-writes a file about the cluster (``cli.running``), by which other commands find it. Clients without
-an address use the cluster that was started last (``client.discovery``).
+``up`` starts the cluster as its child processes; ``--detach`` moves ``up`` into the background.
+``up`` stores a record of the cluster, with which other commands find it (``cli.running``). Clients
+without an address use the cluster that was started last (``client.discovery``).
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import ClusterView
 
 STATUS_MS = 3000
-"""Time in which the brokers must answer ``status``."""
+"""Maximum time in ms that ``status`` waits for an answer of the brokers."""
 STOP_SECONDS = 45.0
+"""Seconds that ``down`` lets a process stop before it kills the process."""
 START_SECONDS = 90.0
+"""Maximum seconds until a detached cluster runs."""
 NAMED_MAX = 5
 """Maximum unhealthy partitions that ``status`` lists."""
 LOOK_SECONDS = 0.5
+"""Seconds between two checks for ended processes."""
 
 
 @click.command()
@@ -51,7 +54,7 @@ LOOK_SECONDS = 0.5
     "-n",
     "--brokers",
     default=1,
-    help="How many broker processes. Default: as many as have data in the folder, else one.",
+    help="Number of brokers. Default: as many as have data in the folder, else one.",
 )
 @click.option(
     "--dir",
@@ -381,7 +384,7 @@ def _created_directory() -> Path:
 
 
 def _held(directory: Path | None) -> dict[str, Any] | None:
-    """Return the record of the cluster that runs in this folder."""
+    """Return the record of the cluster that runs in this folder, or None."""
     for facts in running.alive():
         if directory is not None and Path(facts["directory"]) == directory.absolute():
             return facts

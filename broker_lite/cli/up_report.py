@@ -22,9 +22,12 @@ LOG = "up.log"
 EXAMPLE = "events"
 """Topic name in the next steps, if the cluster has no topics."""
 _ANSWER_MS = 5000
+"""Maximum time in ms that the report waits for an answer of the brokers."""
 _INTERNAL = ("processes", "zookeeper_pid", "metrics_tls")
+"""Keys of a cluster's record that the report omits."""
 
 Facts = dict[str, Any]
+"""The record of a cluster (``cli.running``)."""
 
 
 class Words(NamedTuple):
@@ -36,7 +39,7 @@ class Words(NamedTuple):
     brokers_before: int
 
     def say(self, facts: Facts, ending: str) -> None:
-        """Report surprises first, then the next steps."""
+        """Print warnings (another port, missing brokers), then the addresses and next steps."""
         for number, broker in enumerate(facts["brokers"]):
             if self.port and broker["port"] != self.port + number:
                 first = self.port + number
@@ -144,7 +147,7 @@ def _tell_of_others(facts: Facts) -> None:
             f"-b {other['bootstrap_servers']} ({running.names([other])})" for other in others
         )
         output.say(
-            "Commands and clients that name no cluster mean this one from now on. "
+            "Commands and clients that name no cluster use this one from now on. "
             f"Also running: {there}"
         )
 

@@ -73,9 +73,9 @@ def list_users(bootstrap_servers: str | None, zookeeper: str | None, form: str |
     "mechanisms",
     multiple=True,
     type=click.Choice([each.value for each in ScramMechanism]),
-    help="Mechanism of the login. Repeat it for both. Default: both.",
+    help="SCRAM mechanism of the login; may be repeated. Default: both.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Keep a user that exists, with its password.")
+@click.option("--if-not-exists", is_flag=True, help="If the user exists, keep the password.")
 @click.option(
     "--first",
     is_flag=True,
@@ -103,7 +103,7 @@ def add(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Create a user, or replace the password of one.
+    """Create a user, or replace the password of an existing user.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``logbus zookeeper``: the access to a cluster's znodes."""
+"""``logbus zookeeper``: restrict access to a cluster's znodes."""
 
 from __future__ import annotations
 

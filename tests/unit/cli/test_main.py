@@ -123,7 +123,7 @@ def test_unknown_option_suggests_options_with_similar_words(
 def test_bare_noun_lists_its_objects(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([noun, "-b", "no:port"]) == run([noun, "list", "-b", "no:port"]) == 1
     assert run([noun, "-h"]) == 0
-    assert "Without a command it lists." in capsys.readouterr().out
+    assert "Without a command, 'list' runs." in capsys.readouterr().out
     assert run([noun, "lst"]) == 2
     assert "Did you mean 'list'" in capsys.readouterr().err
 
