@@ -1,6 +1,6 @@
-"""The broker of logbus and its clients.
+"""The broker of logbus, its clients and its command line.
 
-Each layer imports only layers to its left:
+A layer may import only the layers to its left:
 
     model → errors → config → record | wire → storage | replication | coordinator
           → metadata → client → native → bus → mirror → server → local → cli

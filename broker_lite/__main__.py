@@ -1,4 +1,4 @@
-"""``python -m broker_lite`` is the ``logbus`` command, also where no script is on the PATH."""
+"""``python -m broker_lite`` runs the ``logbus`` command, for hosts without the script on PATH."""
 
 from broker_lite.cli.main import main
 

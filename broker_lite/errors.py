@@ -1,9 +1,13 @@
-"""The table of errors: each class has a code, a name and whether a client may retry.
+"""Every error that logbus raises on purpose, one class each.
 
-Codes from -1 to 199 are Kafka's. Codes from 10000 up are logbus' own; ``wire_code`` replaces them
-in answers on Kafka's protocol. ``str(error)`` begins with ``[LOGBUS_<NAME>]``, so that users find
-it in a Spark stack trace. A message names the option or object, the value and the next step. Errors
-can be pickled. ``definite`` is true if the failed request certainly had no effect."""
+- ``code``: Kafka's error code, -1 to 199, or a code of logbus alone, 10000 and above.
+- ``name``: Kafka's name of the error. ``str(error)`` begins with ``[LOGBUS_<name>]``, so that users
+  find the error in a Spark stack trace.
+- ``retriable``: whether the same request may succeed later.
+- ``definite``: whether the failed request certainly had no effect.
+
+A message names the object and its value, the reason and the next step. Errors can be pickled.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,8 @@ class LogbusError(Exception):
 
 
 class RetriableError(LogbusError):
-    """Base of errors after which a retry may succeed. Refresh the metadata before a retry if the
-    error names a leader."""
+    """Base of errors after which a retry may succeed. If the error concerns a leader or a
+    coordinator, look that broker up again before the retry."""
 
     retriable = True
 
@@ -49,8 +53,8 @@ class CorruptMessageError(RetriableError):
 
 
 class UndecodableBatchError(CorruptMessageError):
-    """A batch has a correct CRC, but its records cannot be decoded. The producer wrote it this way,
-    so every replica has the same bytes; the disk is not at fault."""
+    """The records of a batch cannot be decoded, although the batch has a correct CRC. The producer
+    sent these bytes, so every replica has them, and no disk is damaged."""
 
     name = "UNDECODABLE_BATCH"
 
@@ -64,8 +68,8 @@ class LeaderNotAvailableError(RetriableError):
 
 
 class NotLeaderError(RetriableError):
-    """The broker does not lead the partition. The leader may append a batch and lose leadership
-    before it answers, so a produce request that fails with this error may have taken effect."""
+    """The broker does not lead the partition. A failed produce request may have taken effect,
+    because a leader can append the batch and lose its leadership before it answers."""
 
     code, name, definite = 6, "NOT_LEADER_OR_FOLLOWER", False
 
@@ -238,7 +242,7 @@ class InvalidTxnStateError(LogbusError):
 
 
 class InvalidProducerIdMappingError(LogbusError):
-    """The coordinator knows no transactional id of this name, or the id has another producer id."""
+    """The coordinator does not know the transactional id, or knows it with another producer id."""
 
     code, name = 49, "INVALID_PRODUCER_ID_MAPPING"
 
@@ -251,13 +255,15 @@ class InvalidTransactionTimeoutError(LogbusError):
 
 
 class ConcurrentTransactionsError(RetriableError):
-    """The id's previous transaction has not ended yet: some markers are not written."""
+    """The previous transaction of the transactional id is still ending: some of its partitions
+    have no commit or abort marker yet."""
 
     code, name = 51, "CONCURRENT_TRANSACTIONS"
 
 
 class TransactionCoordinatorFencedError(LogbusError):
-    """A message has an older epoch of its state partition than the receiving broker has."""
+    """A coordinator sent a marker or a write with an outdated coordinator epoch: another broker
+    coordinates the transactional id now."""
 
     code, name = 52, "TRANSACTION_COORDINATOR_FENCED"
 
@@ -271,7 +277,7 @@ class SecurityDisabledError(LogbusError):
 
 
 class OperationNotAttemptedError(LogbusError):
-    """Another row of the same request failed, so this one was not carried out."""
+    """The broker did not carry out a row of a request, because another row of it failed."""
 
     code, name = 55, "OPERATION_NOT_ATTEMPTED"
 
@@ -283,7 +289,8 @@ class StorageError(RetriableError):
 
 
 class SaslAuthenticationError(LogbusError):
-    """A login failed. Brokers answer every failed login alike; the reason is in the audit log."""
+    """A login failed. Brokers send the same answer for every reason, so that an attacker learns
+    nothing. The audit log has the reason."""
 
     code, name = 58, "SASL_AUTHENTICATION_FAILED"
 
@@ -301,8 +308,8 @@ class GroupIdNotFoundError(LogbusError):
 
 
 class MemberIdRequiredError(LogbusError):
-    """The answer to a member's first JoinGroup. The member joins again with the id in the
-    answer."""
+    """The coordinator answers a member's first JoinGroup with this error and a member id. The
+    member joins again with that id (KIP-394)."""
 
     code, name = 79, "MEMBER_ID_REQUIRED"
 
@@ -362,7 +369,8 @@ class InvalidRecordError(LogbusError):
 
 
 class UnstableOffsetCommitError(RetriableError):
-    """An unfinished transaction has written an offset of the partition for the group."""
+    """The committed offset of the partition is not final: an open transaction has written an
+    offset of the same group and partition."""
 
     code, name = 88, "UNSTABLE_OFFSET_COMMIT"
 
@@ -372,8 +380,8 @@ class ThrottlingQuotaExceededError(RetriableError):
 
 
 class ProducerFencedError(LogbusError):
-    """Another producer with the same transactional id has begun since, or the transaction timed
-    out. This producer cannot continue."""
+    """Another producer with the same transactional id was initialised after this one, or the
+    transaction timed out. This producer cannot continue."""
 
     code, name = 90, "PRODUCER_FENCED"
 
@@ -415,7 +423,7 @@ class TransactionalIdNotFoundError(LogbusError):
 
 
 class TransactionAbortableError(LogbusError):
-    """The transaction cannot commit. The producer stays usable once it has aborted it."""
+    """The transaction cannot commit. The producer must abort it, and can then begin another."""
 
     code, name = 120, "TRANSACTION_ABORTABLE"
 
@@ -425,13 +433,15 @@ class InvalidRegularExpressionError(LogbusError):
 
 
 class ProtocolError(LogbusError):
-    """A frame violates the protocol: too long, too short, or with a wrong length or count."""
+    """A request or an answer violates the protocol: the frame is too long or too short, or a
+    length or count in it is wrong."""
 
     code, name = 10001, "PROTOCOL_ERROR"
 
 
 class DataLossError(LogbusError):
-    """Records that a reader has not read yet were deleted. The message names the offset ranges."""
+    """Retention or a user deleted records before the reader read them. The message names the
+    offset ranges."""
 
     code, name = 10002, "DATA_LOSS"
 
@@ -455,8 +465,8 @@ class NoBrokersError(RetriableError):
 
 
 class SourceUnreachableError(NoBrokersError):
-    """The source cluster of a mirror does not answer. Its own class, because the advice of
-    NoBrokersError to run ``logbus up`` does not apply to a remote cluster."""
+    """The source cluster of a mirror does not answer. The class differs from NoBrokersError,
+    because the advice to run ``logbus up`` does not apply to a remote cluster."""
 
     name = "SOURCE_UNREACHABLE"
 
@@ -469,7 +479,8 @@ class CoordinationUnavailableError(RetriableError):
 
 
 class WriteConflictError(RetriableError):
-    """A compare-and-set of a znode found another version in every attempt."""
+    """A compare-and-set write of a znode failed in every attempt, because another process had
+    changed the znode each time."""
 
     code, name = 10007, "WRITE_CONFLICT"
 
@@ -481,7 +492,8 @@ class DirectoryLockedError(LogbusError):
 
 
 class StaleDirectoryError(LogbusError):
-    """A rolled back or copied data directory: its start counter is lower than in ZooKeeper."""
+    """The data directory is a copy or was rolled back to a backup: its start counter is lower than
+    the counter in ZooKeeper."""
 
     code, name = 10009, "STALE_DIRECTORY"
 
@@ -516,7 +528,8 @@ class NoClusterError(LogbusError):
 
 
 class InvalidSchemaError(LogbusError):
-    """The columns of a DataFrame, or of a schema that a user gives, are not those of logbus."""
+    """A DataFrame or a schema from the user has a column with a name or a type that logbus does
+    not accept."""
 
     code, name = 10014, "INVALID_SCHEMA"
 
@@ -545,14 +558,15 @@ class NotOwnerError(LogbusError):
 
 
 class SinkAheadOfCheckpointError(LogbusError):
-    """An exactly-once sink has committed a later batch than the query writes: its checkpoint was
-    set back."""
+    """A Spark query writes a batch, but its exactly-once sink has already committed a later batch.
+    The query's checkpoint is older than the sink."""
 
     code, name = 10019, "SINK_AHEAD_OF_CHECKPOINT"
 
 
 class SinkRowsDifferError(LogbusError):
-    """The replay of a batch that an exactly-once sink has committed has another number of rows."""
+    """A Spark query replays a batch that its exactly-once sink has committed, but the replay has
+    another number of rows."""
 
     code, name = 10020, "SINK_ROWS_DIFFER"
 
@@ -570,8 +584,8 @@ class TransactionAbortedError(LogbusError):
 
 
 class UnknownOutcomeError(LogbusError):
-    """The coordinator did not answer the end of a transaction. Call ``commit()`` again, or
-    ``abort()`` if that was called: a repeat cannot reach another transaction."""
+    """The coordinator did not answer a commit or an abort, so the outcome is unknown. Repeat the
+    same call: a repeat never affects another transaction."""
 
     code, name, definite = 10023, "UNKNOWN_OUTCOME", False
 
@@ -634,7 +648,7 @@ def _rows(root: type[LogbusError]) -> list[type[LogbusError]]:
 TABLE: tuple[type[LogbusError], ...] = tuple(
     sorted(_rows(LogbusError), key=lambda row: (row.code, row.name))
 )
-"""Every error class, by code."""
+"""Every error class, in the order of the codes."""
 
 NO_ERROR = 0
 _BY_CODE: dict[int, type[LogbusError]] = {}
@@ -661,8 +675,8 @@ _ON_THE_WIRE = {
 def wire_code(error: LogbusError) -> int:
     """Return the code of an error in an answer on Kafka's protocol.
 
-    logbus' own codes mean nothing to Kafka's clients. Errors of ZooKeeper become
-    COORDINATOR_NOT_AVAILABLE, which clients retry; all others become -1.
+    Kafka's clients do not know the codes from 10000 up. Errors of ZooKeeper become
+    COORDINATOR_NOT_AVAILABLE, which clients retry. The other codes become -1.
     """
     if error.code < 10000:
         return error.code

@@ -1,4 +1,4 @@
-"""The id of this machine, by which a broker recognises readers that can open its files.
+"""The id of this machine. Brokers use it to recognise consumers that can open their files.
 
 A consumer sends the id in its fetch request. A broker with the same id may answer with file names
 and byte ranges in place of records. Any thread may call this module.

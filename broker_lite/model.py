@@ -1,8 +1,8 @@
 """Value types that several packages share: partitions, offsets, replicas, brokers, topics.
 
-Every type is frozen and only converts itself. Offsets named ``end_*``, ``next_*`` and ``log_end_*``
-are exclusive; those named ``last_*`` are inclusive. A *position* is a byte position in a file,
-never an offset. This module imports no other module of logbus."""
+Every type is immutable. Offsets named ``end_*``, ``next_*`` and ``log_end_*`` are exclusive;
+offsets named ``last_*`` are inclusive. A *position* is a byte position in a file, never an offset.
+This module imports no other module of logbus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_BROKER = -1
 NO_OFFSET = -1
 NO_EPOCH = -1
 FIRST_EPOCH = 0
-"""Leader epoch of a new partition's first leader."""
+"""The leader epoch of a new partition's first leader."""
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 
@@ -32,8 +32,8 @@ NULL_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The topic id of sixteen zero bytes as text. Kafka's protocol sends it for "no topic id"."""
 
 MIRROR_PREFIX = "logbus-mirror-"
-"""Prefix of the group and the topic on the target cluster in which a mirror stores its progress.
-The source's cluster id follows the prefix."""
+"""Prefix of two names on a mirror's target cluster: the group and the topic that store its
+progress. The source's cluster id follows the prefix."""
 
 TRANSACTION_STATE = "__transaction_state"
 """The topic in which transaction coordinators keep their state. Only brokers write it."""
@@ -53,8 +53,8 @@ def topic_id_bytes(text: str) -> bytes:
 
 
 def is_valid_name(name: str) -> bool:
-    """Return whether a topic name obeys Kafka's rule: 1 to 249 letters, digits, ``.``, ``_``,
-    ``-``; neither ``.`` nor ``..``."""
+    """Return whether a topic name obeys Kafka's rule: 1 to 249 ASCII letters, digits, ``.``, ``_``
+    or ``-``, but not ``.`` or ``..``."""
     return (
         0 < len(name) <= NAME_LENGTH_MAX
         and name not in (".", "..")
@@ -102,8 +102,8 @@ class CommittedOffset(NamedTuple):
 class LogBounds(NamedTuple):
     """The readable offsets of a log, ``start`` to ``end`` (exclusive).
 
-    ``reach_end`` is the batch boundary about a requested number of bytes after ``start``, and
-    ``reach_bytes`` the stored size up to it.
+    Spark's planner also asks how far a number of bytes reaches. ``reach_end`` is the end offset of
+    that range, a batch boundary; ``reach_bytes`` is its size in the log.
     """
 
     start: int
@@ -143,7 +143,7 @@ class Endpoint(NamedTuple):
 class BrokerView:
     """A live broker, as its registration in ZooKeeper describes it.
 
-    ``draining``: the broker is about to stop. ``is_full``: the broker's disk is full. In both
+    A ``draining`` broker is about to stop. A broker that ``is_full`` has a full disk. In both
     states the broker hands over its leaderships and joins no ISR."""
 
     broker_id: int
@@ -155,7 +155,8 @@ class BrokerView:
     draining: bool = False
     is_full: bool = False
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
-    """The advertised address of each listener; empty: PLAINTEXT at ``endpoint``."""
+    """The advertised address of each listener by name. If empty, the broker has one listener,
+    PLAINTEXT at ``endpoint``."""
 
     def at(self, listener: str) -> Endpoint | None:
         """Return the address for clients of a listener; None if the broker lacks the listener."""
@@ -224,7 +225,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic in the metadata snapshot; ``partitions[p].partition == p``."""
+    """A topic in the metadata snapshot. Partition ``p`` is ``partitions[p]``."""
 
     name: str
     topic_id: str
@@ -238,7 +239,7 @@ class TopicView:
 
 
 class ScramMechanism(StrEnum):
-    """The mechanisms of logins that prove a password without sending it, by their SASL names."""
+    """The SASL mechanisms in which a client proves its password without sending it (RFC 5802)."""
 
     SHA_256 = "SCRAM-SHA-256"
     SHA_512 = "SCRAM-SHA-512"
@@ -252,6 +253,6 @@ class ScramMechanism(StrEnum):
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
 TLS_ONLY = (PLAIN, OAUTHBEARER)
-"""Mechanisms whose messages hold the secret itself: over TLS only."""
+"""The SASL mechanisms that send the secret itself. Brokers and clients use them over TLS only."""
 LOGIN_MECHANISMS = (*ScramMechanism, *TLS_ONLY)
-"""Every mechanism of logins, by its SASL name."""
+"""The SASL names of all login mechanisms."""
