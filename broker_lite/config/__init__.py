@@ -1,8 +1,8 @@
 """All settings of brokers, topics, producers and consumers.
 
 Each setting is a field of a frozen dataclass, with key, type, default, unit, bounds and effect.
-Keys are Kafka's where Kafka has the setting. ``tests/test_conf.py`` compares ``conf/*.conf`` with
-these classes. ``setting`` defines fields and checks values; ``parsing`` reads text.
+A setting that Kafka has as well has Kafka's key. ``tests/test_conf.py`` compares ``conf/*.conf``
+with these classes. ``setting`` defines fields and checks values; ``parsing`` reads text.
 """
 
 from broker_lite.config.broker import BrokerConfig

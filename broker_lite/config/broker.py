@@ -19,7 +19,7 @@ from broker_lite.errors import InvalidConfigError
 from broker_lite.model import LOGIN_MECHANISMS, OAUTHBEARER
 
 LISTENER_PREFIX = "listener.name."
-"""The prefix of the keys of one listener's settings."""
+"""Prefix of the keys that set one listener, as in ``listener.name.<name>.ssl.client.auth``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,8 +467,8 @@ class BrokerConfig(Config):
 
     @property
     def keeps_files_private(self) -> bool:
-        """Whether only the broker's user may read its files: with an authorizer, a user of the
-        group could otherwise read records without a permission."""
+        """Whether only the operating-system user of the broker may read its files. With an
+        authorizer, other users of the same group could otherwise read records without an ACL."""
         return self.authorizer != "off" and not self.allows_local_reads
 
     @property
@@ -477,8 +477,8 @@ class BrokerConfig(Config):
 
     @property
     def broker_principal_list(self) -> tuple[str, ...]:
-        """The patterns of the brokers' principals. A pattern may have one ``*``, which stands for
-        the broker's id."""
+        """The patterns of the brokers' principals. A pattern may have one ``*``, which matches the
+        broker id."""
         return _principals("broker.principals", self.broker_principals)
 
     def validate(self) -> None:

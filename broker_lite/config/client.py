@@ -100,7 +100,7 @@ class ProducerConfig(Config):
         at_least=1,
     )
     security: ClientSecurity | None = None
-    """The security of the connections; None: as ``client.discovery.security_for`` finds it."""
+    """The security of the connections. None: ``client.discovery.security_for`` looks it up."""
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):

@@ -16,32 +16,34 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """The security settings of a client: paths of PEM files, never their content.
+    """The security settings of a client.
 
-    Settings with derived keys can be pickled for Spark's executors; pickling a password raises
-    TypeError. Each process loads the files itself.
+    The settings name PEM files; each process loads the files itself. Spark pickles the settings for
+    its executors. Pickling a password raises TypeError, so Spark's driver first replaces it by a
+    derived key.
     """
 
     protocol: str = "PLAINTEXT"
     ca_location: str = ""
-    """File or folder of trusted CAs; empty: the system's."""
+    """File or folder of trusted CAs. Empty: the CAs that the operating system trusts."""
     ca_certificates: str = ""
     """Trusted CAs as PEM text, in place of a file."""
     certificate_location: str = ""
     key_location: str = ""
-    """The private key; empty: in the file of the certificate."""
+    """File of the private key. Empty: the key is in the file of the certificate."""
     key_password: Secret | None = None
     """The password of an encrypted private key."""
     checks_host_name: bool = True
     versions: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    """Allowed versions of TLS. Both, because brokers other than logbus may lack TLS 1.3."""
+    """Allowed versions of TLS. TLS 1.2 is allowed, because Kafka's brokers may lack TLS 1.3."""
     mechanism: str = ""
     username: str = ""
     secret: Secret | tuple[Any, ...] = ()
-    """The password or client secret, or the secret with which Spark's driver replaced it
-    (``ScramKeys``, ``PlainPassword``, ``AccessToken``)."""
+    """The password or the OAuth client secret. On Spark's executors, the value with which the
+    driver replaced it: ``ScramKeys``, ``PlainPassword`` or ``AccessToken``."""
     token_url: str = ""
-    """https URL that issues access tokens, for OAUTHBEARER; ``username`` is the client id."""
+    """The https URL that issues access tokens, for OAUTHBEARER. ``username`` is then the OAuth
+    client id."""
     token_scope: str = ""
 
     @property
@@ -75,7 +77,7 @@ _INLINE_KEYS = ("ssl.keystore.key", "ssl.key.pem")
 _INLINE_CHAINS = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
 MECHANISM, USERNAME, PASSWORD = "sasl.mechanism", "sasl.username", "sasl.password"
 MECHANISMS = "sasl.mechanisms"
-"""librdkafka's spelling of ``sasl.mechanism``."""
+"""librdkafka's key for ``sasl.mechanism``."""
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 CLIENT_ID, CLIENT_SECRET = "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"
 TOKEN_SCOPE = "sasl.oauthbearer.scope"
@@ -101,7 +103,7 @@ KEYS = (
     PASSWORD,
     *_TOKEN_KEYS,
 )
-"""The client's security options, in Kafka's and librdkafka's spellings."""
+"""All security options of a client, with Kafka's keys and librdkafka's keys."""
 SECRET_KEYS = frozenset(
     {
         PASSWORD,
@@ -112,7 +114,7 @@ SECRET_KEYS = frozenset(
         *_INLINE_KEYS,
     }
 )
-"""Options whose values no message may contain."""
+"""Options with secret values, which no log or error message may contain."""
 
 
 def client_security(options: Mapping[str, str]) -> ClientSecurity:
@@ -180,7 +182,7 @@ def _check_stores(options: Mapping[str, str]) -> None:
         if is_java or options.get(kind, "PEM").upper() != "PEM":
             raise InvalidConfigError(
                 f"{location if is_java else kind}={options[location if is_java else kind]!r}: "
-                "stores of Java (JKS, PKCS12) are not read; make a PEM file of it once with: "
+                "logbus does not read Java's stores (JKS, PKCS12); convert it to PEM once with: "
                 f"{_conversion(location, path or 'STORE')}, and set {location} to that file, "
                 f"{kind}=PEM, and no {password}"
             )
@@ -209,7 +211,8 @@ def _conversion(location: str, path: str) -> str:
 
 
 def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a login. Error messages never contain the password."""
+    """Return the fields of ``ClientSecurity`` for the login; none without SASL. Raises
+    InvalidConfigError, whose message never contains the password."""
     own = (MECHANISM, MECHANISMS, USERNAME, PASSWORD, *_TOKEN_KEYS)
     given = [key for key in own if options.get(key)]
     if not protocol.startswith("SASL_"):
@@ -228,7 +231,7 @@ def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
     if mechanism in TLS_ONLY and protocol != "SASL_SSL":
         raise InvalidConfigError(
             f"{MECHANISM}={mechanism} with security.protocol={protocol} would send the secret "
-            f"without encryption; set security.protocol=SASL_SSL, or {MECHANISM} to "
+            f"unencrypted; set security.protocol=SASL_SSL, or {MECHANISM} to "
             f"{' or '.join(ScramMechanism)}"
         )
     if mechanism == OAUTHBEARER:
@@ -243,7 +246,8 @@ def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _token(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields that fetch access tokens with the client credentials grant."""
+    """Return the fields of ``ClientSecurity`` with which a client fetches access tokens (OAuth's
+    client credentials grant). Raises InvalidConfigError."""
     if options.get(TOKEN_METHOD, "oidc").lower() != "oidc":
         raise InvalidConfigError(
             f"{TOKEN_METHOD}={options[TOKEN_METHOD][:60]!r}: only oidc is supported, with "

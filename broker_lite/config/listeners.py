@@ -27,7 +27,8 @@ _TLS_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The ``ssl.*`` settings of one listener; ``prefix`` begins their keys in messages."""
+    """The ``ssl.*`` settings of one listener. Error messages print their keys after ``prefix``,
+    which is empty for settings of all listeners."""
 
     prefix: str
     keystore: str
@@ -41,21 +42,21 @@ class TlsSettings:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files whose changes the broker loads."""
+        """The PEM files that the broker reloads when they change."""
         return tuple(filter(None, (self.keystore, self.key, self.truststore, self.crl)))
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """One listener. ``tls`` is None without encryption."""
+    """The settings of one listener. ``tls`` is None if its protocol has no TLS."""
 
     name: str
     protocol: str
     bind: Endpoint
     advertised: Endpoint | None
-    """The address for clients; None: the bound address."""
+    """The address that metadata answers contain; None: the bound address."""
     setting: str
-    """The keys of the settings with the address, for messages."""
+    """The setting with the listener's address as ``key=value``, for error messages."""
     is_inter_broker: bool
     tls: TlsSettings | None = None
     is_one_of_several: bool = False
@@ -70,14 +71,14 @@ class ListenerConfig:
 
     @property
     def is_of_brokers_alone(self) -> bool:
-        """Whether only brokers can connect. The listener must be the one between brokers, and
-        require certificates of a CA that no other listener trusts."""
+        """Whether only brokers can connect. True for the inter-broker listener of several, if it
+        requires client certificates: no other listener trusts their CA."""
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
     @property
     def peer_security(self) -> ClientSecurity:
-        """The security settings with which this broker connects to other brokers' listener of this
-        name."""
+        """The security settings with which this broker, as a client, connects to the same listener
+        of other brokers."""
         if self.tls is None:
             return ClientSecurity(self.protocol)
         return ClientSecurity(
@@ -140,8 +141,10 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
 
 
 def metrics_listener(config: BrokerConfig) -> ListenerConfig | None:
-    """Return the listener whose TLS the HTTP port uses; None: the port has no TLS. Clients may
-    leave out their certificate, as probes do. Raises InvalidConfigError.
+    """Return the listener whose TLS settings the HTTP port uses; None: the port has no TLS.
+
+    The HTTP port never requires a client certificate, because health probes send none. Raises
+    InvalidConfigError.
     """
     name = config.metrics_listener_name.upper()
     if not name:
@@ -226,7 +229,7 @@ def _check_encryption(config: BrokerConfig, where: str, protocol: str) -> None:
 
 
 def _own_settings(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, dict[str, str]]:
-    """Return the settings of single listeners, by listener."""
+    """Return the ``listener.name.*`` settings by listener name, then by key without the prefix."""
     own: dict[str, dict[str, str]] = {}
     for line in config.listener_settings.splitlines():
         key, _, value = line.partition("=")
@@ -279,8 +282,8 @@ def _tls(config: BrokerConfig, name: str, own: dict[str, str]) -> TlsSettings:
 
 
 def _check_broker_logins(brokers: ListenerConfig, client_config: str) -> None:
-    """Require credentials if brokers must log in. A single broker needs them, too: it sends
-    transaction markers to itself."""
+    """Raise InvalidConfigError if brokers must log in but have no credentials. A single broker
+    needs credentials too, because it sends transaction markers to itself."""
     if brokers.has_logins and not client_config:
         raise InvalidConfigError(
             f"listener {brokers.name} for brokers has protocol {brokers.protocol}, but brokers "
@@ -290,7 +293,8 @@ def _check_broker_logins(brokers: ListenerConfig, client_config: str) -> None:
 
 
 def _check_inter_broker(found: tuple[ListenerConfig, ...], client_config: str) -> None:
-    """Require client certificates between brokers, of a CA that no client listener trusts."""
+    """Raise InvalidConfigError unless the inter-broker listener is safe from clients: with TLS it
+    must require certificates of a CA that no other listener trusts."""
     brokers = next(each for each in found if each.is_inter_broker)
     _check_broker_logins(brokers, client_config)
     if brokers.tls is None or len(found) == 1:

@@ -1,7 +1,7 @@
-"""Conversion of configurations from and to text: ``key=value`` files, command-line options,
-DescribeConfigs.
+"""Conversion of configurations from and to text.
 
-This module reads no environment variables and searches no directories.
+The text is a ``key=value`` file, command-line options, or an answer to DescribeConfigs. This module
+reads no environment variables and searches no directories.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from broker_lite.config.topic import TopicConfig
 from broker_lite.errors import InvalidConfigError
 
 SHOWN_MAX = 60
-"""Maximum characters of a wrong value in an error message."""
+"""Maximum characters of a wrong value that an error message shows."""
 
 C = TypeVar("C", BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)
 
 
 def keys(kind: type[C]) -> Mapping[str, Key]:
-    """Return the settings of a configuration class, by field name."""
+    """Return the ``Key`` of each setting of a configuration class, by field name."""
     rows = ((item.name, item.metadata.get("key")) for item in dataclasses.fields(kind))
     return {name: row for name, row in rows if row is not None}
 
 
 def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) -> C:
-    """Build a configuration from text settings, with ``base`` (or the defaults) for all others.
+    """Build a configuration from text settings; ``base`` or the defaults supply all other values.
 
     Raises InvalidConfigError for an unknown key (and suggests the closest), for a value of the
     wrong type or out of bounds, and for settings that contradict each other.
@@ -50,8 +50,8 @@ def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) 
 
 
 def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Join the settings of single listeners into one setting, because listener names are not known
-    here."""
+    """Join all ``listener.name.*`` settings into one setting of lines ``key=value``, because their
+    keys contain listener names, which no field can list."""
     whole = LISTENER_PREFIX.rstrip(".")
     rows = {key: value for key, value in settings.items() if key.startswith(LISTENER_PREFIX)}
     if not rows:

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 class Secret:
-    """A secret text. Two secrets are equal if their texts are. Only ``reveal`` returns the text."""
+    """A secret text. Two secrets with equal texts are equal. Only ``reveal`` returns the text."""
 
     __slots__ = ("_text",)
 

@@ -1,6 +1,6 @@
-"""Definition of settings, and the check of their values.
+"""Define settings and check their values.
 
-A configuration is a frozen dataclass whose fields ``setting`` creates.
+A configuration is a frozen dataclass whose fields are made by ``setting``.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ def setting(
 
 
 def fixed(key: str, value: Any, why: str) -> Any:
-    """Return a field for a setting of Kafka that logbus accepts only with its default value.
+    """Return a field for a setting of Kafka of which logbus accepts only the default, ``value``.
 
-    The error for another value contains ``why``.
+    ``why`` is the reason that the error for another value states.
     """
     return setting(key, value, why, choices=(value,))
 
 
 class Config:
-    """Base of the configurations. Creating one checks its values; raises InvalidConfigError."""
+    """Base of the configurations. The constructor checks all values and raises
+    InvalidConfigError."""
 
     __slots__ = ()
 
@@ -65,7 +66,7 @@ class Config:
         self.validate()
 
     def validate(self) -> None:
-        """Check relations between settings. Raises InvalidConfigError that names both keys."""
+        """Raise InvalidConfigError, naming both keys, if two settings contradict each other."""
 
 
 def value_text(value: object) -> str:

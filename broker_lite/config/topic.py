@@ -29,7 +29,7 @@ _REPLICAS = re.compile(r"(\*|\d+:\d+(, ?\d+:\d+)*)?")
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig(Config):
-    """Settings of one topic: ``topic create -c``, ``topic alter -c``."""
+    """Settings of one topic, which ``logbus topic create -c`` and ``topic alter -c`` set."""
 
     retention_ms: int = setting(
         "retention.ms",
@@ -139,7 +139,7 @@ class TopicConfig(Config):
         _THROTTLED + "they fetch at follower.replication.throttled.rate",
     )
 
-    # Kafka's settings that only take their default, for tools that write every setting.
+    # Some tools send every setting of Kafka. Accept these settings with their default only.
     compression_type: str = fixed("compression.type", "producer", _STORED)
     compression_gzip_level: int = fixed("compression.gzip.level", -1, _STORED)
     compression_lz4_level: int = fixed("compression.lz4.level", 9, _STORED)
@@ -180,15 +180,15 @@ class TopicConfig(Config):
 
 
 def min_insync(config: TopicConfig, replication_factor: int) -> int:
-    """Return the in-sync replicas that acks=all requires: ``min.insync.replicas``, or a majority if
-    that is 0."""
+    """Return the number of in-sync replicas that acks=all requires: ``min.insync.replicas``, or a
+    majority of the replicas if the setting is 0."""
     return config.min_insync_replicas or replication_factor // 2 + 1
 
 
 def min_insync_of(text: str | None, replication_factor: int) -> int:
-    """Return the same as ``min_insync`` for the text of ``min.insync.replicas`` in ZooKeeper.
+    """Return ``min_insync`` for the text of ``min.insync.replicas`` in ZooKeeper, None if unset.
 
-    Text that is not a number (written by hand or by a later version) counts as unset.
+    A text that is not a number counts as unset: a user or a later version may have written it.
     """
     try:
         own = int(text or 0)
@@ -198,8 +198,8 @@ def min_insync_of(text: str | None, replication_factor: int) -> int:
 
 
 def loss_of(key: str, before: str | None, after: str | None) -> str:
-    """Return a sentence on the records that are lost when a setting changes from ``before`` to
-    ``after`` (None: the default); "" if the change loses none."""
+    """Return a warning if the change of a topic setting from ``before`` to ``after`` can lose
+    records; else "". None stands for the default."""
     limits = {"retention.ms": _DEFAULTS.retention_ms, "retention.bytes": _DEFAULTS.retention_bytes}
     if key in limits:
         is_lower = _limit(after, limits[key]) < _limit(before, limits[key])
