@@ -1,9 +1,9 @@
-"""Small files that are replaced atomically: write a temporary file, fsync, rename, fsync the
-directory.
+"""Checkpoints: small text files that are replaced atomically.
 
-The format is text: a version, a count, one line an entry, and the CRC-32C of everything before it.
-A file whose version, count or checksum is wrong is rejected whole (CorruptCheckpoint). Called on
-disk threads, and on the event loop's thread while a broker starts.
+A replacement writes a temporary file, syncs it, renames it, and syncs the directory. A checkpoint
+holds a version, an entry count, one line an entry, and the CRC-32C of all bytes before it. If
+version, count or checksum is wrong, readers reject the whole file (CorruptCheckpoint). Disk threads
+call this module; the event loop's thread does while a broker starts.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class CorruptCheckpoint(Exception):
 def write_atomic(
     files: Files, directory: str, name: str, data: bytes, *, sync: bool = True
 ) -> None:
-    """Replace ``directory/name``.
+    """Replace the file ``directory/name`` atomically by one that contains ``data``.
 
-    Pass ``sync=False`` for files that can be rebuilt from the log.
+    ``sync=False`` omits both syncs. Use it only for files that a start can rebuild from the log.
     """
     temporary = f"{directory}/{name}{paths.TEMPORARY}"
     with contextlib.suppress(FileNotFoundError):
@@ -48,9 +48,9 @@ def write_atomic(
 
 
 def sync_names(files: Files, directory: str) -> None:
-    """Sync the names in a directory.
+    """Sync the file names in a directory.
 
-    Raises every failure as EIO, which callers treat as fatal. A failed fsync is not retried,
+    Raises OSError with EIO for every failure; callers treat EIO as fatal. Never retry the sync,
     because the set of names on disk is then unknown.
     """
     try:
@@ -98,7 +98,7 @@ def write_offsets(
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[PartitionKey, int]:
-    """Return an offset per partition; empty if the file does not exist.
+    """Return the offset of each partition in a checkpoint; empty if the file does not exist.
 
     Raises CorruptCheckpoint.
     """

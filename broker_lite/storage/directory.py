@@ -1,10 +1,9 @@
-"""A data directory: its lock, identity, state of failure, checkpoints, and files that await
-deletion.
+"""A data directory (``log.dir``): its lock, identity, failure, checkpoints and deleted files.
 
-``meta.properties`` holds a random directory id, the id of the cluster (set once) and a counter of
+``meta.properties`` holds a random directory id, the id of the cluster (set once) and the number of
 starts, which reveals a rolled-back or copied directory. After a failed fsync the directory fails
-permanently (``fail``): every later append or flush of its logs raises StorageError. Called from
-disk threads; shared attributes are replaced by single assignments or guarded by a lock.
+permanently (``fail``): every later append or flush of its logs raises StorageError. Several disk
+threads share a directory, so attributes change by single assignments or under a lock.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from broker_lite.storage.files import Files, Lock
 from broker_lite.storage.refused_batches import RefusedBatches
 
 SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk; an operator can clear them by freeing space."""
+"""Error numbers that mean a full disk. They end once an operator frees space."""
 RESERVE_BYTES = 1 << 20
-"""Size of the reserve file. It reserves space that appends cannot use: on a full disk, a start and
-new leader epochs are written in this space.
+"""Size in bytes of the reserve file, whose space appends cannot use. On a full disk the broker
+deletes the file to write the start counter or a new leader epoch.
 """
 ROOM_BYTES = 8 << 20
-"""Usable bytes from which on a full disk accepts appends again."""
+"""Minimum usable bytes of the disk before a full directory accepts appends again."""
 _RESERVE_STEP = 64 << 10
 
 
@@ -271,7 +270,7 @@ class DataDirectory:
             self.files.remove(f"{self.path}/{paths.RESERVE}")
 
     def _fill_reserve(self) -> None:
-        """Write as much of the reserve as the disk has space for."""
+        """Write a new reserve file, as large as the disk has space for."""
         path = f"{self.path}/{paths.RESERVE}"
         with contextlib.suppress(FileNotFoundError):
             self.files.remove(path)
@@ -304,7 +303,8 @@ class DataDirectory:
             self._write_recovery_points(current())
 
     def lower_recovery_point(self, key: PartitionKey, offset: int) -> None:
-        """Lower a recovery point, and sync: a truncated log must not look damaged after a crash."""
+        """Lower a recovery point, and sync. Recovery reports a log that ends below its recovery
+        point as damaged, so truncations call this first."""
         with self._checkpoints:
             if self.recovery_points.get(key, 0) > offset:
                 self._write_recovery_points({**self.recovery_points, key: offset})
@@ -357,8 +357,8 @@ class DataDirectory:
     def discard(self, path: str, due_ms: int) -> None:
         """Rename a file to ``.deleted``; ``empty_trash`` unlinks it once ``due_ms`` has passed.
 
-        If the disk is too full for the rename, delete the file at once. If the new name exists
-        already, because the partition was deleted before, a number is added.
+        If the disk is too full for the rename, delete the file at once. If the partition was
+        deleted before and the new name exists already, add a number to the name.
         """
         target = path + paths.DELETED
         count = 1
@@ -409,7 +409,7 @@ class _Guard:
 
 
 def remove_tree(files: Files, path: str) -> bool:
-    """Unlink a file, or a directory with its files; return False if that failed."""
+    """Unlink a file, or a directory with its files; return whether this succeeded."""
     try:
         try:
             names = files.list_dir(path)

@@ -1,4 +1,4 @@
-"""The Files port: the operating-system operations that storage uses, and their real implementation.
+"""The ``Files`` port: the operating-system calls that storage uses, and their implementation.
 
 - One thread appends to a ``File``; any number of threads read it at given positions, without a
   cursor.
@@ -30,7 +30,7 @@ IOV_MAX = 1024
 
 
 class File(Protocol):
-    """One open file. ``size`` counts completed appends only, so readers may rely on it."""
+    """An open file. Readers may read up to ``size`` bytes, which counts completed appends only."""
 
     path: str
     size: int
@@ -105,7 +105,7 @@ class Files(Protocol):
         """Sync the names in a directory."""
 
     def lock(self, path: str) -> Lock:
-        """Take a lock file at once, or raise BlockingIOError."""
+        """Lock a lock file without waiting; raise BlockingIOError if another process holds it."""
 
     def space(self, path: str) -> tuple[int, int]:
         """Return the total and the usable bytes of the file system that holds ``path``."""
@@ -218,9 +218,9 @@ _START_SYNC = _start_sync()
 
 
 class _OsLock:
-    """A descriptor locked with flock.
+    """A lock file, locked with flock.
 
-    The file is never deleted, so all processes lock one inode.
+    The file is never deleted, so that all processes lock the same inode.
     """
 
     __slots__ = ("_fd",)

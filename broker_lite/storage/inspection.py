@@ -1,9 +1,9 @@
 """Verification of a data directory without its lock and without writing a byte.
 
-``logbus storage verify`` runs it in its own process. It reads every file with the scanner,
-checkpoint readers and decoders of a broker's start, but moves and rebuilds nothing. While a broker
-runs on the directory, the last batch of a segment may look half written. Files that are deleted
-during the check are skipped.
+``logbus storage verify`` runs the check in its own process. The check uses the code with which a
+broker reads its files at a start, but moves and rebuilds nothing. While a broker runs on the
+directory, the last batch of a segment may look half written. The check skips files that are deleted
+meanwhile.
 """
 
 from __future__ import annotations

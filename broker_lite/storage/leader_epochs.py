@@ -1,9 +1,10 @@
 """The leader epochs of one log: the epoch of the leader that wrote each range of offsets.
 
-Truncation and readers use this list (Kafka's leader-epoch-checkpoint). Entries rise in epoch and in
-first offset; a new entry removes every entry that it contradicts. ``assign`` and ``cut`` sync the
-file before they return. Other truncations do not, because opening the log repeats them. One thread
-writes. Any thread may read, because the tuple of entries is replaced and never changed.
+Truncation and readers use this list, which the file ``leader-epoch-checkpoint`` holds as in Kafka.
+Entries rise in epoch and in first offset; a new entry removes every entry that it contradicts.
+``assign`` and ``cut`` sync the file before they return. Other truncations do not sync, because the
+next start repeats them. One thread writes. Any thread may read, because the writer replaces the
+tuple of entries and never changes it.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ class LeaderEpochs:
             raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """Assign in memory only, and return whether an entry changed.
+        """Begin ``epoch`` at ``start_offset`` in memory only; return whether an entry changed.
 
-        Recovery saves the file once, at its end.
+        Recovery calls this for every batch and saves the file once, at its end.
         """
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:

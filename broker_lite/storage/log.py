@@ -46,13 +46,14 @@ WritableBuffer = bytearray | memoryview
 
 SAVE_EVERY_BYTES = 64 << 20
 """Bytes appended between two saves of the active segment's indexes and the producer state. A start
-after a crash scans at most this many."""
+after a crash therefore scans at most about this many bytes."""
 
 
 class LogAppendInfo(NamedTuple):
-    """The offsets of an appended batch.
+    """The offsets of an appended batch; ``next_offset`` is exclusive.
 
-    ``log_append_time_ms`` is -1 unless the broker stamped it.
+    ``log_append_time_ms`` is the time with which the broker stamped the batch, -1 if it did not.
+    ``duplicate``: the log already had the batch, and nothing was written.
     """
 
     base_offset: int
@@ -62,8 +63,8 @@ class LogAppendInfo(NamedTuple):
 
 
 class MarkersInfo(NamedTuple):
-    """The result of ``append_markers``: the offsets appended, and the error of each marker, or
-    None.
+    """The result of ``append_markers``: the range of offsets that the written markers took, and
+    for each given marker its error, or None.
     """
 
     base_offset: int

@@ -238,9 +238,9 @@ class LogManager:
         return len(self._strays.keys)
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
-        """Close a partition's log and rename its directory to a stray. Ignores an unknown
-        partition.
+        """Close a partition's log and make it a stray: rename its directory.
 
+        A stray is a partition whose topic is not in the metadata. Ignores an unknown partition.
         ``create`` makes the stray a partition again; ``tick`` deletes it after its retention time.
         """
         log = self._logs.pop(key, None)

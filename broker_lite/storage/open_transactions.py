@@ -1,8 +1,8 @@
 """The transactions of one log that bound its last stable offset.
 
-A transaction bounds it from its first batch until its marker is committed. The log's writer records
-the begin and the end of transactions. ``published`` gives the event loop an immutable value to
-combine with the high watermark. Leaders and followers keep the same records.
+A transaction holds the last stable offset back from its first batch until its marker is below the
+high watermark. The log's writer records where transactions begin and end. ``published`` gives the
+event loop an immutable snapshot to combine with the high watermark. Followers record the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every file and directory name of storage, built and parsed only here.
+"""Build and parse the names of all files and directories of storage.
 
-A data directory holds one directory a partition, ``<topic id>-<partition>``. The files of a segment
-share its base offset in twenty digits. Pure functions; any thread.
+A data directory holds one directory a partition, ``<topic id>-<partition>``. The names of a
+segment's files begin with its base offset in twenty digits. Any thread may call these functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rebuilds the producer state of a log, and its transaction indexes, from a snapshot and a replay.
+"""Rebuild the producer state of a log and its transaction indexes from a snapshot and a replay.
 
-A start and a truncation rebuild it. After a truncation the producer state must not contain the
-removed batches, because their retries are not duplicates.
+A start and a truncation rebuild the state. After a truncation the state must not contain the
+removed batches: a producer may send them again, and they are then not duplicates.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Indexes = dict[Segment, TransactionIndex]
 def rebuild_producers(
     reader: LogReader, snapshots: ProducerSnapshots, files: Files, directory: str, now_ms: int
 ) -> ProducerState:
-    """Load the newest valid snapshot at or below the log's end; replay the batches after it.
+    """Load the newest valid snapshot at or below the log's end, and replay the batches after it.
 
-    The replay reads only headers; below the recovery point their checksums were not verified at the
-    start. It therefore verifies the checksum of every batch that does not continue its producer's
-    sequence, because a flipped bit in a header could fence a producer. The replay starts early
-    enough to complete transaction indexes that miss transactions. Raises OSError.
+    The replay reads only headers. A start does not verify checksums below the recovery point, and a
+    flipped bit in a header could fence a producer. The replay therefore verifies the checksum of
+    every batch that does not continue its producer's sequence. The replay starts early enough to
+    complete transaction indexes that miss transactions. Raises OSError.
     """
     end = reader.log_end_offset
     bases, segments = reader.chain

@@ -1,12 +1,11 @@
 """The recent batches and the open transaction of each producer of one log.
 
-The state serves to detect duplicates, gaps and old epochs, and to compute the last stable offset.
-
-The state holds the last five batches per producer, because clients keep at most five in flight.
-Only a leader checks a batch (``check``). Every replica records it (``update``) after the append
-succeeded. A replica expires idle producers by itself; that never makes a follower refuse a batch. A
-snapshot file holds the state at its offset; a start replays the batches after it. Only the log's
-writer thread uses the state.
+A leader uses the state to detect duplicates, gaps and old epochs. Every replica uses it to compute
+the last stable offset. The state holds the last five batches per producer, because clients keep at
+most five in flight. Only a leader checks a batch (``check``). Every replica records a batch after
+its append (``update``). Each replica expires idle producers by itself; a follower never refuses a
+batch for that. A snapshot file holds the state at one offset; a start replays the batches after it.
+Only the log's writer thread uses the state.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class ProducedBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """The recorded state of one producer id."""
+    """The state of one producer id in one log."""
 
     __slots__ = (
         "batches",

@@ -38,12 +38,13 @@ from broker_lite.storage.segment import Segment
 from broker_lite.storage.transaction_index import AbortedEntry
 
 LOADED_SEGMENTS_MAX = 4
-"""Maximum closed segments of one log whose file and indexes stay open."""
+"""Maximum closed segments of one log that stay loaded, with an open file and indexes in memory."""
 TIMESTAMP_MIN = -(1 << 63)
 SKIPPED_BATCHES_MAX = 1000
 """Maximum empty and aborted batches that ``first_at`` skips; each takes about 30 µs."""
 HINTS = 64
-"""Batch positions cached per log, for readers that continue where their last read ended."""
+"""Number of batch positions that each log caches, for readers that continue after their last
+read."""
 
 
 P = ParamSpec("P")

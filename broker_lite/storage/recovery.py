@@ -2,12 +2,12 @@
 
 - After a clean stop, saved indexes that fit their files are used without a scan.
 - After a crash, every segment that reaches beyond the recovery point is scanned with checksums.
-- Above the recovery point the first bad batch starts a torn tail. The torn tail is copied into
-  ``.torn`` files and cut off.
-- Below the recovery point nothing is cut. A bad range is kept and reported as damage, and the log
-  continues behind it. Offsets below the recovery point are never assigned to new records.
+- Above the recovery point the first bad batch begins a torn tail: bytes that a crash left half
+  written. Recovery copies the torn tail into ``.torn`` files and cuts it off.
+- Below the recovery point recovery cuts nothing. It reports a bad range as damage, and the log
+  continues behind the range. New records never get offsets below the recovery point.
 
-Everything that the opened log holds is synced on return.
+When ``open_log`` returns, everything in the log is synced.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RecoveryReport:
     torn_offset: int = -1
     rebuilt_indexes: int = 0
     torn_whole: bool = False
-    """Whether the torn bytes are complete and contain data. Such bytes were fully written and
-    damaged later, so they may have been acknowledged.
+    """Whether the torn batch is complete and contains data. Such a batch was written fully and
+    damaged later, so the broker may have acknowledged it.
     """
 
 
@@ -121,7 +121,7 @@ def open_log(
 
 
 class _Opening:
-    """The state of one log's opening."""
+    """The intermediate state while ``open_log`` opens one log."""
 
     def __init__(self, key: PartitionKey, data: DataDirectory, clean: bool, point: int) -> None:
         self.key = key

@@ -1,11 +1,10 @@
-"""The last refused batch of each idempotent producer, so that the producer's later batches in
-flight are refused too.
+"""The last refused batch of each idempotent producer.
 
-A producer keeps up to five batches in flight. When a broker refuses one with a retriable error, its
-later batches no longer continue the log. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for them,
-but makes librdkafka begin a new producer epoch. Under that epoch it may send records again that the
-log already holds. ``ProducerState.check`` therefore refuses them with the error of the first
-refused batch.
+A producer keeps up to five batches in flight. When a broker refuses a batch with a retriable error,
+the producer's later batches leave a gap. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for those
+batches, but makes librdkafka begin a new producer epoch. In that epoch librdkafka may send records
+again that the log already holds. ``ProducerState.check`` therefore refuses the later batches with
+the error of the first refused batch.
 
 One instance serves all logs of a data directory. Disk threads and the event loop write it under a
 lock. If an entry is evicted, the broker answers as Kafka's does; no records are lost.
@@ -59,7 +58,7 @@ def _distance(start: int, end: int) -> int:
 
 
 class RefusedBatches:
-    """Refused batches by partition and producer id; The object is false if it is empty."""
+    """The refused batches by partition and producer id. An empty object is false."""
 
     __slots__ = ("_batches", "_lock")
 

@@ -1,10 +1,10 @@
 """The retention decision: which of the oldest segments to delete, and why.
 
-A pure function. Only whole closed segments are deleted, oldest first, for one of three reasons:
-before the log's start, over retention.bytes, older than retention.ms. A segment's age is that of
-its newest record. Two kinds of timestamps are ignored: -1, and a timestamp far ahead of the
-broker's clock at the append. The age of such a segment is the age of its last append. Timestamps in
-the past are used unchanged, however late the record was appended.
+Brokers delete only whole closed segments, oldest first, for one of three reasons: the segment is
+before the log's start, the log is larger than retention.bytes, or the segment is older than
+retention.ms. A segment is as old as its newest timestamp. If that timestamp is -1 or far ahead of
+the broker's clock at the append, the segment is as old as its last append. Old timestamps count
+unchanged, however late the record was appended. The module does no I/O and reads no clock.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from broker_lite.storage.files import File, Files
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
-"""Bytes read per header where batch bodies are larger than a chunk."""
+"""Bytes that ``walk_headers`` reads per header while batches are larger than a chunk."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
 _OWN_LOG = WalkPolicy()
@@ -166,7 +166,8 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
     """Return whether a bad batch was written completely and damaged later.
 
     True if all its bytes are present or valid batches follow it, and none of its sectors is all
-    zeros. A power cut leaves sectors of zeros; a checksum does not distinguish these two cases.
+    zeros. A sector of zeros means that a power cut interrupted the write. A checksum cannot
+    distinguish an interrupted write from later damage.
     """
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes

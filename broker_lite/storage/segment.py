@@ -33,10 +33,10 @@ from broker_lite.storage.transaction_index import TransactionIndex
 UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
-"""Bytes per read of headers: one index interval, so that most searches need one read."""
+"""Bytes that a search reads at once: one index interval, so that most searches need one read."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
-"""Policy of searches: leader epochs are not checked, because a wrong epoch would be reported for
-the following batch.
+"""Policy of searches. A search does not check leader epochs: a batch with a wrong, higher epoch
+would make the valid batch after it look bad.
 """
 
 
@@ -53,7 +53,7 @@ class BadRange(NamedTuple):
     unreadable: bool
 
     def in_log(self, key: PartitionKey, segment_base: int) -> CorruptRange:
-        """Return the same range with its partition and segment."""
+        """Return this range as a ``CorruptRange``, which also names its partition and segment."""
         first, following, position, length, reason, unreadable = self
         return CorruptRange(
             key, first, following, segment_base, position, length, reason, unreadable

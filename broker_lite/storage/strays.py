@@ -2,9 +2,9 @@
 
 Either the topic was deleted while the broker was down, or ZooKeeper was restored from an older
 state; the broker cannot tell which. A stray is the partition's directory under a name that contains
-the time of the renaming. It becomes a partition again when its topic exists again. It is deleted
-after ``stray.retention.ms``, or by ``logbus storage strays``. Called by ``LogManager``, on its
-thread.
+the time of the renaming. The stray becomes a partition again when its topic exists again. The
+broker deletes it after ``stray.retention.ms``; ``logbus storage strays`` can delete it earlier.
+``LogManager`` calls this module on its own thread.
 """
 
 from __future__ import annotations
