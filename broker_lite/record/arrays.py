@@ -1,7 +1,7 @@
-"""Conversions between numpy and Arrow without ``pa.array``, ``pa.scalar`` and ``to_numpy``.
+"""Convert between numpy and Arrow without ``pa.array``, ``pa.scalar`` and ``to_numpy``.
 
-These functions import pandas if it is installed, which costs half a second in a process's first
-batch, and 40 MB. Wrapping buffers copies nothing. Pure functions, any thread.
+Those functions of pyarrow import pandas if it is installed, which costs a process half a second and
+40 MB. The functions of this module wrap buffers and copy nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def binary(offsets: npt.NDArray[np.int32], content: Any) -> pa.Array:
 
 
 def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
-    """Return a validity bitmap."""
+    """Return Arrow's validity bitmap: one bit per entry, 0 for null."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 

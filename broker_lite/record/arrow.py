@@ -1,10 +1,9 @@
-"""Convert Arrow columns to a whole batch and back. See FORMAT.md.
+"""Convert Arrow columns to a whole batch and back. FORMAT.md describes the bytes.
 
-A written batch has at least one row and a correct CRC. For a slice, only its own bytes are written,
-not those of the array it was cut from. On reading, declared sizes are checked and
-``validate(full=True)`` must pass before any value is used, because a crafted payload could
-otherwise crash the process. Clients and Spark's executors call this on any thread, brokers only to
-transcode.
+A written batch has at least one row and a correct CRC. For a slice of an array, the batch contains
+only the bytes of the slice. ``decode`` checks the declared sizes and runs ``validate(full=True)``
+before it uses any value, because a crafted payload could otherwise crash the process. Clients and
+Spark's executors call this module; brokers call it only to transcode.
 """
 
 from __future__ import annotations
@@ -65,11 +64,13 @@ _WRITE_OPTIONS: Final = {
     name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
 }
 _COPIED_BYTES_MAX: Final = 4096
-"""Maximum bytes of a batch that is assembled by copying, because up to this size a copy costs less
-than Arrow's stream writer.
+"""Maximum bytes of an Arrow message that ``_framed`` copies into the batch. Up to this size a copy
+costs less than Arrow's stream writer.
 """
 _FRAME_BYTES_MAX: Final = 1024
-"""Maximum bytes of header, preamble, message metadata and padding; at most 700 were measured."""
+"""Bytes that ``split`` reserves in a batch for header, preamble, message metadata and padding.
+Measured batches need at most 700.
+"""
 
 
 class Columns(NamedTuple):
@@ -170,11 +171,10 @@ def encode(
 
 
 def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
-    """Yield slices in order that each encode to at most ``max_bytes`` uncompressed, or hold one
-    row.
+    """Split the rows, in order, into slices that each encode to at most ``max_bytes`` uncompressed.
 
-    Slices have about equal sizes, because a small remainder would cost as much per request as a
-    full batch.
+    A larger row gets a slice of its own. The slices have about equal sizes, because a request with
+    a small remainder would cost as much as a request with a full batch.
     """
     start, before, count = 0, 0, columns.row_count
     if not count:
@@ -195,10 +195,11 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
 
 
 def decode(buffer: Buffer, header: BatchHeader) -> Columns:
-    """Return the columns of one batch, over ``buffer``'s own memory if not compressed.
+    """Return the columns of the batch of columns at the start of ``buffer``.
 
-    ``buffer`` starts with the batch; the caller checks the CRC (``batch.check_crc``). Raises
-    CorruptMessageError before any buffer of a declared size is allocated.
+    Columns of an uncompressed batch use the memory of ``buffer``. The caller checks the CRC
+    (``batch.check_crc``). Raises CorruptMessageError for wrong declared sizes before it allocates
+    memory, and for malformed columns.
     """
     flags, checked = checked_columns(buffer, header)
     if not checked.codec and checked.row_count < ORDERED_MAX and not flags & ~_BINARY_FLAGS:
@@ -425,7 +426,8 @@ def _timestamps(
 
 
 def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
-    """Return for each row the maximum bytes of an uncompressed batch of all rows up to it."""
+    """Return for each row an upper bound, in bytes, of all rows up to it, uncompressed. The bound
+    excludes header and metadata (``_FRAME_BYTES_MAX``)."""
     count = columns.row_count
     ends = np.arange(1, count + 1, dtype=np.int64) * 20
     for name, array in (("key", columns.key), ("value", columns.value)):

@@ -1,8 +1,8 @@
-"""Parse, check and stamp the header of a batch in a buffer. Bodies are not decoded here.
+"""Parse, check and stamp the header of a batch in a buffer, without decoding its body.
 
-Buffers may be bytes, bytearray or memoryview; ``stamp`` and ``set_*`` need a writable one.
-Functions neither copy nor keep their buffers. Brokers call them for every appended or recovered
-batch, clients for every batch read. Pure, any thread.
+A buffer is bytes, bytearray or memoryview; ``stamp`` and ``set_*`` need a writable buffer. The
+functions neither copy nor keep buffers. Brokers call them for every batch that they append or
+recover, and clients for every batch that they read.
 """
 
 from __future__ import annotations
@@ -215,9 +215,13 @@ def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
 def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> None:
     """Check that ``buffer`` is exactly one valid batch of a client for one partition.
 
-    ``max_bytes`` is the topic's limit. Row bodies are not decoded. Raises MessageTooLargeError,
-    CorruptMessageError (CRC, lengths, columns), UnsupportedCompressionTypeError or
-    InvalidRecordError (more than one batch, counts, control batches, producer fields).
+    ``max_bytes`` is the topic's ``max.message.bytes``. Bodies of rows are not decoded. Raises:
+
+    - MessageTooLargeError;
+    - CorruptMessageError for a wrong CRC or length;
+    - UnsupportedCompressionTypeError;
+    - InvalidRecordError for several batches, a control batch, wrong counts, malformed columns, or
+      missing producer fields.
     """
     size, codec = header.size_bytes, header.codec
     if size > max_bytes:

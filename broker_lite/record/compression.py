@@ -1,8 +1,8 @@
-"""Kafka's codecs for row bodies: gzip, snappy in both framings, lz4 and zstd frames.
+"""Kafka's codecs for bodies of rows: gzip, snappy (raw or in xerial's framing), lz4 and zstd.
 
-Every decompression has a limit; declared sizes never decide an allocation. The output is readable
-by Java's clients: snappy in xerial's framing, lz4 in frames of independent blocks. Arrow compresses
-columns itself, buffer by buffer. Pure, any thread.
+Every decompression has a limit in bytes; no declared size decides an allocation. Java's clients can
+read the output: snappy in xerial's framing, lz4 in frames of independent blocks. Arrow compresses
+batches of columns itself, buffer by buffer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from broker_lite.record import format as fmt
 Buffer = bytes | bytearray | memoryview
 
 _GZIP_WINDOW: Final = 31
-"""zlib's window bits: largest window, with gzip's header and trailer."""
+"""zlib's ``wbits``: the largest window, with gzip's header and trailer."""
 _GZIP_LEVEL: Final = 6
 _GZIP_MEMBERS_MAX: Final = 64
-"""Maximum gzip members. Each member copies the remaining data; a body of empty members would
-take hours."""
+"""Maximum gzip members of a body. Each member costs a copy of the remaining data, so a body of
+empty members would take hours."""
 
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC: Final = _XERIAL_HEADER[:8]
@@ -39,7 +39,7 @@ _LZ4_STORED: Final = 1 << 31
 _LZ4_LENGTH: Final = struct.Struct("<I")
 
 _FIRST_READ_BYTES: Final = 64 << 10
-"""Bytes of the first read of a stream's output; each later read is twice as large."""
+"""Minimum bytes of the first read of decompressed data. Each later read is twice as large."""
 
 
 def compress(codec: int, data: Buffer) -> bytes:

@@ -20,7 +20,7 @@ _RECORD = struct.Struct(">BbBBBhhBhiB")
 (version, type), value length, value (version, coordinator epoch), header count.
 """
 _LENGTH, _KEY_LENGTH, _VALUE_LENGTH = 2 * (_RECORD.size - 1), 2 * 4, 2 * 6
-"""Zigzag varints of one byte."""
+"""The three lengths of a marker's record as zigzag varints, which double a value of one byte."""
 MARKER_BYTES = fmt.HEADER_BYTES + _RECORD.size
 
 
@@ -73,7 +73,7 @@ def encode_markers(
 
 
 def decode_marker(batch: Buffer, header: BatchHeader) -> EndOfTransaction | None:
-    """Return the content of a control batch; None for other control records."""
+    """Return the content of a control batch; None if it is not an abort or commit marker."""
     if header.size_bytes != MARKER_BYTES or len(batch) < MARKER_BYTES:
         return None
     length, _, _, _, key_length, _, kind, value_length, _, coordinator_epoch, _ = (

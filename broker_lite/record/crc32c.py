@@ -1,8 +1,8 @@
 """CRC-32C (Castagnoli), the checksum of a batch from byte 21 to its end.
 
-Uses google-crc32c if its C code is available (tens of GB/s), else crcmod. google-crc32c accepts
-only ``bytes``, so other buffers are copied in cache-sized pieces, at some 20 us a MB. (An Arrow
-buffer avoids the copy but costs 27 MB in every broker.) Pure; any thread.
+The module uses google-crc32c if its C code is available (tens of GB/s), else crcmod. google-crc32c
+accepts only ``bytes``, so the module copies other buffers in pieces that fit the cache, at some
+20 µs a MB. An Arrow buffer would avoid the copy, but costs each broker 27 MB for pyarrow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A record as one JSON object, as ``logbus consume -o json`` prints it. Pure."""
+"""Format a record as one JSON object, as ``logbus consume -o json`` prints it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from broker_lite.config.time_text import iso
 
 
 def envelope(row: dict[str, Any], value_form: str) -> str:
-    """Return a record as one line. ``row`` has the columns of Spark's Kafka source, with
-    ``timestamp_ms`` (-1: unknown).
+    """Return a record as one line of JSON.
 
-    ``value_form``: with "auto", a value that is a JSON object or array is parsed; with "json",
-    every JSON value; with "str", none; "base64" encodes the value in base64. Bytes that are not
-    UTF-8 text become ``{"$b64": …}``. A JSON value stays text if it is nested too deeply or escapes
-    an unpaired surrogate.
+    ``row`` has the columns of Spark's Kafka source, with ``timestamp_ms`` (-1: unknown) in place of
+    ``timestamp``. ``value_form`` selects the form of the value:
+
+    - "auto": a JSON object or array becomes JSON, any other value text;
+    - "json": any valid JSON becomes JSON;
+    - "str": text;
+    - "base64": ``{"$b64": …}``, as are all bytes that are not UTF-8 in the other forms.
+
+    A JSON value stays text if it is nested too deeply or escapes an unpaired surrogate.
     """
     try:
         text = _line(row, value_form)

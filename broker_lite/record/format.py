@@ -1,7 +1,7 @@
-"""The batch envelope: layout, attribute bits and limits. Constants only; FORMAT.md explains them.
+"""Constants of a batch: header layout, attribute bits and limits. FORMAT.md explains them.
 
-61 bytes, big-endian, as Kafka's record batch v2. The first 21 bytes are outside the CRC, so a
-leader stamps base offset and leader epoch without touching it.
+The header has 61 bytes, big-endian, as in Kafka's record batch v2. The CRC does not cover the first
+21 bytes, so that a leader can stamp base offset and leader epoch without computing the CRC again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ BATCH_BYTES_MAX = 64 << 20
 DECOMPRESSED_BYTES_MAX = 512 << 20
 """Maximum decompressed bytes of a batch of rows, checked before any allocation."""
 COLUMNS_BYTES_MAX = BATCH_BYTES_MAX
-"""Maximum decompressed bytes of a batch of columns, checked in the same way. For a client that
-reads only rows the broker decompresses the columns into one batch of rows."""
+"""Maximum decompressed bytes of a batch of columns, checked before any allocation. For a client
+that reads only rows, the broker converts the columns to one batch of rows of about this size."""
 RECORDS_MAX = 4 << 20
 """Maximum records in one batch."""

@@ -1,12 +1,11 @@
 """Check the metadata of an Arrow IPC record batch message against the message's actual bytes.
 
-The module reads the message's flatbuffer with ``struct``, without pyarrow, so a broker checks a
-batch in about ten microseconds without reading its body. Every position is checked before it is
-read, and no declared size determines an allocation. In uncompressed buffers, cheap checks of the
-values are made too: null counts, the bounds of offsets, and the order of offsets if there are few.
-Readers check the rest (the order of many offsets, UTF-8 of header keys, compressed buffers) with
-``validate(full=True)``. ``batch`` calls this module at append, ``arrow`` before it passes a message
-to pyarrow. Pure; any thread.
+The module reads the message's flatbuffer with ``struct``, without pyarrow. A broker thereby checks
+a batch in about ten microseconds. Every position is checked before it is read, and no declared size
+determines an allocation. Three checks read values of uncompressed buffers: null counts, the bounds
+of offsets, and the order of up to ``ORDERED_MAX`` offsets. Readers check the rest with
+``validate(full=True)``: the order of more offsets, UTF-8 of header keys, compressed buffers.
+``batch`` calls this module before an append, and ``arrow`` before it passes a message to pyarrow.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ _U16: Final = struct.Struct("<H")
 _SMALL_BODY_BYTES: Final = 4096
 _SMALL_METADATA_BYTES: Final = 768
 _METADATA_BYTES_MAX: Final = 16 << 10
-"""Maximum bytes of a message's metadata. logbus writes under 700; other writers may add some."""
+"""Maximum bytes of a message's metadata. logbus writes fewer than 700; other writers may write
+more."""
 ORDERED_MAX: Final = 64
-"""Maximum number of offsets in a field whose order is checked. Checking more would cost too much of
-a small batch's append, because brokers run without numpy. Readers check the order of all offsets
+"""Number of rows from which the order of a field's offsets is not checked. Brokers run without
+numpy, so the check of more offsets would cost too much. Readers check the order of all offsets
 (FORMAT.md).
 """
 _VERSION_5: Final = 4
@@ -170,8 +170,8 @@ def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
 
 
 _declared_before = lru_cache(maxsize=1024)(_declared)
-"""Cache checked metadata, which takes at most 1 MB. Batches of equal sizes have equal metadata, and
-the cache halves the cost of a check. Refused metadata are not cached.
+"""``_declared`` with a cache, which takes at most 1 MB and halves the cost of a check. Batches of
+equal sizes have equal metadata. Metadata that fail a check are not cached.
 """
 
 
@@ -328,8 +328,8 @@ def _table_at(metadata: bytes, table: int) -> int:
 
 
 def _follow(metadata: bytes, position: int) -> int:
-    """Return the position to which the unsigned offset at ``position`` points. It always points
-    forward, so there are no cycles.
+    """Return the position to which the unsigned offset at ``position`` points. An unsigned offset
+    points forward, so that crafted metadata cannot form a cycle.
     """
     target: int = position + _U32.unpack_from(metadata, position)[0]
     return target

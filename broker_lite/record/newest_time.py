@@ -1,9 +1,9 @@
-"""The maximum timestamp of a batch of rows whose producer did not set it, as sarama before 1.46.
+"""Fill in the maximum timestamp of a batch of rows whose producer did not set it.
 
-Like Kafka's broker, logbus then reads it from the records. The batch must be decompressed and its
-records found, which takes up to 0.5 us a record, so an append thread must never do this. Because a
-small batch can decompress to far more than its size, the decompressed size is limited. Pure, any
-thread.
+Producers with sarama before 1.46 leave the field out. Like Kafka's broker, logbus then computes the
+timestamp from the records. The computation decompresses the batch and takes up to 0.5 µs a record,
+so an append thread must never run it. A small batch can decompress to far more than its size;
+``BODY_BYTES_MIN`` and ``BODY_RATIO`` limit the decompressed size.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
 
 BODY_BYTES_MIN = 1 << 20
-"""Maximum decompressed bytes for a batch of any size: more than sarama puts into a batch by
-default.
+"""Decompressed bytes that a batch of any size may have. By default, sarama sends smaller batches.
 """
 BODY_RATIO = 16
-"""A larger batch may decompress to this many times its size."""
+"""A larger batch may decompress to at most this many times its compressed size."""
 _MAGIC_AT = 16
 _BASE_AND_MAX = struct.Struct(">qq")
 _BASE_AND_MAX_AT = 27
 
 
 def is_left_out(records: memoryview) -> bool:
-    """Return whether ``records`` starts with a batch of rows without a maximum timestamp."""
+    """Return whether ``records`` starts with a batch of rows whose maximum timestamp is not set:
+    it is below the base timestamp."""
     if len(records) < fmt.HEADER_BYTES or records[_MAGIC_AT] != fmt.MAGIC_ROWS:
         return False
     base, newest = _BASE_AND_MAX.unpack_from(records, _BASE_AND_MAX_AT)
@@ -36,8 +36,8 @@ def is_left_out(records: memoryview) -> bool:
 def fill_in(records: memoryview) -> None:
     """Write the maximum timestamp and the new CRC into the one batch in ``records``.
 
-    Raises InvalidRecordError if the records cannot be read, and CorruptMessageError, as appending
-    the batch would, if its CRC or its length is wrong.
+    Raises InvalidRecordError if the records cannot be decoded, and CorruptMessageError if the CRC
+    or the length of the batch is wrong.
     """
     # Import here: transcode loads numpy and pyarrow, which a broker needs only for such a batch.
     from broker_lite.record.transcode import newest_timestamp

@@ -1,9 +1,8 @@
-"""Encode and decode bodies of rows, byte for byte as Kafka's record batch v2: varints, keys,
-values, headers. Pure.
+"""Encode and decode bodies of rows one by one, byte for byte as Kafka's record batch v2.
 
-Plain Python, one row at a time. It serves small numbers of records (control batches, tools, tests)
-and is the reference for ``transcode``. Data paths use ``transcode`` and ``arrow``. Every length is
-checked against the remaining bytes. Any thread.
+This plain Python serves small numbers of records: the broker's own state, control batches and
+tools. Tests use it as the reference for ``transcode``. Data paths use ``transcode`` and ``arrow``.
+Every length is checked against the remaining bytes.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
 def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
     """Return the keys and values of a batch of rows, at a quarter of the cost of ``decode_rows``.
 
-    The caller checks the CRC. Raises as ``decode_rows``; timestamps, offsets and headers are
-    skipped.
+    The function skips timestamps, offsets and headers. The caller checks the CRC. Raises the errors
+    of ``decode_rows``.
     """
     body = bytes(rows_body(buffer, header))
     view = memoryview(body)
@@ -124,9 +123,9 @@ def encode_rows(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Encode one batch; the first row's offset and time are its base. Offsets must ascend.
-    ``attributes`` has all bits but the codec's. Raises InvalidRecordError if there are no rows or
-    if offsets do not ascend.
+    """Return one batch of rows. Its base offset and base timestamp are those of the first row.
+    ``attributes`` holds the attribute bits except the codec. Raises InvalidRecordError if there are
+    no rows or if their offsets do not ascend.
     """
     if not rows:
         raise InvalidRecordError("a batch takes at least one record")

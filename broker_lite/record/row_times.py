@@ -1,4 +1,4 @@
-"""The timestamps of a batch's rows, in arrays, for both body formats. Pure, any thread."""
+"""Find rows of a batch by their timestamps, in bodies of rows and of columns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _Int64s = npt.NDArray[np.int64]
 def first_row(
     data: Buffer, header: BatchHeader, offset: int, timestamp: int
 ) -> tuple[int, int] | None:
-    """Return offset and timestamp of the first row from ``offset`` on with a timestamp of at
-    least ``timestamp`` (ms).
+    """Return offset and timestamp (ms) of the first row at or after both ``offset`` and
+    ``timestamp``.
 
     Return None if no such row exists. ``data`` starts with the batch. Raises CorruptMessageError.
     """

@@ -1,11 +1,11 @@
-"""Find the positions of the records in a body of rows with array operations. Pure.
+"""Find the positions of the records in a body of rows with array operations.
 
-Kafka writes zero as a record's attributes, the byte after its length. The scan therefore reads the
-varint before every zero byte as a candidate length. It keeps the chain of candidates that reaches
-the body's end in as many steps as the batch has records. Candidates without a successor or
-predecessor are dropped first; pointer doubling follows the others. A body with other attributes, or
-with millions of zeros, is walked record by record, which is slower. ``transcode`` calls it; any
-thread.
+Kafka's record begins with its length, a varint, and a zero byte for its attributes. The scan
+therefore reads the varint before every zero byte as the length of a candidate record. First it
+drops candidates that no other candidate follows or precedes without a gap. Among the rest it finds,
+by pointer doubling, the chain from the body's start to its end with as many candidates as the batch
+has records. A body with nonzero attributes, or with millions of zeros, is walked record by record,
+which is slower. ``transcode`` calls this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _CONTENT_BYTES_MIN: Final = 6
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
 _ZEROS_MAX: Final = 4 << 20
-"""Maximum candidates: beyond it their positions would take more memory than the body."""
+"""Maximum zero bytes of a body for the scan. With more, the positions of the candidates could take
+more memory than the body, and the body is walked instead."""
 _PIECE_BYTES: Final = 128 << 10
 _LOW_32: Final = (1 << 32) - 1
 

@@ -1,9 +1,9 @@
-"""Convert rows to columns and back with array operations; no Python runs per record.
+"""Convert a batch of rows to columns and back with array operations; no Python runs per record.
 
-Used when a client that supports only rows fetches columns, and when a reader needs the columns of
-rows. The rows equal the output of Kafka's own writer byte for byte. Offsets, times, producer
-fields, transactional bit and leader epoch are kept. Clients call it on any thread, brokers in their
-transcoding threads.
+A broker converts columns to rows for a client that reads only rows. A client converts rows to
+columns. The rows equal the output of Kafka's own writer byte for byte. Both conversions keep
+offsets, timestamps, producer fields, transactional bit and leader epoch. Brokers call this module
+in their transcoding threads.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from broker_lite.record.varints import Bytes, Positions
 _NOTHING: Final = binary(np.zeros(2, np.int32), b"")[0]
 _NO_HEADERS: Final = binary(np.array([0, 1], np.int32), b"\x00")[0]
 JOINED_BYTES: Final = 4 << 20
-"""Uncompressed bytes of batches that are decoded together, which spreads fixed costs over many
-records.
+"""Maximum uncompressed bytes of the batches that ``join_rows`` decodes together.
 """
 _LEVELS_MAX: Final = 64
-"""Headers of a record that are decoded level by level; records with more are decoded one by one."""
+"""Number of headers per record that ``_read_headers`` decodes with array operations. The further
+headers of a record are decoded one by one."""
 
 
 def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
-    """Decode the batch of rows at the start of ``buffer`` as columns; a control batch has none.
+    """Return the columns of the batch of rows at the start of ``buffer``; none of a control batch.
 
     The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
     an unknown codec. An invalid UTF-8 header key gets replacement characters, as in Java.
@@ -56,8 +56,9 @@ def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
 
 
 def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
-    """Return the latest timestamp (ms) of the records of a batch of rows, independent of its
-    header. Raises as ``rows_to_columns``.
+    """Return the latest timestamp (ms) of the records of a batch of rows, whatever its header says.
+
+    ``limit`` is the maximum decompressed bytes. Raises the errors of ``rows_to_columns``.
     """
     body = np.frombuffer(rows_body(buffer, header, limit), np.uint8)
     attributes, _ = find_records(body, header.record_count)
@@ -66,13 +67,13 @@ def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
 
 
 def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, BatchHeader, int]:
-    """Decode the first of these batches of rows together: return columns, a header for them, and
-    their number.
+    """Decode the first of these batches together, as if they were one batch.
 
-    A small batch costs as much as a large one, so many bodies are decoded as one. The batches must
-    be consecutive, hold records, have one leader epoch and create times; the caller checks the
-    CRCs. The join takes as many batches as JOINED_BYTES hold uncompressed, at least one. Raises as
-    ``rows_to_columns``; decode the batches one by one to find the invalid one.
+    Return the columns, the header of the joined batch, and the number of decoded batches: as many
+    as have ``JOINED_BYTES`` uncompressed, but at least one. The fixed costs of a decode are then
+    spread over many records. The batches must be consecutive batches of rows with records, one
+    leader epoch and create times. The caller checks the CRCs. Raises the errors of
+    ``rows_to_columns``; to find the invalid batch, decode the batches one by one.
     """
     bodies: list[memoryview] = []
     size = 0
@@ -325,7 +326,7 @@ def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
 
 
 def _lengths(array: pa.Array | None, count: int) -> Positions:
-    """Return the bytes of each entry; -1 for null."""
+    """Return the length in bytes of each entry; -1 for null."""
     if array is None:
         return np.full(count, -1, np.int64)
     return lengths_of(array, -1)
@@ -335,7 +336,10 @@ _ATTRIBUTES: Final = (np.zeros((1, 1), np.uint8), np.ones(1, np.int64))
 
 
 def _pack(fields: list[tuple[Bytes, Positions]], count: int) -> pa.Array:
-    """Join fields of varying widths into one entry per record."""
+    """Return a binary column with one entry per record: the record's bytes of all ``fields``.
+
+    A field is a matrix with a row of bytes per record, and the number of used bytes of each row.
+    """
     columns = sum(matrix.shape[1] for matrix, _ in fields)
     joined = np.empty((count, columns), np.uint8)
     used: npt.NDArray[np.bool_] | None = None

@@ -1,8 +1,7 @@
-"""Encode and decode arrays of Kafka's zigzag varints, without a Python loop. Pure.
+"""Encode and decode arrays of Kafka's zigzag varints, without a Python loop per varint.
 
-Decoding takes positions within a body and never reads outside of it: at positions past the end it
-reads the last byte, and the returned positions lie past the end; callers check that. Encoding
-returns a matrix of bytes with a width per row. ``scan`` and ``transcode`` call it; any thread.
+``decode`` never reads outside of the body. At a position past the end it reads the body's last
+byte and returns a position past the end, which callers must check. ``transcode`` calls this module.
 """
 
 from __future__ import annotations

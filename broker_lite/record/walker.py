@@ -1,10 +1,10 @@
 """Walk the batches of a log and check each against the log's policy.
 
-``BatchWalker`` keeps the next offset, so one walker handles consecutive buffers. A batch's first 21
-bytes are outside its CRC, so the walker checks them itself: the offset must be the next one, and
-the leader epoch must not fall. The next offset is base offset + last offset delta + 1, never the
-record count. Brokers use it for files and replica fetches, clients for answers and local files.
-Pure, one thread at a time.
+``BatchWalker`` keeps the next offset, so one walker handles consecutive buffers. The CRC does not
+cover the first 21 bytes of a batch, so the walker checks them: the offset must continue the log,
+and the leader epoch must not fall. The next offset is base offset + last offset delta + 1, because
+the record count does not include gaps. Brokers walk their files and replica fetches, clients walk
+answers and local files. A walker serves one thread at a time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LogBatch(NamedTuple):
 
 
 _new_batch = partial(tuple.__new__, LogBatch)
-"""Creates a ``LogBatch`` in a third of the time of ``LogBatch(...)``."""
+"""Create a ``LogBatch`` in a third of the time of ``LogBatch(...)``."""
 
 
 class BadBatch(Exception):
