@@ -1,13 +1,14 @@
-"""The controller: places replicas and elects leaders, as ``step(now_ms, event) -> effects``.
+"""The state machine of the controller, which places replicas and elects leaders.
 
-Pure. One broker at a time runs the controller. ``server/cluster/controller.py`` carries out the
-effects in order and fences each write with the controller epoch. The shell passes no other event
-while a write is in flight, so this state equals the state in ZooKeeper.
+One broker at a time runs the controller. Its shell, ``server/cluster/controller.py``, calls
+``step(now_ms, event)``, carries out the returned effects in order, and fences each write with the
+controller epoch. The shell passes no other event while a write is in flight, so the state of this
+module equals the state in ZooKeeper.
 
-- A completed write returns as Written, and only then changes this state.
-- After a refused write the shell drops the rest of the step. The actual content arrives as
-  StatesRead or Loaded, and every decision is made again from it.
-- Decisions are emitted in this order: features, states, assignments, warnings.
+- The shell reports a completed write with a Written event. Only then does the state change.
+- After a refused write the shell drops the remaining effects of the step. It passes the content of
+  ZooKeeper as WriteRefused, StatesRead or Loaded, and the controller decides again.
+- Effects come in this order: features, states, assignments, warnings.
 """
 
 from __future__ import annotations
@@ -64,8 +65,10 @@ Keys = Iterable[TopicPartition]
 
 
 class _Decided(NamedTuple):
-    """The decisions for some partitions. ``reasons`` maps the text of each warning to the
-    partitions concerned.
+    """The decisions for some partitions.
+
+    ``states``: new states. ``moved``: by topic and partition number, partitions whose reassignment
+    is complete. ``reasons``: by the text of a warning, the partitions concerned.
     """
 
     states: dict[TopicPartition, LeaderAndIsr]
@@ -74,9 +77,10 @@ class _Decided(NamedTuple):
 
 
 class Controller:
-    """The state machine of the controller; ignores everything before its first Loaded.
+    """The state machine of the controller. Its first event must be Loaded.
 
-    ``rebalance_ms``: time after which leadership returns to a preferred replica; -1 disables that.
+    ``rebalance_ms``: time in sync after which leadership returns to the preferred replica; -1:
+    never.
     """
 
     def __init__(self, rebalance_ms: int = -1) -> None:
@@ -84,8 +88,8 @@ class Controller:
         self._held: Holding | None = None
         self._warned: dict[TopicPartition, str] = {}
         self._unpreferred: dict[TopicPartition, int] = {}
-        """By partition: the time in ms since which another replica leads although the preferred
-        replica could lead.
+        """Partitions that another replica leads although the preferred replica could lead, each
+        with the time in ms since which this is so.
         """
 
     @property

@@ -9,8 +9,8 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import StateChange, TopicPartition, TopicView
 
 STATES_PER_WRITE_MAX = 500
-"""Maximum partition states of one write: a state has about 300 bytes, and a ZooKeeper
-write 1 MB.
+"""Maximum partition states in one write. A state takes about 300 bytes, and ZooKeeper accepts
+writes of at most 1 MB.
 """
 
 
@@ -30,8 +30,9 @@ class WritePartitions(NamedTuple):
 
 
 class WriteAssignment(NamedTuple):
-    """Set the topic's assignment and the states that change with it; ``topic`` holds every
-    partition.
+    """Set the topic's assignment and, in the same write, the partition states in ``states``.
+
+    ``topic`` holds all partitions of the topic, also the unchanged ones.
     """
 
     topic: TopicView

@@ -15,8 +15,8 @@ from broker_lite.replication.controller_effects import Write
 class Loaded(NamedTuple):
     """This broker became controller in ``controller_epoch``, or has read all metadata again.
 
-    ``known``: every broker that ever registered and was not retired. ``suspects``: the broker epoch
-    of each suspected process, by broker id.
+    ``known``: the ids of all brokers that ever registered and were not retired. ``suspects``: by
+    broker id, the broker epoch of each registered process that is probably dead.
     """
 
     controller_epoch: int
@@ -43,9 +43,9 @@ class SuspectsChanged(NamedTuple):
 
 
 class StatesRead(NamedTuple):
-    """States that other brokers wrote, such as leaders.
+    """Partition states that other brokers wrote, for example a leader that changed its ISR.
 
-    States older than the controller's are ignored.
+    The controller ignores states that are older than its own.
     """
 
     states: Sequence[StateChange]
@@ -130,7 +130,7 @@ class ElectionRequested(NamedTuple):
 
 
 class RetirementRequested(NamedTuple):
-    """Retire a broker that will not return."""
+    """Forget a stopped broker that will not return (``logbus broker retire``)."""
 
     token: int
     broker_id: int

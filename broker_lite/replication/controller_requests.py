@@ -1,6 +1,4 @@
-"""Compute the writes and the answer of each request to the controller from the
-controller's state.
-"""
+"""Compute the writes and the answer of each request to the controller from its state."""
 
 from __future__ import annotations
 
@@ -49,8 +47,10 @@ from broker_lite.replication.holding import Holding
 
 
 def request(held: Holding, event: Request) -> list[ControllerEffect]:
-    """Return the writes that a request needs. If it needs none, return its answer; otherwise the
-    answer follows the write.
+    """Return the effects of a request: its writes, or its answer if it needs no write.
+
+    A request about partitions returns its answer after the writes. For the other writes,
+    ``Controller.step`` returns the answer once the write is complete.
     """
     try:
         match event:

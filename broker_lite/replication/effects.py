@@ -1,10 +1,10 @@
 """The outputs of ``partition.Partition.step``.
 
-The effects of one step are listed in the order ``ORDER`` and carried out in it. Truncate, StartAt,
-StartEpoch, Append, AppendFetched and Sync of one partition go through one queue of a disk thread,
-and their answers return in that order. Each of these effects gets exactly one answer, unless
-StorageFailed comes first. A write that finds the disk full is retried. Only Syncs may share an
-answer.
+A step returns its effects in the order of ``ORDER``, and the shell carries them out in that order.
+The disk effects of a partition are Truncate, StartAt, StartEpoch, Append, AppendFetched and Sync.
+They go through one queue of a disk thread, and their answers return in the order of the queue. Each
+disk effect gets exactly one answer, unless StorageFailed comes first; only Syncs may share an
+answer. The shell retries a write that finds the disk full.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Append(NamedTuple):
 class AppendFetched(NamedTuple):
     """Append the leader's batches unchanged; answer with FetchedAppended or FetchedAppendFailed.
 
-    Leave out batches of an epoch newer than ``leader_epoch``, because their leader is deposed.
+    Leave out batches of an epoch newer than ``leader_epoch``: they come from a later leader.
     """
 
     payload: Any

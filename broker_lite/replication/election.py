@@ -2,9 +2,9 @@
 
 - A replica is a broker with its data directory. A broker counts as a member of the ISR only if it
   is registered with the directory that the ISR names.
-- ``live`` holds the brokers that are registered and not suspected.
-- ``replicas`` holds the assigned brokers, preferred leader first.
-- A returned state must be written; the write is conditional on its ``version``.
+- ``live`` holds the brokers that are registered and not suspected to be dead.
+- ``replicas`` holds the ids of the assigned brokers, preferred leader first.
+- The caller writes a returned state with a compare-and-set of the znode version ``version``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Live = Mapping[int, BrokerView]
 
 
 def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
-    """Return whether this process leads: its disk is in the ISR, and it was elected since it
-    registered.
+    """Return whether this process leads: its data directory is in the ISR, and the election was for
+    one of its own registrations (``broker_epochs``).
     """
     return (
         state.leader == local.broker_id
@@ -30,8 +30,8 @@ def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int])
 
 
 def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
-    """Return whether the leader is live, under the registration that was elected, and with a data
-    directory of the ISR.
+    """Return whether the leader is live: it has not registered again since its election, and its
+    data directory is in the ISR.
     """
     broker = live.get(state.leader)
     return (
@@ -184,8 +184,8 @@ def withdrawn(
 
 
 def can_be_left(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
-    """Return whether the broker ``own``, which drains, can leave the ISR: another live member does
-    not drain.
+    """Return whether the draining broker ``own`` can leave the ISR, because the ISR has another
+    live member that is not draining.
     """
     replica = ReplicaId(own.broker_id, own.directory_id)
     return replica in state.isr and any(

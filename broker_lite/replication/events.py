@@ -1,8 +1,8 @@
 """The inputs of ``partition.Partition.step``.
 
-The shell (``server/partitions/replica_manager.py`` or the simulator) creates the events on one
-thread, in the order in which they occur. Tokens are chosen by the shell and never reused. Answers
-of the disk arrive in the order of its queue.
+The shell is ``server/partitions/replica_manager.py``, or the simulator in tests. It creates the
+events on one thread, in the order in which they occur. The shell chooses the tokens and never
+reuses one. Answers of the disk arrive in the order of the disk's queue.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class ReplicaLimits(NamedTuple):
 
 
 class LeaderAndIsrChanged(NamedTuple):
-    """The metadata's state of the partition; repeated and older states have no effect.
+    """The partition state in the metadata. A repeated or older state has no effect.
 
-    ``broker_epochs``: every registration that this process ever held (``Registry.broker_epochs``).
-    An election of an earlier process of this broker does not count. The controller renews it in a
-    higher leader epoch, so that no two processes lead in one epoch. ``replicas``: the assigned
-    brokers; a broker outside them and the ISR may not fetch as a follower.
+    ``broker_epochs``: the broker epochs of all registrations of this process. An election of an
+    earlier process of this broker does not count; the controller elects again in a higher leader
+    epoch, so that no two processes lead in one epoch. ``replicas``: the assigned brokers. Only they
+    and members of the ISR may fetch as followers.
     """
 
     state: LeaderAndIsr
@@ -47,7 +47,8 @@ class LimitsChanged(NamedTuple):
 
 
 class AppendRequested(NamedTuple):
-    """A client's produce request; ``record_count`` counts towards ``flush_messages``."""
+    """A client's produce request for this partition. ``payload`` is the batch for the log, opaque
+    here; ``record_count`` is its number of records."""
 
     token: int
     acks: int
@@ -80,14 +81,15 @@ class Appended(NamedTuple):
 
 
 class AppendFailed(NamedTuple):
-    """The batch was refused or could not be written; no part of it is in the log."""
+    """Append failed: the log refused the batch or could not write it. No part of the batch is in
+    the log."""
 
     token: int
     error: LogbusError
 
 
 class Synced(NamedTuple):
-    """All records below ``flushed_end`` are on disk. Only a truncation lowers this offset."""
+    """Sync is complete: all records below ``flushed_end`` are on disk."""
 
     flushed_end: int
 
@@ -101,8 +103,8 @@ class StorageFailed(NamedTuple):
 class FollowerFetched(NamedTuple):
     """A follower's fetch. All records below ``fetch_offset`` are on the follower's disk.
 
-    The shell has checked that the broker epoch is that of the current registration. It sends one
-    event for each request, and no event when a waiting fetch wakes. The effects include exactly one
+    The shell has checked that the request has the follower's current broker epoch. The shell sends
+    one event for each request, and none when a waiting fetch wakes. The effects include exactly one
     AnswerFollower.
     """
 

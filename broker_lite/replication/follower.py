@@ -1,9 +1,10 @@
-"""A follower: fetch, append, sync, and only then fetch again.
+"""The role of a follower: fetch, append, sync, and only then fetch again.
 
 A follower's fetch offset therefore equals its flushed end. When the logs diverge, the follower
 truncates by leader epoch, never to the high watermark. Within one leader epoch the leader may have
-counted every fetched record. A damaged log is therefore truncated only between two epochs, while
-out of the ISR. Used by ``partition``, on its thread.
+counted every record that the follower fetched. A follower with a damaged log therefore first leaves
+the ISR in a new leader epoch, and truncates before its first fetch in that epoch. ``partition``
+calls this module on its own thread.
 """
 
 from __future__ import annotations
@@ -44,24 +45,25 @@ class Follower:
     state: LeaderAndIsr
     log: LocalLog
     may_have_fetched: bool
-    """Whether the leader of this epoch may have counted a fetch of this process or an earlier
-    process of this broker.
+    """Whether the leader of this epoch may have counted a fetch of this broker, by this process or
+    an earlier one.
     """
     in_flight: FetchFrom | None = None
     """The FetchFrom in flight."""
     leader_high_watermark: int = 0
     leader_start: int = 0
     raised_start: int = 0
-    """Highest offset of a RaiseStart effect so far."""
+    """The highest ``offset`` of all RaiseStart effects so far."""
     proposal: LeaderAndIsr | None = None
-    """The proposed state that ends this epoch and removes this replica from the ISR, while its
-    write is in flight.
+    """The state without this replica and in a new epoch, while the write of that state is in
+    flight; else None.
     """
     paused: bool = False
     """Whether an operation failed; the next Tick retries it."""
 
     def begin(self) -> list[Effect]:
-        """Begin the role. First sync, if disk operations of an earlier role are incomplete."""
+        """Begin the role. Return a Sync first if disk operations of an earlier role are not
+        complete."""
         return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
     def resume(self) -> list[Effect]:
@@ -85,8 +87,8 @@ class Follower:
         return effects
 
     def _epoch_without_us(self) -> LeaderAndIsr:
-        """Return the state with the same leader and a new epoch, in which earlier fetches do not
-        count.
+        """Return the state with the same leader, an ISR without this replica, and a new leader
+        epoch, in which earlier fetches do not count.
         """
         isr = tuple(replica for replica in self.state.isr if replica != self.log.replica)
         return dataclasses.replace(self.state, leader_epoch=self.state.leader_epoch + 1, isr=isr)
@@ -162,7 +164,7 @@ class Follower:
     # Answers of the disk.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        """Fetch again, or pause if no fetched batch was appended."""
+        """Handle an append of fetched batches: fetch again, or pause if it appended no batch."""
         # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)

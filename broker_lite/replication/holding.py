@@ -1,4 +1,4 @@
-"""The controller's copy of the content of ZooKeeper, as of its last completed write."""
+"""The controller's copy of the metadata in ZooKeeper, as of the controller's last write."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from broker_lite.model import (
 
 @dataclass(slots=True)
 class Holding:
-    """The controller's state.
+    """The metadata from which the controller decides.
 
-    ``live``: brokers that are registered and not suspected; ``suspected``: the other registered
-    brokers.
+    ``brokers`` are all registered brokers. ``suspects``: by broker id, the broker epoch of each
+    process that is probably dead. ``live`` and ``suspected`` divide ``brokers`` accordingly.
     """
 
     controller_epoch: int
@@ -38,7 +38,8 @@ class Holding:
     """Number of partitions placed so far; selects the first broker of the next topic."""
 
     def take_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
-        """Set the registered brokers and the suspected ones among them."""
+        """Set the registered brokers, and ``suspects``, the broker epochs of probably dead
+        processes."""
         self.brokers = brokers
         self.suspects = suspects
         self.known |= frozenset(brokers)

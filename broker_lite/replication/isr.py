@@ -1,9 +1,8 @@
-"""In-sync replicas: the committed ISR, pending changes of it, and the high watermark computed from
-both.
+"""The in-sync replicas of a leader, and the high watermark that follows from them.
 
-Arithmetic only. The *maximal* ISR is the committed ISR plus a replica whose joining is pending. A
-joining replica limits the high watermark at once. A leaving replica limits it until its removal is
-written.
+The *maximal* ISR is the committed ISR plus a replica whose addition is being written. It determines
+the high watermark: a joining replica limits the high watermark at once, and a leaving replica until
+its removal is written.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from broker_lite.model import ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class CommittedIsr:
-    """The ISR in the state znode; no change is pending."""
+    """The ISR in the state znode, while no change is pending."""
 
     replicas: tuple[ReplicaId, ...]
 
@@ -27,7 +26,8 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpandIsr:
-    """A write in flight adds ``joining``, which already counts for the high watermark."""
+    """The ISR while a write that adds ``joining`` is in flight. ``joining`` already counts for the
+    high watermark."""
 
     replicas: tuple[ReplicaId, ...]
     joining: ReplicaId
@@ -39,7 +39,8 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrinkIsr:
-    """A write in flight removes ``leaving``, which still count for the high watermark."""
+    """The ISR while a write that removes ``leaving`` is in flight. ``leaving`` still counts for the
+    high watermark."""
 
     replicas: tuple[ReplicaId, ...]
     leaving: tuple[ReplicaId, ...]

@@ -1,8 +1,8 @@
-"""A leader: appends, followers' fetches, the high watermark and the ISR.
+"""The role of a leader: appends, followers' fetches, the high watermark and the ISR.
 
-At most one ISR change is in flight; until its result is known, the larger ISR determines the high
-watermark. A follower counts once it has fetched in this leader epoch. The epoch starts once the
-epoch file contains it. Used by ``partition``, on its thread.
+At most one ISR change is in flight. Until its result is known, the larger ISR determines the high
+watermark. A follower's offset counts from its first fetch in this leader epoch. A leader epoch
+starts once the epoch file on disk contains it. ``partition`` calls this module on its own thread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NEVER_MS = -(1 << 62)
 
 @dataclass(slots=True)
 class CaughtUp:
-    """The last time at which a follower had every record of the leader."""
+    """The last time, ``at_ms``, at which a follower had every record of the leader."""
 
     at_ms: int
     fetched_ms: int
@@ -80,13 +80,13 @@ class Leader:
     """Flushed ends of the other replicas, from their fetches in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The proposed ISR change in flight."""
+    """The state with the ISR change that is in flight or will be retried; else None."""
     refused_ms: int | None = None
-    """Time in ms of the last refused change."""
+    """Time in ms at which the last ISR change was refused."""
     is_refused: bool = False
     """Whether ``proposal`` was refused and will be retried."""
     appending: dict[int, int] = field(default_factory=dict)
-    """Acks by token, for the appends that the log has not answered."""
+    """The acks of each produce request whose append the log has not answered, by token."""
     waiting: deque[Appended] = field(default_factory=deque)
     """Appended batches with acks=all that wait for the high watermark, in order of arrival."""
     unflushed_count: int = 0
@@ -94,7 +94,8 @@ class Leader:
     unflushed_since_ms: int = 0
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Begin the role. Each ISR member has replica.lag.time.max.ms for its first fetch."""
+        """Begin the role. Each member of the ISR gets replica.lag.time.max.ms for its first
+        fetch."""
         for replica in self.state.isr:
             self.caught_up[replica] = CaughtUp(now_ms, now_ms, self.log.log_end_offset)
         return [StartEpoch(self.state.leader_epoch), Sync()]
@@ -273,7 +274,8 @@ class Leader:
     # The ISR.
 
     def _expand(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """Propose to add a follower that holds every committed record and this epoch's start."""
+        """Propose to add a follower to the ISR, if it has every record below the high watermark and
+        below the start of this leader epoch."""
         replica, members = event.replica, self.isr.maximal
         if (
             replica in members

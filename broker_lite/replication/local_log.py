@@ -1,7 +1,7 @@
-"""A replica's view of its own log, updated by the disk's answers in order.
+"""The offsets of a replica's own log, as the disk's answers report them in order.
 
-The roles share it, so that an operation that started in one role is completed in the next role. The
-shell owns the log itself.
+The roles of a replica share one ``LocalLog``: an operation that starts in one role can complete in
+the next. The shell owns the log itself.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class LocalLog:
     writes_in_flight: int = 0
     """Number of Append, AppendFetched, Truncate and StartAt effects without an answer."""
     damaged_from: int | None = None
-    """First offset of a damaged flushed batch; the log from there on is not trusted."""
+    """First offset of a damaged batch that was flushed; None if there is none. The replica does
+    not trust its log from this offset on."""
     starting_at: int | None = None
-    """Offset of the StartAt in flight."""
+    """Offset of the StartAt effect in flight; None if there is none."""
 
     @property
     def is_settled(self) -> bool:

@@ -1,8 +1,9 @@
-"""One replica of one partition: Leader, Follower or Offline. ``step(now_ms, event) -> effects``.
+"""The state machine of one replica of a partition, in the role Leader, Follower or Offline.
 
-One shell owns it on one thread (``server/partitions/replica_manager.py`` or the simulator). It
-holds no file, socket or clock. This module changes roles; ``leader`` and ``follower`` hold their
-behaviour. README.md has the state diagram, the invariants and the order of effects.
+Its shell, ``server/partitions/replica_manager.py`` or the simulator, calls ``step(now_ms, event)``
+on one thread and carries out the returned effects. The machine has no file, socket or clock. This
+module changes the roles; ``leader`` and ``follower`` implement them. README.md has the state
+diagram, the invariants and the order of effects.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Offline:
-    """The role of a replica that serves no requests: before the first metadata, after a storage
-    failure, or after closing.
+    """The role of a replica that serves no requests and answers them with ``error``.
+
+    A replica is offline before its first metadata, after a storage failure, and after Closed.
     """
 
     error: LogbusError

@@ -1,8 +1,8 @@
-"""Placement of the replicas of new partitions on brokers. Pure and deterministic.
+"""Place the replicas of new partitions on brokers, deterministically.
 
-Leaders are assigned round robin over the brokers. The shift between the leader and its followers
-grows by one in each round, which spreads the load of a dead broker over all others. If every broker
-names its rack, the replicas of a partition use as many racks as possible.
+Leaders are assigned round robin over the brokers. In each round, the distance from the leader to
+its followers grows by one. The load of a dead broker thereby spreads over all others. If every
+broker names its rack, the replicas of a partition use as many racks as possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker_lite.errors import (
 from broker_lite.model import BrokerView
 
 REPLICATION_FACTOR_MAX = 3
-"""Highest default replication factor, used if at least this many brokers are known."""
+"""The default replication factor of a topic, unless the cluster has fewer brokers."""
 
 
 def default_factor(known_count: int) -> int:
@@ -28,10 +28,10 @@ def default_factor(known_count: int) -> int:
 def place(
     count: int, factor: int, live: Mapping[int, BrokerView], *, first: int
 ) -> list[tuple[int, ...]]:
-    """Return the brokers of ``count`` partitions, preferred leaders first.
+    """Return the broker ids of the replicas of ``count`` partitions, preferred leaders first.
 
-    ``first``: number of partitions placed before. Raises BrokerNotAvailableError,
-    InvalidReplicationFactorError.
+    ``first``: the number of partitions placed before, which selects the first leader. Raises
+    BrokerNotAvailableError, InvalidReplicationFactorError.
     """
     brokers = [broker for broker in live.values() if not broker.draining]
     if not brokers:

@@ -1,11 +1,10 @@
-"""Reassignment of partitions to other brokers, as functions over partitions.
+"""Reassign partitions to other brokers. Each function returns the changed partition.
 
-- ``begin`` puts the target's replicas before the present ones in the assignment.
-- ``finish`` is used once all target replicas are in sync. One write removes the other replicas from
-  the ISR and the assignment, and elects a leader among the target replicas if needed.
-
-Until ``finish``, the reassignment can be cancelled or replaced by another target. In-sync replicas
-stay in the ISR.
+- ``begin`` adds the target's replicas to the assignment, before the present replicas.
+- ``finish`` applies once all target replicas are in sync. One write then removes the other replicas
+  from the ISR and the assignment, and elects a leader among the target replicas if needed.
+- ``cancel`` returns to the replicas before ``begin``. Until ``finish``, ``begin`` with another
+  target replaces a reassignment.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from broker_lite.replication.placement import check_live
 def begin(
     name: str, view: PartitionView, target: Sequence[int], live: Live, controller_epoch: int
 ) -> PartitionView:
-    """Return the partition in reassignment to ``target``; ``name`` is for messages.
+    """Return the partition in reassignment to the brokers ``target``, preferred leader first.
 
-    Added brokers must be live; present brokers need not. Raises InvalidReplicaAssignmentError.
+    Error messages use ``name``. Added brokers must be live; present brokers need not. Raises
+    InvalidReplicaAssignmentError.
     """
     target = tuple(target)
     if not target or len(set(target)) != len(target):

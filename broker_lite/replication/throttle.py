@@ -1,7 +1,7 @@
-"""The throttle of replication to replicas outside the ISR, as Kafka's throttled rates. Pure.
+"""Throttle replication to replicas outside the ISR, with Kafka's settings.
 
-A topic's setting lists the throttled replicas. A broker has two settings, rates in bytes per
-second: one for records that it sends as leader, one for records that it fetches as follower.
+A topic's setting lists the throttled replicas. A broker has two rates, in bytes per second: one for
+records that it sends as leader, one for records that it fetches as follower.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ def lists(replicas: str, partition: int, broker_id: int) -> bool:
 
 
 class Throttle:
-    """A token bucket in bytes, for one direction of one broker's replication. It holds at most the
-    bytes of one second.
+    """A token bucket in bytes, for one direction of one broker's replication.
 
-    A batch is always sent whole, so the bucket may fall below zero. No bytes are then sent until it
-    has refilled.
+    The bucket holds at most the bytes of one second. A batch is always sent whole, so the bucket
+    may fall below zero. The broker then sends no bytes until the bucket is above zero again.
     """
 
     __slots__ = ("_at_s", "_left", "_rate", "_setting")
@@ -54,6 +53,6 @@ class Throttle:
         return max(0, int(self._left))
 
     def spend(self, size: int) -> None:
-        """Take the bytes of throttled records that were sent."""
+        """Take ``size`` bytes of sent throttled records from the bucket."""
         if self._at_s is not None:
             self._left -= size

@@ -1,6 +1,6 @@
-"""Requests about topics: their validation, and the resulting topics, partitions and settings.
+"""Validate requests about topics, and compute the topics that result from them.
 
-Each function returns the topic after the request; ``controller`` emits the write.
+Each function returns the topic after the request; ``controller_requests`` returns the write.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from broker_lite.replication.placement import check_rows, default_factor, place
 
 WRITE_BYTES_MAX = 985_000
 """Maximum bytes of the one ZooKeeper write that creates, reassigns or deletes a topic. ZooKeeper
-accepts 1 MB, including the change notices. Creation needs the largest write, so it bounds the
-number of partitions of a topic.
+accepts 1 MB; the rest is for the change notice. The creation of a topic is the largest of these
+writes, so this limit bounds the number of partitions of a topic.
 """
 REPLICATION_LEVEL = 2
 """Level of the feature "metadata" at which a broker supports replication."""
@@ -213,9 +213,9 @@ def partitions_max(name: str, factor: int) -> int:
 
 
 def _replica_count(held: Holding, event: TopicCreationRequested) -> int:
-    """Return the replicas per partition of a request, clamped to a valid number.
+    """Return the number of replicas per partition of a request, clamped to a valid number.
 
-    Clamped so that the computation is safe; a later check refuses an invalid number.
+    The clamp keeps ``partitions_max`` computable; a later check refuses the invalid number.
     """
     if event.assignment:
         wanted = len(event.assignment[0])
