@@ -1,6 +1,6 @@
 """Cluster metadata in ZooKeeper, and the metadata snapshot from which brokers serve requests.
 
-In reading order:
+Read the modules in this order:
 
 - ``znodes``: every path and its JSON; ``store``: the port to ZooKeeper; ``zookeeper``: its adapter
   for kazoo
@@ -9,5 +9,5 @@ In reading order:
 - ``group_claims``: a broker's exclusive right to write a group's offsets; ``group_kind``,
   ``group_offsets``, ``group_writer``, ``native_members``
 
-Used by the server, by native groups and by the client's discovery of brokers.
+The server, native groups and the client's discovery of brokers use this package.
 """

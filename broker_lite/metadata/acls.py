@@ -1,8 +1,9 @@
-"""Access control lists in ZooKeeper: /acls/<kind>/<literal|prefixed>/<name>. Loop thread.
+"""Access control lists in ZooKeeper, at /acls/<kind>/<literal|prefixed>/<name>.
 
-A znode holds the entries of one pattern. Every broker keeps all of them in memory
-(``MetadataSnapshot.acls``). A change is one compare-and-set of the pattern's znode together with a
-notice in /changes, so every connected broker applies it within a second. Any broker writes.
+A znode holds the ACL entries of one resource pattern. Every broker keeps the entries of all
+patterns in memory (``MetadataSnapshot.acls``). Any broker may change a pattern: one write sets its
+znode (compare-and-set) and adds a notice to /changes, so that every connected broker applies the
+change within a second. The functions run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from broker_lite.security.acls import OPERATIONS, Entry, Pattern, PatternType, P
 
 ACLS = "/acls"
 ENTRIES_MAX = 1000
-"""Maximum entries of one pattern, so that its znode stays below ZooKeeper's 1 MB."""
+"""Maximum ACL entries of one pattern, so that its znode stays below ZooKeeper's 1 MB."""
 ACLS_MAX = 100_000
 PATH_LENGTH_MAX = 3000
-"""Maximum characters of an encoded name."""
+"""Maximum characters of a percent-encoded resource name in a path."""
 
 Acls = Mapping[Pattern, frozenset[Entry]]
 

@@ -1,8 +1,8 @@
-"""Users and their SCRAM credentials in ZooKeeper: /credentials/users/<name>. Loop thread.
+"""Users and their SCRAM credentials in ZooKeeper, at /credentials/users/<name>.
 
-Every broker keeps all users in memory (``MetadataSnapshot.users``). A change is one compare-and-set
-of the user's znode together with a notice in /changes, so every connected broker applies it within
-a second. Any broker writes.
+Every broker keeps all users in memory (``MetadataSnapshot.users``). Any broker may change a user:
+one write sets the user's znode (compare-and-set) and adds a notice to /changes, so that every
+connected broker applies the change within a second. The functions run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from broker_lite.security.scram import KeyPair, ScramCredential, UserCredentials
 CREDENTIALS = "/credentials"
 USERS = f"{CREDENTIALS}/users"
 SALT_KEY = f"{CREDENTIALS}/salt_key"
-"""Path of the random key from which the salts of unknown users are derived. All brokers of a
-cluster share the key, so that logins at two brokers do not reveal which users exist.
+"""Path of the random key from which brokers derive salts for unknown users. All brokers share the
+key: if two brokers sent different salts for a name, a client would learn that no such user exists.
 """
 SALT_KEY_BYTES = 32
 USERS_MAX = 10_000

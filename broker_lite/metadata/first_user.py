@@ -1,5 +1,6 @@
-"""Write the first user of a cluster directly to ZooKeeper, because its brokers already require
-logins.
+"""Write the first user of a cluster directly to ZooKeeper.
+
+Brokers that require logins would accept no client that could create this user.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ async def write_first_user(
     auth_file: str = "",
     tls: ZooKeeperTls | None = None,
 ) -> None:
-    """Write the user's credentials below ``zookeeper``, ``host:port,…/chroot``, with the brokers'
-    credential in ``auth_file`` if ZooKeeper is closed, and with ``tls``.
+    """Write a user's SCRAM credentials to ZooKeeper.
 
-    Raises NoClusterError if no broker has started there yet, and CoordinationUnavailableError.
+    ``zookeeper`` is ``host:port,…/chroot``. ``auth_file``: the file with the brokers' credential,
+    if the znodes are restricted to it. ``tls``: None for a connection in plain text. Raises
+    NoClusterError if no broker of the cluster has ever started, and CoordinationUnavailableError.
     """
     store = ZooKeeperStore(
         zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, auth_file=auth_file, tls=tls

@@ -1,8 +1,8 @@
-"""Claims of groups: a broker's exclusive right to write a group's offsets. Loop thread.
+"""Claims: a broker's exclusive right to write the offsets of a group.
 
 A broker claims a group by a compare-and-set of the znode /consumers/<group>/coordinator. Each later
-write for the group checks the version that the znode has since the claim, or since the claim's last
-generation. A newer claim therefore fences all writes of the former one, including those in flight.
+write for the group checks that the znode still has the version of the broker's last write. A newer
+claim therefore fences all writes of the former claim, including writes in flight.
 
 Versions start at 0 again if a group is deleted and recreated. Each claim therefore also creates a
 child znode under a unique name, and each write checks that this znode exists.
@@ -24,8 +24,8 @@ ATTEMPTS_MAX = 20
 class GroupClaim:
     """A claim of one group by this broker.
 
-    ``version`` is the expected version of the coordinator znode. ``held`` becomes False once a
-    write finds another claim.
+    ``value`` and ``version`` are the coordinator znode's, as of this broker's last write. ``held``
+    becomes False once a write finds another claim.
     """
 
     group: str
@@ -63,8 +63,8 @@ async def make_claim(
 ) -> GroupClaim:
     """Claim a group, fencing any former claim. Create the group with kind "kafka" if it is missing.
 
-    ``name`` must be unique among all claims ever made. If the group had members, it counts as empty
-    from now on, because the new coordinator does not know them. Raises InvalidGroupIdError,
+    ``name`` must be unique among all claims ever made. The new coordinator does not know the
+    group's members, so the group counts as empty from now on. Raises InvalidGroupIdError,
     CoordinationUnavailableError, WriteConflictError.
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)

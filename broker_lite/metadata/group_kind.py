@@ -1,12 +1,14 @@
-"""The kind of a group: native or Kafka. Pure.
+"""The kind of a group, "native" or "kafka", and the conversion of a group to "native".
 
 The first member decides the kind. A native member creates the group as "native". Any other
-creation, such as a commit without a member, makes it "kafka". A "kafka" group stays open until its
-first generation of Kafka members is written: until then a native member may convert it, with its
-offsets. The conversion is a compare-and-set of the coordinator znode and removes the claim. It thus
-fences writes of a broker that are in flight. A group with offsets of open transactions is not
-converted, and a native group never gets such offsets, because native members read only committed
-offsets. Called by ``native/`` and the brokers.
+creation, such as a commit without a member, makes the group "kafka". A "kafka" group is *open*
+until a generation of Kafka members is written: until then a native member may convert the group
+and keep its offsets.
+
+The conversion is a compare-and-set of the coordinator znode that removes the claim, so it fences a
+broker's writes in flight. A group with offsets of open transactions is not converted. A native
+group never gets such offsets, because native members read only committed offsets. Brokers and
+``native/`` call this module.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
 def made_native(
     group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
 ) -> list[Operation]:
-    """Return the write that converts an open group to a native one. Offsets do not change.
+    """Return the write that converts an open group to a native group. Offsets do not change.
 
-    ``znode`` and ``coordinator`` are the znodes that were passed to ``is_open``. ``has_pending``:
-    the parent of pending offsets exists. ZooKeeper refuses the write if any of this has changed
-    since, or if the group has pending offsets.
+    ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, as read before the
+    call to ``is_open``. ``has_pending``: whether the parent znode of pending offsets exists.
+    ZooKeeper refuses the write if these znodes have changed, or if the group has pending offsets.
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = _read(group, coordinator)

@@ -1,9 +1,10 @@
-"""The offsets of consumer groups, at /consumers/<group>/offsets/<topic>/<partition>. Loop thread.
+"""The offsets of consumer groups, at /consumers/<group>/offsets/<topic>/<partition>.
 
 Only the broker that has claimed a group writes its offsets (``group_claims``). ``group_writer``
-batches commits; a commit is answered when ZooKeeper confirms it. An offset is stored with its topic
-id, so that it does not apply to a recreated topic of the same name. The offsets of open
-transactions wait at /consumers/<group>/pending (``pending_offsets``).
+batches commits; a commit is answered when ZooKeeper confirms its write. Each offset is stored with
+its topic id, so that it does not apply to a recreated topic of the same name. The offsets of open
+transactions wait at /consumers/<group>/pending (``pending_offsets``). All code runs on the event
+loop's thread.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class GroupAge(NamedTuple):
 
 
 class _OffsetRow(NamedTuple):
-    """An offset znode. ``touched_ms``: time of its last commit, or, in a native group, of the last
-    claim of its partition."""
+    """An offset znode. ``touched_ms`` is the time of its last commit. In a native group it may also
+    be the time at which a member last claimed the partition."""
 
     key: TopicPartition
     path: str
@@ -91,7 +92,8 @@ class PendingRow(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """Committed offsets, and the partitions with a pending offset of an open transaction."""
+    """Stable committed offsets, and the partitions whose offset is unstable: an open transaction
+    has a pending offset for them."""
 
     offsets: dict[TopicPartition, CommittedOffset]
     unstable: frozenset[TopicPartition]
@@ -126,8 +128,8 @@ class GroupOffsets:
     async def claim(self, group: str) -> GroupClaim:
         """Return this broker's claim of the group; claim the group if this broker does not hold it.
 
-        Raises as ``make_claim`` does, and CoordinationUnavailableError while the broker is not
-        registered.
+        Raises the errors of ``make_claim``, and CoordinationUnavailableError while the broker is
+        not registered.
         """
         claim, (broker_id, broker_epoch) = self._claims.get(group), self._identity()
         if broker_epoch == NO_EPOCH:
@@ -172,13 +174,14 @@ class GroupOffsets:
             del self._claims[next(iter(self._claims))]
 
     def release(self, claim: GroupClaim) -> None:
-        """Drop the claim. Its pending writes fail."""
+        """Drop the claim. Pending writes of the claim then fail."""
         claim.held = False
         if self._claims.get(claim.group) is claim:
             del self._claims[claim.group]
 
     def release_others(self, is_ours: Callable[[str], bool]) -> None:
-        """Drop the claims of all groups that this broker does not coordinate (``is_ours``)."""
+        """Drop the claims of all groups for which ``is_ours`` returns False: another broker now
+        coordinates them."""
         for group, claim in list(self._claims.items()):
             if not is_ours(group):
                 self.release(claim)
@@ -299,8 +302,8 @@ class GroupOffsets:
     ) -> None:
         """End a transaction's parts: apply their offsets if it commits, and delete them.
 
-        Repeating it has no effect. An offset that was written after a part is kept, as are the
-        offsets of a recreated topic. Raises as ``claim`` and ``commit`` do.
+        A repeated call has no effect. An offset that was committed after a part is kept, as are the
+        offsets of a recreated topic. Raises the errors of ``claim`` and ``commit``.
         """
         if await self.kind(group) is None:
             # This broker's ZooKeeper server may lag behind the server of the broker that created
@@ -360,8 +363,8 @@ class GroupOffsets:
             raise _unconfirmed() from None
 
     async def pending(self, group: str) -> list[PendingRow]:
-        """Return the parts of open transactions, in the order of addition within each
-        transaction.
+        """Return the pending parts of all open transactions; the parts of a transaction are in the
+        order of their addition.
         """
         path = znodes.pending_path(group)
         await self._store.sync(path)
@@ -382,7 +385,8 @@ class GroupOffsets:
         *,
         with_former: bool = False,
     ) -> FetchedOffsets:
-        """Return committed offsets as ``fetch`` does, without those of unstable partitions."""
+        """Return the committed offsets of ``fetch`` for stable partitions, and the unstable
+        partitions. A partition is unstable if an open transaction has a pending offset for it."""
         # Read before the offsets: a transaction that commits in between leaves its partitions
         # unstable in this answer. Otherwise this method could return an offset from before that
         # commit as stable.
@@ -408,9 +412,9 @@ class GroupOffsets:
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets of ``partitions`` (None: all) in existing topics.
 
-        ``with_former``: also return rows of a deleted topic of the same name, with its topic id and
-        offset -1. Topic ids are read from ZooKeeper, because the snapshot may be stale: a consumer
-        that gets no offset starts at an end of the log.
+        ``with_former``: for an offset of a deleted topic of the same name, return that topic's id
+        and offset -1. The method reads topic ids from ZooKeeper, because the metadata snapshot may
+        be stale, and a consumer without an offset would start at an end of the log.
         """
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
@@ -464,7 +468,8 @@ class GroupOffsets:
         return {group: kind for group, kind in zip(groups, kinds) if kind is not None}
 
     async def members_left(self, group: str) -> int:
-        """Return the member count of a Kafka group's last generation, begun by any broker."""
+        """Return the number of members in the last generation of a Kafka group, whichever broker
+        began that generation."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return claim.value.members
@@ -534,7 +539,7 @@ class GroupOffsets:
         return found
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Delete the group's offsets of ``partitions``, or (None) the group.
+        """Delete the group's offsets of ``partitions``; None: delete the whole group.
 
         Raises GroupIdNotFoundError; NonEmptyGroupError if the group has native members, or Kafka
         members and is to be deleted; WriteConflictError.
@@ -571,7 +576,7 @@ class GroupOffsets:
         raise WriteConflictError(f"group {group!r} is changing; stop its consumers and try again")
 
     async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if ``is_over`` says so; return whether it was deleted.
+        """Delete the group if ``is_over`` returns True for its age; return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
         join during the deletion has priority: it claims the group, which fences the deletion.
@@ -591,8 +596,9 @@ class GroupOffsets:
         """Delete offsets of deleted topics that were committed before ``before_ms``; return the
         count.
 
-        From these offsets, a member that joins after a topic was recreated detects that its group
-        has read the former topic. Raises NotCoordinatorError, CoordinationUnavailableError.
+        Until then, a member that joins after a topic was recreated can detect from these offsets
+        that its group read the former topic. Raises NotCoordinatorError,
+        CoordinationUnavailableError.
         """
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]

@@ -1,11 +1,11 @@
-"""The queue of a broker's ZooKeeper writes for its groups. It has one write in flight. Loop thread.
+"""The queue of a broker's ZooKeeper writes for its groups, with one write in flight.
 
-Commits of all groups that arrive during a write, or within ``interval_ms`` after its start, are
-batched into the next write; a batch larger than WRITE_BYTES_MAX is split. The last commit of a
-partition wins. A new generation of a Kafka group does not wait for the interval and includes the
-commits before it. Pending offsets of transactions do not wait for the interval either
-(``pending_offsets``). Each group's share of a write checks the group's claim. If claims are lost,
-only their groups' commits fail.
+The queue batches commits of all groups: commits that arrive during a write, or within
+``interval_ms`` after its start, go into the next write. A batch above WRITE_BYTES_MAX is split. The
+last commit of a partition wins. A new generation of a Kafka group does not wait for the interval,
+and its write includes the earlier commits. Pending offsets of transactions do not wait for the
+interval either (``pending_offsets``). Each group's share of a write checks the group's claim. If a
+claim is lost, only the commits of its group fail. The queue runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ logger = logging.getLogger("logbus.groups")
 KNOWN_MAX = 10_000
 """Maximum topics, over all groups, in the cache of existing offset znodes."""
 ATTEMPTS_MAX = 20
-"""Attempts of one write while others create or delete the same offset znodes."""
+"""Maximum attempts of one write while other writers create or delete the same offset znodes."""
 
 
 @dataclass(slots=True, eq=False)
 class Writing:
-    """The pending writes of one group. ``generation`` is the new value of its coordinator znode, if
-    any. ``done`` completes when ZooKeeper confirms them."""
+    """The pending writes of one group.
+
+    ``generation`` is the value of the coordinator znode in a new generation, None without one.
+    ``done`` completes when ZooKeeper confirms all these writes.
+    """
 
     claim: GroupClaim
     done: asyncio.Future[None]
@@ -75,8 +78,11 @@ class Writing:
 
 @dataclass(slots=True, eq=False)
 class WriteShare:
-    """The share of a group's pending writes that one write contains. ``planned`` are the
-    operations on its parts in the present attempt."""
+    """The share of a group's pending writes that one ZooKeeper write contains.
+
+    ``is_last``: whether no later write has a share of ``writing``. ``planned``: the operations on
+    ``parts`` in the present attempt.
+    """
 
     writing: Writing
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -208,7 +214,7 @@ class GroupWriter:
             return
 
     async def _settle(self, shares: list[WriteShare]) -> None:
-        """Write the callers' parts in one transaction and complete each caller's future."""
+        """Write all shares in one ZooKeeper transaction, and complete the future of each group."""
         error: LogbusError
         try:
             await self._write(shares)
@@ -345,7 +351,8 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Mark the claim as lost, and every other claim of this write that is lost too."""
+        """Mark the claim as lost. Read the other claims of this write and mark those that are lost
+        too."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]

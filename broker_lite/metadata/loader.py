@@ -1,7 +1,8 @@
-"""Reads of brokers, topics and change notices from ZooKeeper. Loop thread.
+"""Read brokers, topics and change notices from ZooKeeper.
 
-ZooKeeper cannot read several znodes atomically. So the version of a topic's znode is compared
-before and after the reads of its partitions; a topic that changed in between is read again.
+ZooKeeper cannot read several znodes atomically. ``load_topic`` therefore reads a topic's znode
+before and after the znodes of its partitions. If the version differs, it reads the topic again. The
+functions run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Seen(NamedTuple):
 async def gather(
     reads: Sequence[Coroutine[Any, Any, T]], at_once: int = READS_AT_ONCE_MAX
 ) -> list[T]:
-    """Await many reads, at most ``at_once`` concurrently; return the results in order."""
+    """Await ``reads``, at most ``at_once`` of them concurrently; return the results in order."""
     results: list[T] = []
     for at in range(0, len(reads), at_once):
         try:
@@ -77,7 +78,7 @@ async def load_features(store: MetadataStore) -> dict[str, int]:
 
 
 async def load_broker_configs(store: MetadataStore) -> dict[int, dict[str, str]]:
-    """Return the settings of brokers that are kept in ZooKeeper, by broker id."""
+    """Return the broker settings that ZooKeeper stores, by broker id."""
     znode = await store.get(znodes.BROKER_CONFIGS)
     return {} if znode is None else znodes.decode_broker_configs(znodes.BROKER_CONFIGS, znode.data)
 
@@ -164,9 +165,9 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """Return ``topics`` updated by change notices (``notices.Merged.topics``).
+    """Return ``topics`` with the changes of merged notices, ``changed`` (``Merged.topics``).
 
-    Reads from ZooKeeper the states that the notices do not contain.
+    States that the notices do not contain are read from ZooKeeper.
     """
     fresh = dict(topics)
     reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]

@@ -1,4 +1,4 @@
-"""Reads of a native group's members from ZooKeeper, for display.
+"""Read the members of a native group from ZooKeeper, for display.
 
 The znodes are read one by one, so the result may mix states of slightly different times.
 """

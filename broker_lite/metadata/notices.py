@@ -1,12 +1,11 @@
 """Change notices in the znode /changes. Brokers watch this znode instead of one znode per topic.
-Pure.
 
 Each write of a topic, a partition state or the cluster's features adds a notice in the same
-transaction. The write checks the version of /changes, which is the notice's sequence number; so the
-notices contain every change, in order.
+ZooKeeper transaction. The write checks the version of /changes, so the notices contain every
+change, in order. The sequence number of a notice is the version of /changes after its write.
 
-A notice of partition states includes the new states if they fit; a broker applies them without
-reading the state znodes. It reads the znodes of states that a notice does not include.
+A notice of partition states includes the new states if they fit. A broker applies these states
+without a read, and reads the znodes of the other changed states.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from broker_lite.metadata.znodes import CHANGES, decode_value, encode_value
 from broker_lite.model import LeaderAndIsr, ReplicaId, StateChange
 
 KEPT_MAX = 64
-"""Maximum notices in /changes. A broker that missed more notices reads all metadata again."""
+"""Maximum notices in /changes. A broker that missed a dropped notice reads all metadata again."""
 KEPT_BYTES_MAX = 64 << 10
-"""Maximum bytes of /changes; the newest notice is always stored. Every write of the controller
-includes the znode, and ZooKeeper's limit of a write is 1 MB."""
+"""Maximum bytes of /changes, except for a larger newest notice. Every write of the controller
+includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
 STATES_KEPT_MAX = 8
 """Number of the newest notices that include partition states. Older notices only name partitions,
 so that /changes stays small."""
@@ -76,10 +75,11 @@ class Announcement(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """Several notices combined.
+    """The combined content of several notices.
 
-    ``topics`` has the changed partitions of each topic with their latest states, None for a state
-    that must be read. The value of a topic that changed as a whole is None.
+    ``topics``: by topic, the latest state of each changed partition, or None if the state must be
+    read. A topic that changed as a whole has the value None. ``cluster``: whether the cluster
+    changed (``CLUSTER_CHANGED``).
     """
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]

@@ -1,10 +1,9 @@
-"""The pending offsets of open transactions in ZooKeeper, below their group. Runs on the event-loop
-thread.
+"""The pending offsets of open transactions, at /consumers/<group>/pending in ZooKeeper.
 
-TxnOffsetCommit adds a part: a znode below /consumers/<group>/pending with some offsets of one
-transaction. When the transaction ends, one write deletes the part and, if it commits, sets its
-offsets. The deletion makes the end idempotent: a repeated end finds no part, so it cannot overwrite
-a later commit with older offsets. ``group_writer`` carries out these writes.
+TxnOffsetCommit adds a *part*: a znode with some offsets of one transaction for the group. When the
+transaction ends, one write deletes the part. If the transaction commits, the same write sets the
+part's offsets. The deletion makes the end idempotent: a repeated end finds no part, so it cannot
+overwrite a later commit with older offsets. ``group_writer`` carries out these writes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 WRITE_BYTES_MAX = 512 << 10
 """Maximum bytes of one write. ZooKeeper's limit is 1 MB with paths (jute.maxbuffer)."""
 PARTS_MAX = 1000
-"""Maximum pending parts of one group, because every stable read of its offsets reads them all."""
+"""Maximum pending parts of one group. Every read of stable offsets (``fetch_stable``) reads all of
+them."""
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
@@ -75,7 +75,8 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return the bytes that a group's checks and the path of one row take in a write."""
+    """Return an upper bound of the bytes that the checks of a group's claim, or the path of one
+    offset, take in a write."""
     return 300 + 3 * len(group)
 
 
@@ -132,7 +133,8 @@ class PartOperations:
         self._found = found
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """Version and zxid of the offsets that the write sets, by path."""
+        """The version, and the zxid of its part's creation, of each offset that this write sets, by
+        path."""
 
     def add(self, write: AddPart, count: int) -> None:
         """Add a part to the ``count`` parts of the group. Fail the write if these are too many."""

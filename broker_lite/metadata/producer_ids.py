@@ -1,7 +1,7 @@
-"""Producer ids, unique in the cluster, allocated from ZooKeeper in blocks of 1,000. Loop thread.
+"""Allocate producer ids, unique in the cluster, from ZooKeeper in blocks of 1,000.
 
-A block is abandoned if the answer to its compare-and-set is lost. The ids of a block are never
-reused.
+A broker takes a block by a compare-and-set of one znode. If the answer is lost, the block stays
+unused. No id is ever reused.
 """
 
 from __future__ import annotations

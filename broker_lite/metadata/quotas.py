@@ -1,7 +1,10 @@
-"""Client quotas in ZooKeeper: /quotas/<entity>. Loop thread.
+"""Client quotas in ZooKeeper, at /quotas/<entity>.
 
-Every broker keeps all quotas in memory (``MetadataSnapshot.quotas``). A change is one
-compare-and-set of the entity's znode together with a notice in /changes. Any broker writes.
+An entity is a user, a client id, a pair of both, or an IP address.
+
+Every broker keeps all quotas in memory (``MetadataSnapshot.quotas``). Any broker may change a
+quota: one write sets the entity's znode (compare-and-set) and adds a notice to /changes. The
+functions run on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from broker_lite.security.quotas import DEFAULT, Entity, Values
 
 QUOTAS = "/quotas"
 QUOTAS_MAX = 10_000
-"""Maximum entities with quotas."""
+"""Maximum number of entities with quotas in a cluster."""
 _DEFAULT = "*"
 """The name of the default entity in a path; percent-encoded names never contain these
 characters.

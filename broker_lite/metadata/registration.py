@@ -1,7 +1,8 @@
-"""Registration of a broker in ZooKeeper: its id, its data directory's start counter, its cluster.
+"""Register a broker in ZooKeeper with its id, its cluster and its data directory's start counter.
 
-Loop thread. The caller holds the lock of the data directory. A registration with the same directory
-id therefore belongs to a dead process, and is deleted without waiting for its session to expire.
+The caller holds the lock of the data directory. A registration with the same directory id therefore
+belongs to a dead process. The registrar deletes it without waiting for its session to expire. The
+code runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ async def write_broker_config(
 class Registrar:
     """Registers one broker, and registers it again after each loss of its session.
 
-    ``wait_connected``: see ``write_surely``. ``patience_ms``: maximum wait for another broker with
-    the same id, whose session may be about to expire.
+    ``patience_ms``: maximum wait in ms for another registration of the broker id to end, because
+    its session may be about to expire. ``wait_connected``: see ``store.write_surely``.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class Registrar:
         await self._announce(dataclasses.replace(self._registration, is_full=is_full))
 
     async def _announce(self, registration: Registration) -> None:
-        """Write the registration together with a change notice: brokers do not watch
+        """Write the registration together with a change notice, because brokers do not watch
         registrations."""
         self._registration = registration
         data = znodes.encode_registration(self._registration)

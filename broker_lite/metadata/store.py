@@ -1,10 +1,10 @@
-"""The port to the coordination service: reads, atomic writes, one-shot watches, session events.
+"""The port to ZooKeeper: reads, atomic writes, one-shot watches, session events.
 
-Implemented by ``metadata/zookeeper.py`` and by the simulator. Methods are called, and events
-delivered, on the loop thread. An event may arrive after a read that already returned the change.
-Paths are relative to the chroot. Without a connection, every call raises
-CoordinationUnavailableError at once. A write that raises it may have taken effect; ``write_surely``
-determines the outcome with a read.
+``metadata/zookeeper.py`` implements the port with kazoo, and the simulator in memory. All calls and
+events run on the event loop's thread. An event may arrive after a read that already returned the
+change. Paths are relative to the chroot. Without a connection, every call raises
+CoordinationUnavailableError at once. If a write raises this error, the write may have taken effect;
+``write_surely`` determines the outcome with a read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple, Protocol
 from broker_lite.errors import CoordinationUnavailableError, InvalidRequestError
 
 RETRY_S = 0.05
-"""Seconds between two attempts, so that a permanent failure does not cause a busy loop."""
+"""Seconds between two attempts of ``write_surely`` to read the outcome of a write."""
 
 REQUEST_BYTES_MAX = 0xFFFFF
-"""Maximum bytes of a request: ZooKeeper's default of jute.maxbuffer. ZooKeeper closes the
+"""Maximum bytes of a request to ZooKeeper (its default of ``jute.maxbuffer``). ZooKeeper closes the
 connection of a client that sends a larger request.
 """
 
@@ -67,7 +67,8 @@ Operation = Check | Create | Set | Delete
 
 
 class Refused(NamedTuple):
-    """A write that ZooKeeper rejected as a whole: the operation that failed, and the reason."""
+    """The result of a write that ZooKeeper rejected as a whole: the failed operation, its position
+    in the write, and the reason."""
 
     position: int
     operation: Operation
@@ -108,7 +109,7 @@ StoreEvent = Connected | Suspended | SessionLost | DataChanged | ChildrenChanged
 
 
 class MetadataStore(Protocol):
-    """The interface of the coordination service for the broker's registry and controller."""
+    """A connection to ZooKeeper, with its session."""
 
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
         """Connect and create the chroot. Raises CoordinationUnavailableError after the timeout."""
@@ -144,7 +145,7 @@ class MetadataStore(Protocol):
 def check_size(operations: Sequence[Operation]) -> None:
     """Raise InvalidRequestError for a write larger than ZooKeeper accepts.
 
-    ZooKeeper would close the connection, and again after each retry.
+    ZooKeeper would close the connection, and would close it again after each retry.
     """
     size = sum(
         len(operation.path) + len(getattr(operation, "data", b"")) for operation in operations
@@ -161,11 +162,11 @@ async def write_surely(
     operations: Sequence[Operation],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> Refused | None:
-    """Write. If the answer is lost, read on the next connection whether the write took effect, and
-    repeat it if not.
+    """Write, and determine the outcome even if the answer is lost.
 
-    ``wait_connected`` returns once the same session is connected, or raises an error, which this
-    function passes on.
+    After a lost answer, read on the next connection whether the write took effect, and repeat the
+    write if it did not. ``wait_connected`` returns once the same session is connected again, or
+    raises an error, which this function passes on.
     """
     while True:
         try:
@@ -188,9 +189,10 @@ async def write_surely(
 async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> bool | Refused:
     """Return whether a write whose answer was lost took effect, by reading the znodes.
 
-    Call it on the connection after the loss. True: it took effect. False: it did not; retry.
-    Refused: another client has written since, so the outcome is unknown; read again. Operations
-    without a version are ignored here, because repeating them is harmless.
+    Call this function on a new connection. Return True if the write took effect, and False if it
+    did not and may be repeated. Return Refused if another client has written since, so that the
+    outcome is unknown. The first operation that can prove the outcome decides: a Create, a Delete,
+    or a Set with a version.
     """
     for index, operation in enumerate(operations):
         match operation:

@@ -1,4 +1,4 @@
-"""Paths and JSON values of all znodes of logbus, relative to the chroot. Pure.
+"""Paths and JSON values of all znodes of logbus. The paths are relative to the chroot.
 
     /brokers/ids/<id> (ephemeral)               registration of a live broker
     /brokers/disks/<directory id>               owner and start counter of a data directory
@@ -40,7 +40,8 @@ from broker_lite.model import (
 )
 
 VERSION = 2
-"""Highest known version of values. Version 2 added replication, draining and reassignments."""
+"""Highest version of a znode's value that this logbus reads. Version 2 added replication, draining
+and reassignments."""
 
 BROKER_IDS = "/brokers/ids"
 BROKER_DISKS = "/brokers/disks"
@@ -194,7 +195,8 @@ def owner_path(group: str, topic: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """/brokers/ids/<id>: a live broker. ``partitions``: partitions that it stores, by topic."""
+    """/brokers/ids/<id>: a live broker. ``partitions``: by topic, the partitions that the broker
+    stores."""
 
     broker_id: int
     endpoint: Endpoint
@@ -225,7 +227,8 @@ class Registration:
 
 
 class DiskZnode(NamedTuple):
-    """/brokers/disks/<directory id>: the highest start counter that ever registered."""
+    """/brokers/disks/<directory id>: a data directory's broker, and the start counter of its last
+    registration."""
 
     broker_id: int
     start_counter: int

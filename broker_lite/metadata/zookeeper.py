@@ -1,10 +1,10 @@
 """Implementation of the MetadataStore port with kazoo, which only this module imports.
 
 kazoo runs callbacks on its own threads. Each callback only passes a value to the event loop with
-``call_soon_threadsafe``; all state belongs to the loop thread. When the connection is lost,
+``call_soon_threadsafe``; all state belongs to the loop's thread. When the connection is lost,
 requests in flight fail at once with CoordinationUnavailableError. kazoo may still send such a
-request on the next connection. It sends it before any new request, so a read on that connection
-shows its effect.
+request on the next connection, before any new request. A read on that connection therefore shows
+the effect of the request.
 
 Without a credential, every ZooKeeper client may read and write every znode. With a credential
 (``zookeeper.auth.file``), only the credential may use new znodes, by ZooKeeper's digest scheme.
@@ -83,9 +83,9 @@ _RECONNECT_DELAY_MAX_S = 0.2
 """Maximum delay between attempts to reconnect. kazoo's default of a minute would delay the recovery
 of the cluster after an outage of ZooKeeper."""
 SECURING_S = 20.0
-"""Seconds to connect to a ZooKeeper before its znodes are restricted to a credential."""
+"""Seconds in which ``close_znodes`` must connect to ZooKeeper."""
 _HANDSHAKE_S = 0.5
-"""Seconds to wait for the answer to the first handshake. Each retry doubles the wait."""
+"""Seconds to wait for ZooKeeper's answer to the first handshake. Each retry doubles the wait."""
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (NodeExistsError, "exists"),
@@ -147,14 +147,12 @@ def close_znodes(
     closes_root: bool = False,
     tls: ZooKeeperTls | None = None,
 ) -> int:
-    """Restrict a cluster's znodes to the credentials of ``auth_file``, store ``seeds`` (data by
-    path), and return the number of znodes. Blocking.
+    """Restrict a cluster's znodes to the credentials of ``auth_file``; return the number of znodes.
 
-    Znodes of a former credential change to the credentials of the file, if the file still contains
-    the former credential.
-
-    ``closes_root`` also closes ZooKeeper's root, so that other clients cannot create znodes. Raises
-    InvalidConfigError if znodes belong to another credential, CoordinationUnavailableError.
+    Also store ``seeds``, data by path. Znodes of a former credential change to the credentials of
+    the file, if the file still contains the former credential. ``closes_root`` also restricts
+    ZooKeeper's root, so that other clients cannot create znodes. The function blocks. Raises
+    InvalidConfigError if znodes belong to another credential, and CoordinationUnavailableError.
     """
     auth = read_auth_file(auth_file)
     with _reading(address, SECURING_S, auth, tls) as (client, chroot):
@@ -201,7 +199,7 @@ def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None
 
 
 def _owns(client: KazooClient, path: str, credentials: frozenset[tuple[str, str]] | None) -> bool:
-    """Return whether only credentials of ``credentials`` may use a znode."""
+    """Return whether only these credentials may use a znode."""
     try:
         owners = _owners(client, path)
     except NoAuthError:
@@ -287,9 +285,10 @@ class ZooKeeperStore:
         self._has_multi_read = True
         """False for ZooKeeper before 3.6."""
         self.on_answer: Callable[[str, float], None] | None = None
-        """Called with the name and the seconds of each request; for metrics."""
+        """A callback for metrics, called with the name and the duration in seconds of each
+        request."""
         self.on_refused: Callable[[], None] | None = None
-        """Called for each write that ZooKeeper refuses; for metrics."""
+        """A callback for metrics, called for each write that ZooKeeper refuses."""
 
     @property
     def connected(self) -> bool:
@@ -305,9 +304,10 @@ class ZooKeeperStore:
         return self._granted_timeout_ms
 
     def _note_granted_timeout(self) -> None:
-        """Record the granted session timeout whenever kazoo connects.
+        """Record the session timeout that ZooKeeper grants, whenever kazoo connects.
 
-        kazoo's connection handler is the only place that has it, as a read timeout of two thirds.
+        kazoo reports only its read timeout, two thirds of the granted timeout, and only inside its
+        connection handler.
         """
         handler: Any = self._client._connection
         connect = handler._connect
@@ -516,8 +516,9 @@ class ZooKeeperStore:
         )
 
     async def _read(self, operation: str, read: Any) -> Any:
-        """Send a read without a watch, in one request with the other reads of this loop turn,
-        because a request costs kazoo and ZooKeeper ten times as much as a read inside a request.
+        """Send a read without a watch, in one request with the other reads of this loop turn.
+
+        A request costs kazoo and ZooKeeper ten times as much as one more read in a request.
         """
 
         def start(future: asyncio.Future[Any]) -> None:
@@ -563,7 +564,10 @@ class ZooKeeperStore:
                 future.set_result(result)
 
     async def _answered(self, operation: str, start: Callable[[asyncio.Future[Any]], None]) -> Any:
-        """Await the future that ``start`` has settled."""
+        """Pass a new future to ``start``, which sends the request, and await the answer.
+
+        Errors other than those of a refused operation become CoordinationUnavailableError.
+        """
         if not self._connected:
             raise _unavailable(self._address, "the connection is lost")
         assert self._loop is not None
@@ -669,7 +673,8 @@ def _client(
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Connects with TLS. Its select also returns for bytes that are already decrypted."""
+    """kazoo's handler with TLS connections. ``select`` also returns a socket whose decrypted bytes
+    wait in memory."""
 
     def __init__(self, tls: ZooKeeperTls) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""TLS to ZooKeeper: settings, context, handshake, and the cause of a failed handshake.
+"""TLS connections to ZooKeeper: settings, context, handshake, and the cause of a failed handshake.
 
-kazoo's own TLS trusts the system's CAs and by default checks no host name, so ``zookeeper``
-connects with ``wrap`` instead.
+kazoo's own TLS also trusts the operating system's CAs, and by default checks no host name.
+``zookeeper`` therefore connects with ``ZooKeeperTls.wrap``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ KEYSTORE = "zookeeper.ssl.keystore.location"
 
 
 class ZooKeeperTls(NamedTuple):
-    """Paths of PEM files: the CAs to trust, and the broker's certificate with its key (empty:
-    none)."""
+    """The TLS settings for ZooKeeper. ``truststore`` is a PEM file of trusted CAs. ``keystore`` is
+    a PEM file of the broker's certificate and key; empty: none."""
 
     truststore: str
     keystore: str = ""
@@ -40,8 +40,10 @@ class ZooKeeperTls(NamedTuple):
         return context
 
     def wrap(self, sock: socket, host: str) -> ssl.SSLSocket:
-        """Complete a handshake over a connected socket. Reads the files each time, because
-        connections are rare and files may change. Raises OSError and InvalidConfigError.
+        """Complete a TLS handshake over a connected socket, and return the encrypted socket.
+
+        Each call reads the PEM files, because connections are rare and the files may change. Raises
+        OSError and InvalidConfigError.
         """
         wrapped = self.context().wrap_socket(sock, server_hostname=host)
         if wrapped.version() is None:
