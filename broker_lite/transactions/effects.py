@@ -11,19 +11,19 @@ from broker_lite.transactions.records import NO_PRODUCER_EPOCH, TransactionRecor
 
 
 class Persist(NamedTuple):
-    """Append the record; None deletes the id. Answer with Persisted or RecordRefused once the
-    outcome is known."""
+    """Append the record of the transactional id to the state topic; None deletes the id. Answer
+    with Persisted or RecordRefused once the outcome is known."""
 
     number: int
     record: TransactionRecord | None
 
 
 class SendMarkers(NamedTuple):
-    """Write these markers, and retry without a time limit. Report each participant with
-    ParticipantDone.
+    """Send the markers of a decided transaction to its participants, ``partitions`` and ``groups``.
 
-    ``transaction`` is the transaction's number, ``open_epoch`` the epoch of its records. With
-    ``version`` 2, ``epoch`` is the raised epoch.
+    Retry without a time limit, and report each participant with ParticipantDone. ``transaction`` is
+    the number of the transaction. ``open_epoch`` is the producer epoch of its records, ``epoch``
+    the epoch of the markers: one higher with transaction ``version`` 2, else the same.
     """
 
     transaction: int
@@ -41,7 +41,7 @@ class FetchProducerId(NamedTuple):
 
 
 class InitResult(NamedTuple):
-    """The answer to Init: the producer id and epoch that the producer uses from now on."""
+    """The answer to Init: an error, or the producer id and epoch for the next transaction."""
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER
@@ -51,8 +51,8 @@ class InitResult(NamedTuple):
 class AddResult(NamedTuple):
     """The answer to Add.
 
-    ``transaction`` is the transaction's number. If only some partitions failed, ``missing`` holds
-    them, and the others are verified.
+    ``transaction`` is the number of the transaction. ``missing``: after a failed verification, the
+    partitions that the transaction does not contain; the other partitions are verified.
     """
 
     error: LogbusError | None = None
@@ -61,7 +61,7 @@ class AddResult(NamedTuple):
 
 
 class EndResult(NamedTuple):
-    """The answer to End: the producer id and epoch of the next transaction."""
+    """The answer to End: an error, or the producer id and epoch for the next transaction."""
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER

@@ -13,16 +13,17 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import PartitionKey
 
 Participating = PartitionKey | str
-"""A participant of a transaction: a partition, or a group by its name."""
+"""A participant of a transaction: a partition to which it writes, or the name of a group for which
+it commits offsets."""
 
 
 class Resumed(NamedTuple):
-    """The coordinator has loaded the id's record; timeouts restart."""
+    """The coordinator has loaded the record of the transactional id; timeouts restart."""
 
 
 class Init(NamedTuple):
-    """InitProducerId. ``expected`` is the producer id and epoch of a producer that recovers from an
-    error (KIP-360), None for a new producer.
+    """An InitProducerId request. ``expected`` is the producer id and epoch that a producer names
+    when it recovers from an error (KIP-360), None for a new producer.
     """
 
     token: int
@@ -31,11 +32,11 @@ class Init(NamedTuple):
 
 
 class Add(NamedTuple):
-    """AddPartitionsToTxn or AddOffsetsToTxn.
+    """An AddPartitionsToTxn or AddOffsetsToTxn request.
 
-    ``version`` is the transaction version. ``verify_only``: answer whether the participants belong
-    to the transaction, and change nothing. ``connection`` is the number of the client's connection,
-    None for a request of a broker, which is never parked.
+    ``version`` is the transaction version. ``verify_only``: only check whether the transaction
+    contains the participants (KIP-890). ``connection`` is the number of the client's connection. A
+    request of a broker has None, and is never parked.
     """
 
     token: int
@@ -49,7 +50,8 @@ class Add(NamedTuple):
 
 
 class End(NamedTuple):
-    """EndTxn. ``version`` 1 (before EndTxn 5) keeps the epoch."""
+    """An EndTxn request. ``version`` is the transaction version: with 1 (requests before EndTxn 5)
+    the producer keeps its epoch, with 2 it gets a higher epoch."""
 
     token: int
     producer_id: int
@@ -75,7 +77,7 @@ class RecordRefused(NamedTuple):
 
 
 class ProducerIdReady(NamedTuple):
-    """The id that ``effects.FetchProducerId`` requested."""
+    """The producer id that ``effects.FetchProducerId`` requested is reserved."""
 
     producer_id: int
 
@@ -87,16 +89,15 @@ class ProducerIdFailed(NamedTuple):
 
 
 class ParticipantDone(NamedTuple):
-    """A participant has the marker of ``effects.SendMarkers``, or no longer exists."""
+    """A participant of transaction ``number`` has its marker, or no longer exists."""
 
     number: int
     participant: Participating
 
 
 class Abandon(NamedTuple):
-    """The shell has answered this request itself; if it is parked, it must not be carried out
-    later.
-    """
+    """The shell has answered the request with this token itself. If the request is parked, drop
+    it."""
 
     token: int
 

@@ -1,11 +1,11 @@
 """The producers whose transactions may write to one led replica or to one claimed group.
 
-The participant asks the transaction coordinator about a producer before its first write in a
-transaction (KIP-890). Each question has a *token*. A marker, a higher epoch or lost leadership
-makes the token invalid, so that a late answer never admits a write to the next transaction (the ABA
-problem). The shell creates one ``Participant`` for each leader epoch of a replica, or for each
-claim of a group. Writes and markers enter one queue. The shell checks a write, or ends a producer's
-transaction, when it enters that queue. Pure; runs on the event-loop thread.
+Before a producer's first write in a transaction, the participant asks the transaction coordinator
+whether the transaction contains the partition or group (KIP-890). Each question has a *token*. A
+marker, a higher epoch or lost leadership makes the token invalid, so that a late answer never
+admits a write to the next transaction. The shell creates one ``Participant`` for each leader epoch
+of a replica, or for each claim of a group. Writes and markers of a participant enter one queue. The
+shell calls this module when a write or marker enters the queue, on the event loop's thread.
 
 | state of a producer and epoch | event | next state |
 |---|---|---|
@@ -23,11 +23,12 @@ from typing import NamedTuple
 from broker_lite.errors import InvalidProducerEpochError
 
 NO_NUMBER = -1
-"""The transaction number of a sender that sends none."""
+"""The transaction number in a message whose sender does not know it."""
 
 
 class Verification(NamedTuple):
-    """A question to the coordinator. ``is_new`` is False if an earlier write already sent it."""
+    """A question to the coordinator whether a producer may write. ``is_new`` is False if an earlier
+    write has already sent this question."""
 
     producer_id: int
     epoch: int
@@ -76,8 +77,8 @@ class Participant:
         return Verification(producer_id, epoch, known.token, is_new=False)
 
     def verify(self, asked: Verification, number: int = NO_NUMBER) -> bool:
-        """Apply the coordinator's confirmation. Return whether the token is still valid, so that
-        the write may continue. ``number`` is the number of the transaction.
+        """Record that the coordinator confirmed transaction ``number`` for the producer. Return
+        whether the token is still valid, so that the write may continue.
         """
         known = self._holder(asked)
         if known is not None:
@@ -85,7 +86,8 @@ class Participant:
         return known is not None
 
     def refuse(self, asked: Verification) -> None:
-        """Apply a refusal, or a missing answer. The next write starts a new verification."""
+        """Record that the coordinator refused the producer or did not answer. The next write starts
+        a new verification."""
         known = self._holder(asked)
         if known is not None and known.number is None:
             del self._producers[asked.producer_id]
@@ -101,11 +103,11 @@ class Participant:
         return NO_NUMBER if known is None or known.number is None else known.number
 
     def end(self, producer_id: int, epoch: int, number: int = NO_NUMBER) -> bool:
-        """End a producer's transaction, when its marker, or the end of its offsets in a group,
-        enters the queue.
+        """End a producer's transaction. Call this when its marker, or the end of its offsets in a
+        group, enters the queue.
 
-        Return False if the marker belongs to an earlier transaction than the verified one. The
-        caller then answers with success and writes nothing.
+        Return False if the marker belongs to an earlier transaction than the verified transaction.
+        The caller then answers with success and writes nothing.
         """
         known = self._producers.get(producer_id)
         if known is None or epoch < known.epoch:

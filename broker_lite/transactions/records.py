@@ -1,8 +1,8 @@
-"""Records of the topic ``__transaction_state``: keys and values as bytes.
+"""Encode and decode the records of transactional ids in the topic ``__transaction_state``.
 
-A key begins with one byte that names its kind, so that transactional ids and sinks can have records
-in the same partition. A value begins with its version and the wall time of its last change, which a
-reader can decode without the rest. Tagged fields at the end leave room for later versions.
+A key begins with one byte that names its kind, because a partition holds records of transactional
+ids and of sinks. A value begins with its version and the wall time of its last change, which
+readers can decode without the other fields. Later versions can add tagged fields at the end.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from broker_lite.wire.primitives import Reader, Writer
 
 NO_PRODUCER_EPOCH = -1
 FLAG_OPEN = 1
-"""Flag of a record whose transaction has not ended; a new coordinator decodes such records when it
-loads the partition.
+"""Flag of a record whose transaction has not ended. A new coordinator decodes only records with
+this flag when it loads the partition.
 """
 
 _TRANSACTION = 0
-"""Kind of a transactional id's key. The kinds of a sink's head and slots are 1 and 2."""
+"""First byte of a transactional id's key. In ``sink_records`` it is 1 for a sink's head and 2 for a
+slot."""
 _VERSION = 0
 _HEAD = struct.Struct(">hq")
 _FIELDS = struct.Struct(">qhhqqqibbq")

@@ -1,4 +1,6 @@
-"""The inputs and outputs of ``sinks.SinkPartition.step``.
+"""The inputs and outputs of ``sinks.SinkPartition.step``, the state machine of Spark's sinks.
+
+A Spark task is tried in one or more *attempts*. Each attempt writes with a *slot*, a producer id.
 
 A token identifies one request and is never reused. Each request gets exactly one ``SinkReply``, at
 once or later, unless ``AbandonSinkRequest`` withdraws it.
@@ -22,8 +24,8 @@ from broker_lite.transactions.sink_records import ProducerPair, SinkHead, SinkSl
 
 
 class JoinBatch(NamedTuple):
-    """A task attempt starts to write. ``task`` and ``attempt`` are Spark's numbers. ``partitions``
-    are the partitions to which it may write, if they are few.
+    """A task attempt of micro-batch ``batch`` starts to write. ``task`` and ``attempt`` are Spark's
+    numbers. ``partitions`` are the partitions to which the attempt may write, if they are few.
     """
 
     token: int
@@ -37,7 +39,7 @@ class JoinBatch(NamedTuple):
 
 
 class KeepBatch(NamedTuple):
-    """A task attempt is still writing."""
+    """A heartbeat: a task attempt is still writing."""
 
     token: int
     sink: str
@@ -46,8 +48,11 @@ class KeepBatch(NamedTuple):
 
 
 class EndBatch(NamedTuple):
-    """The driver ends a batch. ``winners`` are the attempts to commit; ``rows`` is their total
-    number of rows. An abort with ``winners`` ends only these attempts; a failed task sends it.
+    """Spark's driver commits or aborts a batch, or a failed task aborts its attempt.
+
+    In a commit, ``winners`` are the attempts to commit, and ``rows`` is their total number of rows.
+    An abort without ``winners`` ends all attempts up to ``batch``; with ``winners`` it ends only
+    these attempts.
     """
 
     token: int
@@ -71,23 +76,24 @@ class AddToSlot(NamedTuple):
 
 
 class SlotMarked(NamedTuple):
-    """All partitions of a row of ``SendSinkMarkers`` have their marker, or no longer exist."""
+    """All markers of one ``SlotMarkers`` are written, or their partitions no longer exist."""
 
     producer_id: int
     epoch: int
 
 
 class AbandonSinkRequest(NamedTuple):
-    """The shell has answered this request itself; if it is parked, it must not be carried out
-    later.
-    """
+    """The shell has answered the request with this token itself. If the request is parked, drop
+    it."""
 
     token: int
 
 
 class ExpireSinks(NamedTuple):
-    """Delete heads that were last used before this day (days since 1970 by the wall clock), and
-    heads of one-time writes that were last used before this monotonic time.
+    """Delete the heads of unused sinks.
+
+    Heads last used before ``before_day`` (days since 1970, wall clock) are deleted. Heads of batch
+    writes, which never continue, are deleted if last used before ``before_ms`` (monotonic clock).
     """
 
     before_day: int
@@ -95,7 +101,7 @@ class ExpireSinks(NamedTuple):
 
 
 class SinksLoaded(NamedTuple):
-    """The coordinator has loaded the records; timeouts restart."""
+    """The coordinator has loaded the records of the partition; timeouts restart."""
 
 
 SinkRequest = JoinBatch | KeepBatch | EndBatch | AddToSlot
@@ -131,7 +137,8 @@ class PersistSlot(NamedTuple):
 
 
 class SlotMarkers(NamedTuple):
-    """The markers of one attempt; ``epoch`` is the raised epoch."""
+    """The markers of one attempt. ``epoch`` is one higher than the epoch of the attempt's
+    records."""
 
     producer_id: int
     epoch: int
@@ -140,7 +147,8 @@ class SlotMarkers(NamedTuple):
 
 
 class SendSinkMarkers(NamedTuple):
-    """Write these markers, and retry without a time limit. Report each row with SlotMarked."""
+    """Write the markers of all ``rows``, and retry without a time limit. Report each row with
+    SlotMarked."""
 
     sink: str
     rows: tuple[SlotMarkers, ...]
@@ -151,8 +159,8 @@ class FetchSlotId(NamedTuple):
 
 
 class SinkResult(NamedTuple):
-    """The answer to a request. The answer to a JoinBatch has the producer id and epoch to write
-    with, or NO_PRODUCER if the batch is committed already.
+    """The answer to a request. To a JoinBatch, it contains the attempt's producer id and epoch, or
+    NO_PRODUCER if the batch is already committed.
     """
 
     error: LogbusError | None = None

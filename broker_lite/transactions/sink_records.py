@@ -1,9 +1,9 @@
 """Records of Spark sinks in ``__transaction_state``: heads and slots, as keys and values.
 
-A sink's *head* holds its run and its last committed batch. Appending a head with a new committed
-batch is the commit decision. A *slot* is a producer id from the partition's pool, with which one
-task attempt writes. ``records`` has the records of transactional ids, and the format rules of all
-keys and values.
+A sink is the target of one Spark query or batch write. Its *head* holds its run and its last
+committed batch; a head with a new committed batch is the commit decision. A *slot* is a producer id
+from the partition's pool, with which one task attempt writes. ``records`` has the records of
+transactional ids, and the format rules of all keys and values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _SLOT_ID = struct.Struct(">q")
 
 
 class SinkState(IntEnum):
-    """The state of a sink: OPEN, or its attempts wait for their markers."""
+    """The state of a sink: OPEN for writes, or a commit or abort is decided and its markers are not
+    all written."""
 
     OPEN = 0
     PREPARE_COMMIT = 1
@@ -52,9 +53,10 @@ class ProducerPair(NamedTuple):
 class SinkHead:
     """The state of one sink.
 
-    While ``state`` is not OPEN, the coordinator writes the markers for attempts of former runs and
-    of batches up to ``ends_batch``: commit markers for ``winners``, abort markers for the others.
-    ``day`` is the last use, in days since 1970.
+    ``batch`` is the last committed batch, and ``rows`` its number of rows. While ``state`` is not
+    OPEN, the coordinator writes the markers for attempts of former runs and of batches up to
+    ``ends_batch``: commit markers for ``winners``, abort markers for the others. ``day`` is the
+    last use, in days since 1970.
     """
 
     run: str
@@ -85,7 +87,8 @@ class SinkSlot:
         return self.batch == NO_BATCH
 
     def freed(self) -> SinkSlot:
-        """Return the free slot. Its next attempt writes with the epoch of the markers."""
+        """Return this slot as free, with the epoch of its markers, in which the next attempt
+        writes."""
         return SinkSlot(self.epoch + 1)
 
 

@@ -1,15 +1,15 @@
-"""The Spark sinks of one partition of ``__transaction_state``, as a state machine. Pure.
+"""The state machine of Spark's exactly-once sinks, one for each partition of the state topic.
 
 The attempts of one micro-batch are committed together. Each task attempt writes with a slot (a
-producer id) of the partition's pool. The committed head record that lists the winners is the
-decision: winners get commit markers, all other attempts of the batch get abort markers. A repeated
-batch is recognised by its number, so the decision is idempotent. Answers and markers are sent only
-after their record is committed.
+producer id) of the partition's pool. The decision is a record in ``__transaction_state``: the
+sink's head with the list of winners. Winners get commit markers; all other attempts of the batch
+get abort markers. A replayed batch has a known number, so the decision is idempotent. The machine
+sends answers and markers only after the log has committed the record that they depend on.
 
 No request waits for the records that free slots or reopen a head. If such a record is lost, the
-next coordinator sends the markers again. If the log refuses it, it is written again. A slot is used
-by the next attempt once its record is committed. ``deadline_ms`` is the time of the next
-TransactionTick.
+next coordinator sends the markers again. If the log refuses such a record, the machine writes it
+again. A new attempt gets a freed slot only once the record of the free slot is committed.
+``deadline_ms`` is the time of the next TransactionTick.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from broker_lite.transactions.sink_records import (
 from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
 
 ANSWER_MS = 1_000
-"""Maximum ms for which the answer to a decision waits for the markers."""
+"""Maximum milliseconds for which the answer to a committed decision waits for its markers. The
+markers follow in any case."""
 RETRY_MS = 1_000
 """Milliseconds after which a refused record is written again, if no request waits for it."""
 ATTEMPTS_MAX = 10_000
@@ -58,8 +59,8 @@ _DAY_MS = 86_400_000
 
 @dataclass(slots=True)
 class _Sink:
-    """One sink. ``head`` is the committed head; ``writing`` is the number of the head record in
-    flight.
+    """The state of one sink. ``head`` is the committed head, None for a new sink. ``writing`` is
+    the number of the head record in flight, None if none is in flight.
     """
 
     head: SinkHead | None = None
@@ -71,8 +72,8 @@ class _Sink:
     """Slots whose markers are being sent."""
     freeing: set[int] = field(default_factory=set)
     """Slots whose markers are written, but whose free state is not in the log yet. The reopened
-    head is written after them, because until then another coordinator must end these attempts as
-    decided.
+    head must follow these records in the log: until then, another coordinator that takes over must
+    end these attempts as decided.
     """
     refused: set[int] = field(default_factory=set)
     """The slots of ``freeing`` whose record the log refused."""
@@ -100,10 +101,11 @@ class SinkPartition:
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head) for name, head in heads.items()}
         self._slots = dict(slots)
-        """Slots as last appended. ``_opening`` has the slots whose first record is in flight."""
+        """All slots by producer id, as in their last appended record, committed or not."""
         self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
         self._added = {number: slot.partitions for number, slot in slots.items()}
-        """The partitions in each slot's committed record; the attempt may write only to these."""
+        """The partitions in each slot's committed record, by producer id. The attempt may write
+        only to these."""
         self._opened: dict[int, Now] = {}
         """The time at which the attempt of each open slot joined, or was loaded."""
         self._opening: dict[int, list[int]] = {}
@@ -472,7 +474,7 @@ class SinkPartition:
     def _write_head(
         self, name: str, head: SinkHead, request: ev.JoinBatch | ev.EndBatch | None
     ) -> None:
-        """Append a head that awaits its outcome. The request continues after it."""
+        """Append a head. The request continues once the record is committed."""
         sink = self._sinks[name]
         # The log refused the record that frees a slot, so its attempt still appears open there.
         # Write that record first; otherwise this head would end the attempt again.
@@ -593,7 +595,7 @@ class SinkPartition:
         self._effects.append(ev.PersistSlot(number, producer_id, slot))
 
     def _write_refused(self, name: str, sink: _Sink) -> None:
-        """Append the refused records again for which no request waits."""
+        """Append again the records that the log refused and for which no request waits."""
         refused, sink.refused = sink.refused, set()
         for producer_id in sorted(refused):
             self._write_free_slot(name, sink, producer_id)

@@ -1,12 +1,15 @@
 """The state machine of one transactional id in its coordinator: ``step(now, event) -> effects``.
-Pure.
 
-A reply or marker is sent only after the record of its decision is committed. The record that
-completes a transaction is an exception: the machine continues without waiting for it. A later
-record implies this record, and if it is lost, the next coordinator sends the markers again.
+The machine sends a reply or marker only after the record of the decision is committed. It does not
+wait for the record that completes a transaction: any later record implies this record, and if it is
+lost, the next coordinator sends the markers again.
 
-A request is checked in this order. Its producer id must be that of the transactional id. If a
-record is in flight, the request is parked. Its epoch must be accepted in the present state.
+Each request passes these steps:
+
+1. The machine refuses a request with the producer id of another transactional id.
+2. While a record is in flight, the machine parks the request.
+3. The machine refuses an epoch that the present state does not accept.
+
 ``deadline_ms`` is the time of the next TransactionTick; an earlier tick does nothing.
 """
 
@@ -40,8 +43,8 @@ EPOCH_LAST = 32_766
 producer gets a new producer id with epoch 0.
 """
 RETRY_MS = 1_000
-"""Milliseconds after which a timed-out transaction is aborted again, if the log refused the record
-of the abort.
+"""Milliseconds between two attempts to write a record that the log refused and that no request
+repeats: the abort of a timed-out transaction, or the end of a transaction.
 """
 PARKED_MAX = 100
 """Maximum number of parked requests of one id."""
@@ -68,8 +71,8 @@ class Now(NamedTuple):
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A record in flight, and the request that waits for it. ``is_fence``: the record is the abort
-    of another producer's transaction, caused by an Init.
+    """A record in flight, and the request that waits for it. ``is_fence``: an Init caused this
+    record, which aborts the transaction of the id's former producer.
     """
 
     number: int
@@ -154,8 +157,8 @@ class Transaction:
 
     @property
     def deadline_ms(self) -> int:
-        """Monotonic time at which the open transaction times out, or the write of its end is
-        retried.
+        """Monotonic time in ms at which the open transaction times out, or the machine retries the
+        record of its end.
         """
         record = self.record
         if self._is_end_refused and not self._is_busy:
