@@ -1,3 +1,3 @@
-"""State machines of coordinators: a Kafka consumer group, and an internal topic's keyed state.
+"""The state machines of a Kafka consumer group and of an internal topic's keyed state.
 
-Both are pure. See README.md."""
+Both do no I/O and read no clock. README.md lists the modules."""

@@ -1,4 +1,5 @@
-"""Admission of joins: checks of timeouts, sizes, protocols and the number of members. Pure."""
+"""Check whether a member may join a group: its timeouts, metadata size, protocols, and the limit of
+members."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The outputs of ``group.Group.step``, in the order in which to carry them out.
 
-``WriteGeneration`` precedes every reply that names the generation. No client receives a generation
-that is not in ZooKeeper, so no generation number is used twice.
+A generation is in ZooKeeper before any reply names it. A coordinator that takes the group over
+therefore never uses a generation number twice.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from broker_lite.errors import LogbusError
 
 class WriteGeneration(NamedTuple):
     """Write the generation to the group's coordinator znode, after all commits that were allowed
-    before it. The shell then reports GenerationWritten. ``is_empty``: the generation has no
-    members. ``members`` and ``session_timeout_ms`` (the longest of the members' session timeouts)
-    serve a coordinator that takes the group over."""
+    before it; answer with GenerationWritten.
+
+    ``is_empty``: the generation has no members. ``members`` is their number and
+    ``session_timeout_ms`` the longest of their session timeouts. From both, a coordinator that
+    takes the group over knows how long members of this generation may still consume.
+    """
 
     generation: int
     is_empty: bool
@@ -24,7 +27,7 @@ class WriteGeneration(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member, as the leader receives it in its JoinGroup answer."""
+    """A member in the JoinGroup answer of the group's leader, which assigns partitions."""
 
     member_id: str
     instance_id: str | None
@@ -66,7 +69,7 @@ class LeaveResult(NamedTuple):
 
 
 class CommitResult(NamedTuple):
-    """The result of a commit's check: whether it may be written. The shell writes it."""
+    """The answer to Commit: the error of a refused commit. None: the shell writes the offsets."""
 
     error: LogbusError | None = None
 

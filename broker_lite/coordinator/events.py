@@ -1,7 +1,7 @@
 """The inputs of ``group.Group.step``.
 
 The shell (``server/coordinators/group_coordinator.py``) creates the events on one thread. A token
-identifies one request and is never reused. Each request gets exactly one ``effects.Reply``, at once
+identifies one request and is never reused. Each request gets exactly one ``GroupReply``, at once
 or later. ``instance_id`` is a static member's ``group.instance.id``, None for all other members.
 """
 
@@ -19,26 +19,29 @@ class GroupLimits(NamedTuple):
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
-    """Time in ms that an empty group waits for more members before its first rebalance."""
+    """Time in ms that the first rebalance of an empty group waits for more members."""
     size_max: int = 1_000
     member_bytes_max: int = 256 << 10
     """Maximum bytes of one member's metadata."""
     group_bytes_max: int = 16 << 20
-    """Maximum bytes of the metadata of all members, which the leader receives in one answer; also
-    the maximum bytes of all assignments. In Kafka, each of the two must fit into one record.
+    """Maximum bytes of all members' metadata together, and of all assignments together. The leader
+    receives all metadata in one answer and sends all assignments in one request.
     """
 
 
 class Protocol(NamedTuple):
-    """An assignment strategy that a member supports, with its subscription in that format."""
+    """An assignment strategy that a member supports, and the member's subscription for it."""
 
     name: str
     metadata: bytes
 
 
 class Former(NamedTuple):
-    """Members of the generation that this coordinator took over, without their ids. They continue
-    to consume until they contact this coordinator. A live member does so before ``until_ms``."""
+    """The number of members in the generation that this coordinator took over.
+
+    The coordinator does not know their ids. These members consume until they contact this
+    coordinator, which every live member does before ``until_ms``.
+    """
 
     members: int
     until_ms: int
@@ -48,10 +51,10 @@ NO_FORMER = Former(0, 0)
 
 
 class Join(NamedTuple):
-    """JoinGroup.
+    """A JoinGroup request.
 
-    ``new_member_id``: an id that the shell generated for a member without one. ``must_ask_twice``:
-    a member without an id only receives its id, and joins again with it (KIP-394).
+    ``new_member_id``: an id that the shell generated for a member without an id.
+    ``must_ask_twice``: a member without an id receives only its id, and joins again (KIP-394).
     """
 
     token: int
@@ -66,12 +69,13 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Whether the request has version 9: the answer can then tell a returning static leader to skip
-    the assignment.
+    """Whether the request has version 9 or later, so that the answer can tell a returned static
+    leader to skip the assignment.
     """
     partition_counts: Mapping[str, int] | None = None
-    """The partition count of each of the group's topics, set if a static leader may return. A
-    returned leader must assign the partitions that were added during its absence."""
+    """The partition count of each of the group's topics; set if the request may be that of a
+    returning static leader. A returned leader must assign partitions that were added during its
+    absence."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -80,7 +84,8 @@ class Join(NamedTuple):
 
 
 class SyncGroup(NamedTuple):
-    """SyncGroup. Only the leader sends ``assignments`` (member id, bytes)."""
+    """A SyncGroup request. Only the leader sends ``assignments``: member ids and encoded
+    assignments."""
 
     token: int
     member_id: str
@@ -92,7 +97,7 @@ class SyncGroup(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A member's heartbeat."""
+    """A Heartbeat request."""
 
     token: int
     member_id: str
@@ -108,7 +113,7 @@ class Leaver(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """LeaveGroup."""
+    """A LeaveGroup request."""
 
     token: int
     members: tuple[Leaver, ...]
@@ -117,8 +122,8 @@ class Leave(NamedTuple):
 class Commit(NamedTuple):
     """A request to commit offsets.
 
-    A client without a member (empty id, generation -1) may commit only while the group is empty,
-    except in a transaction: older versions of TxnOffsetCommit name no member (KIP-447).
+    A client that is no member (empty id, generation -1) may commit only while the group is empty.
+    A transaction is an exception: older versions of TxnOffsetCommit name no member (KIP-447).
     """
 
     token: int

@@ -1,4 +1,4 @@
-"""The state machine of one Kafka group: ``step(now_ms, event) -> effects``. Pure.
+"""The state machine of one Kafka group: ``step(now_ms, event) -> effects``.
 
 A member is always in one of three states:
 - it waits in JoinGroup for the rebalance to complete;
@@ -6,9 +6,9 @@ A member is always in one of three states:
 - it must send a request within its session timeout.
 
 A generation starts when its number is written to ZooKeeper. Its members are the members that wait
-in JoinGroup at that time. ``deadline_ms`` is the latest time of the next Tick; an earlier Tick does
-nothing. Called by ``server/coordinators/group_coordinator.py`` on the event loop's thread, and by
-transcripts.
+in JoinGroup at that time. ``deadline_ms`` is the time of the next GroupTick; an earlier tick does
+nothing. The shell is ``server/coordinators/group_coordinator.py``, which calls ``step`` on the
+event loop's thread.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ NEW_MEMBER_WAIT_MS = 300_000
 
 
 STATIC_WAIT_MIN_MS = 1000
-"""Minimum interval in ms between two checks while all static members are absent. It does not depend
-on their rebalance timeouts."""
+"""Minimum interval in ms between two checks whether absent static members have returned. It applies
+if the members have a shorter rebalance timeout."""
 
 
 class State(StrEnum):
@@ -72,8 +72,8 @@ class GroupView(NamedTuple):
 class Group:
     """The state machine of one group. ``generation`` is the generation in ZooKeeper.
 
-    The coordinator does not have the ids of that generation's members (``former``). It waits for
-    these members, because they consume until they contact it.
+    ``former`` describes the members of that generation under another coordinator. The first
+    rebalance waits for them, because they consume until they contact this coordinator.
     """
 
     def __init__(

@@ -1,16 +1,17 @@
-"""The keys and values of one partition of an internal topic, on its leader. Pure.
+"""The keys and values of one partition of an internal topic, on its leader.
 
-The shell reports events: an upsert, the end of a loop turn, the outcome of a batch, a high
-watermark. ``KeyedState`` returns the batches to append and the upserts that are settled. An upsert
-is settled when the high watermark passes its batch, or when the log definitely refused the batch.
+The shell reports upserts, the end of each turn of the event loop, the outcome of each batch, and
+the high watermark. ``KeyedState`` returns the batches to append and the upserts that are settled.
+An upsert is settled when the high watermark passes its batch, or when the log refused the batch.
 Until then its key is pending.
 
-Instead of compaction, the leader writes a full copy of the state. The copy consists of ``begin``,
-the values of all keys in slices, and ``end``; the records before ``begin`` are then superfluous. A
-slice omits pending keys, because their values may change while the slice is written.
+Internal topics are not compacted. Instead, the leader writes a full copy of the state from time to
+time: a ``begin`` record, the values of all keys in slices, and an ``end`` record. Once the copy is
+committed, the leader deletes the records before ``begin``. A slice omits pending keys, because
+their values may change while the slice is written.
 
-A record of a key holds a byte of flags and the value; a deletion has no value. ``begin`` and
-``end`` have no key. The values stay bytes, and no decision depends on a clock.
+The value of a record begins with a byte of flags; a deletion has no value. ``begin`` and ``end``
+have no key.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from broker_lite.record.batch import BatchHeader
 from broker_lite.record.records import Row, decode_entries, encode_rows
 
 BATCH_BYTES = 64 << 10
-"""Bytes of keys and values after which a batch of upserts or a slice of a copy ends. The event loop
+"""Bytes of keys and values at which a batch of upserts or a slice of a copy ends. The event loop
 encodes such a batch in 2 ms.
 """
 VALUE_BYTES_MAX = 32 << 20
-"""Maximum bytes of a key and its value."""
+"""Maximum bytes of a key and its value together."""
 COPY_BYTES_MIN = 16 << 20
-"""Bytes of appended batches below which no copy is due."""
+"""Minimum bytes of batches since the last copy at which ``COPY_RATIO`` makes a copy due."""
 COPY_RATIO = 4
-"""A copy is due after this many times the bytes of all live keys and values."""
+"""A copy is due once the batches since the last copy have this many times the bytes of all live
+keys and values."""
 COPY_BATCHES = 40_000
-"""A copy is also due after this many batches, or after half as many batches as keys if that is
-more. A load reads about 150,000 batches a second, independent of their size.
+"""Number of batches since the last copy after which a copy is due; half the number of keys if that
+is more. A new leader loads about 150,000 batches a second, whatever their size.
 """
 _MARK = struct.Struct(">BQI")
 """Layout of ``begin`` and ``end``: kind, number of the copy, and count of copied keys (0 in
@@ -107,8 +109,8 @@ class _Copy:
 class KeyedState:
     """The state of one partition in one leader epoch.
 
-    ``values`` holds the committed value of every live key, and ``flags`` the flags of keys that
-    have flags. Callers must not change either.
+    ``values`` holds the committed value of every live key, and ``flags`` the flags of each key
+    whose flags are not 0. Callers must change neither.
     """
 
     def __init__(
@@ -187,7 +189,8 @@ class KeyedState:
     # Outcomes.
 
     def appended(self, number: int, base_offset: int, next_offset: int) -> None:
-        """Record that the log has the batch. It is settled when the high watermark passes it."""
+        """Record that the log has the batch. Its upserts are settled when the high watermark passes
+        the batch."""
         batch = next(one for one in self._batches if one.number == number)
         batch.base_offset, batch.next_offset = base_offset, next_offset
 
@@ -255,8 +258,8 @@ class KeyedState:
     # The copy.
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
-        """Return the copy's next batch, or None if no batch is due or all remaining keys are
-        pending.
+        """Return the next batch of the copy. Return None if none is due, or if all keys that are
+        left to copy are pending.
         """
         if not self.is_copy_due:
             return None
@@ -309,8 +312,8 @@ class KeyedState:
 
 
 class Replay:
-    """A load of the keys and values from a log, read in order from its start. ``state`` returns the
-    result.
+    """A load of the state from a log. Pass each batch to ``batch``, in order from the log's start;
+    then call ``state``.
     """
 
     def __init__(self, log_start_offset: int) -> None:
@@ -322,8 +325,8 @@ class Replay:
         """Number, offset and number of preceding rows of the last ``begin``."""
         self._last_copy = 0
         self.delete_before: int | None = None
-        """Offset of the last complete copy, if records precede it, because its leader died before
-        it deleted them.
+        """Offset of the last complete copy, if a former leader did not delete the records before
+        it; else None.
         """
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:

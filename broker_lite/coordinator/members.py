@@ -1,7 +1,4 @@
-"""The members of a Kafka group and their common protocols. Pure; used by ``group``, ``admission``.
-
-Members are kept in the order of joining.
-"""
+"""The members of a Kafka group, in the order in which they joined, and their common protocols."""
 
 from __future__ import annotations
 
@@ -26,10 +23,11 @@ CONSUMER = "consumer"
 
 @dataclass(slots=True)
 class Member:
-    """One member. ``join_token`` and ``sync_token`` are its requests that wait for an answer.
+    """One member of a group.
 
-    ``session_deadline_ms`` applies only while no request waits. ``is_new`` is True until the first
-    join is answered, which may take as long as other members need, up to ``NEW_MEMBER_WAIT_MS``.
+    ``join_token`` and ``sync_token`` are the tokens of its requests that wait for an answer, None
+    if none waits. ``is_new`` is True until the first join is answered. At ``session_deadline_ms``
+    the member is removed, if it is new or no request of it waits.
     """
 
     member_id: str
@@ -76,8 +74,8 @@ class MemberView(NamedTuple):
 class Roster:
     """The members of a group.
 
-    Counts how many members support each protocol, so that a join's check does not depend on the
-    size of the group.
+    The roster counts the members that support each protocol. The check of a join therefore takes
+    the same time in a group of any size.
     """
 
     def __init__(self, former: Former) -> None:
@@ -89,7 +87,8 @@ class Roster:
         self.static: dict[str, str] = {}
         """Member id by instance id."""
         self.pending: dict[str, int] = {}
-        """Deadline in ms of each member id that was assigned and not yet used to join."""
+        """Time in ms until which each assigned member id may be used for its first join, by member
+        id."""
         self.protocol_type = ""
         self.leader: str | None = None
         self.metadata_bytes = 0
@@ -105,9 +104,8 @@ class Roster:
 
     @property
     def have_former_returned(self) -> bool:
-        """Whether as many members have joined as the former generation had.
-
-        Then no member consumes with the former assignment.
+        """Whether as many members have joined as the former generation had, so that no member
+        consumes with a former assignment any more.
         """
         return self.former is not None and self.former.members <= len(self.members)
 
