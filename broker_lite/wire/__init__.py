@@ -1,7 +1,7 @@
-"""Conversion of frames to messages and back: Kafka's wire protocol, without I/O. Start with
-PROTOCOL.md.
+"""Convert frames of Kafka's wire protocol to messages and back, without I/O.
 
-Order of reading: ``primitives``, ``frame``, ``api``, then ``produce`` and ``fetch`` (both sides,
-coded by hand), ``calls`` (the client's other requests, coded by hand) and ``tables`` (the broker's
-other requests, from a library's message tables; only the broker imports it).
+PROTOCOL.md describes the protocol. Read the modules in this order: ``primitives``, ``frame``,
+``api``, then ``produce`` and ``fetch`` (hand-written, for clients and brokers), ``calls``
+(hand-written, the client's other requests) and ``tables``. ``tables`` converts the broker's other
+requests with the message tables of a library, and only the broker imports it.
 """

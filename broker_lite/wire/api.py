@@ -1,9 +1,9 @@
 """The APIs of the protocol, their versions, and the message headers.
 
-``VERSIONS`` lists the versions that the broker serves and advertises; ``PROTOCOL.md`` explains it,
-and a test compares each row with Kafka's message tables. Request headers are v1, in flexible
-versions v2 with tagged fields. Response headers are v0, in flexible versions v1, but always v0 for
-ApiVersions.
+``VERSIONS`` lists the versions that the broker serves. ``PROTOCOL.md`` explains the list, and a
+test compares each row with Kafka's message tables. A request has header version 1, or 2 with tagged
+fields in flexible versions. A response has header version 0, or 1 in flexible versions; ApiVersions
+always has 0.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
 """First and last served version of each API."""
 
 ADVERTISED: Mapping[int, tuple[int, int]] = {**VERSIONS, ApiKey.PRODUCE: (0, 13)}
-"""The versions that ApiVersions lists. Produce 0-2 are listed, though refused: without them
-librdkafka assumes a broker without compression."""
+"""The versions that the answer to ApiVersions lists. The list contains Produce 0 to 2, which the
+broker refuses, because librdkafka would otherwise assume a broker without compression."""
 
 FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.PRODUCE: 9,
@@ -211,31 +211,31 @@ FLEXIBLE_FROM: Mapping[int, int] = {
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Return whether that version has compact lengths and tagged fields; False for an unknown
-    API."""
+    """Return whether the version of API ``key`` is flexible: it has compact lengths and tagged
+    fields. Return False for an unknown API."""
     return version >= FLEXIBLE_FROM.get(key, 1 << 15)
 
 
 def is_served(key: int, version: int) -> bool:
-    """Return whether the broker answers that API in that version."""
+    """Return whether the broker serves API ``key`` in this version."""
     first, last = VERSIONS.get(key, (0, -1))
     return first <= version <= last
 
 
 REQUEST_BYTES_MAX = 2 << 20
-"""Maximum bytes of a request other than Produce and SyncGroup. Decoding a request of twice this
-size, filled with the smallest items, would block the broker's event loop for seconds. The limit
-allows 50,000 partitions with long names.
+"""Maximum bytes of a request other than Produce and SyncGroup. To decode a request of twice this
+size, filled with the smallest items, would block the broker's event loop for seconds. A request of
+this size can name 50,000 partitions with long topic names.
 """
 SYNC_BYTES_MAX = 16 << 20
 """Maximum bytes of a SyncGroup request, which carries the assignment of every member."""
 PARTITIONS_MAX = 50_000
-"""Maximum partitions of a Produce request and members of a SyncGroup request, because decoding more
-would block the event loop.
+"""Maximum partitions of a Produce request, and maximum members of a SyncGroup request. To decode
+more would block the broker's event loop.
 """
 
 BY_TOPIC_ID = 13
-"""From this version on Produce and Fetch name topics by id."""
+"""The first version of Produce and of Fetch that names topics by id instead of by name."""
 
 
 _REQUEST_BEGINS = struct.Struct(">hhi")
@@ -252,8 +252,10 @@ class RequestHeader(NamedTuple):
 
 
 def parse_header(frame: memoryview) -> RequestHeader:
-    """Decode a request's header. Tagged fields are skipped in served versions; in other versions
-    only the fixed part is parsed. Raises ProtocolError.
+    """Decode a request's header. Raises ProtocolError.
+
+    In a served version, skip the header's tagged fields. In another version they may have an
+    unknown layout, so ``body_at`` is then the end of the fixed part.
     """
     reader = Reader(frame)
     key, version, correlation_id = reader.unpack(_REQUEST_BEGINS)
@@ -328,7 +330,7 @@ class Call(Protocol[ResponseT]):
 
 
 def encode_call(call: Call[Any], correlation_id: int, client_id: str | None) -> bytearray:
-    """Return a whole frame with its length, ready to send."""
+    """Return the request as a whole frame, which begins with its length."""
     writer = Writer()
     writer.i32(0)
     write_request_header(writer, call.API_KEY, call.VERSION, correlation_id, client_id)
@@ -344,7 +346,8 @@ def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a leader, sent with a refused Produce or Fetch partition."""
+    """The address of a partition's present leader, for a client whose Produce or Fetch request
+    named a broker that does not lead the partition (KIP-951)."""
 
     broker_id: int
     host: str

@@ -1,25 +1,27 @@
 """A buffer pool for large batches and requests.
 
-The allocator returns freed megabytes to the system. New pages are then faulted in one by one, which
-takes longer than writing the data. A block is free once no view of it exists on any thread, so
-callers need not return it. ``sweep`` frees blocks that were unused since the previous sweep. One
-thread takes and sweeps: a broker's loop or a producer's sender. (``transport.received_buffers``
-serves all threads.)
+Without a pool, Python's allocator returns freed megabytes to the operating system, which then
+faults in new pages one by one. These page faults take longer than writing the data. A block is free
+once no view of it exists on any thread, so callers need not return it. ``sweep`` frees blocks that
+were unused since the previous sweep. One thread takes and sweeps: a broker's event loop or a
+producer's sender.
 """
 
 from __future__ import annotations
 
 REUSED_FROM_BYTES = 64 << 10
-"""Minimum pooled bytes; the allocator keeps smaller blocks itself."""
+"""Minimum bytes of a request that the pool serves. Python's allocator keeps smaller blocks
+itself."""
 STEP_BYTES = 64 << 10
-"""Granularity of block sizes, so that requests of similar sizes share blocks."""
+"""Block sizes are multiples of this number of bytes, so that requests of similar sizes share
+blocks."""
 WASTE_MAX = 4
-"""Maximum ratio of block size to requested size."""
+"""Maximum ratio of a block's size to the requested size."""
 
 
 def _is_free(block: bytearray) -> bool:
-    """Return whether no view of a non-empty block exists: Python refuses to resize a block with
-    views. Reference counts are not reliable across interpreters."""
+    """Return whether no view of a non-empty block exists. Python refuses to resize a bytearray with
+    views. Reference counts are no substitute, because they differ between interpreters."""
     try:
         last = block.pop()
     except BufferError:

@@ -1,8 +1,8 @@
-"""Subscriptions and assignments, which group members exchange through their coordinator. Pure.
+"""Encode and decode the subscriptions and assignments that group members exchange.
 
-Versions 0-3 of ConsumerProtocolSubscription and ConsumerProtocolAssignment, and the user data of
-Kafka's sticky assignors. Later versions only append fields, so every reader decodes the fields that
-it knows.
+The formats are versions 0 to 3 of Kafka's ConsumerProtocolSubscription and
+ConsumerProtocolAssignment, and the user data of Kafka's sticky assignors. Later versions only
+append fields, so a reader decodes the fields that it knows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ NO_GENERATION = -1
 
 
 class Subscription(NamedTuple):
-    """A member's subscription. ``owned`` are the partitions that the member owns at the join,
-    assigned in ``generation`` (KIP-429, KIP-792). ``user_data`` is defined by its assignor.
+    """A member's subscription.
+
+    ``owned`` are the partitions that the member owns when it joins, as assigned in ``generation``
+    (KIP-429, KIP-792). The member's assignor defines ``user_data``.
     """
 
     topics: tuple[str, ...]
@@ -34,7 +36,7 @@ class Subscription(NamedTuple):
 
 
 def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX) -> bytes:
-    """Encode a subscription; fields that the version lacks are left out."""
+    """Encode a subscription in this version, without the fields that the version lacks."""
     writer = Writer()
     writer.i16(version)
     writer.i32(len(member.topics))
@@ -83,8 +85,9 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
-    """Decode the partitions and their generation, which is -1 in the older format. Undecodable data
-    gives no partitions.
+    """Return the partitions in the user data of the ``sticky`` assignor, and their generation.
+
+    The generation is -1 in the older format. For data that cannot be decoded, return no partitions.
     """
     if not len(data):
         return (), NO_GENERATION

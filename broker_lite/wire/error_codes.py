@@ -1,7 +1,7 @@
-"""Replace newer error codes in answers about transactions of older API versions.
+"""Replace error codes that a request's API version does not define.
 
-A client of an older version does not know PRODUCER_FENCED or TRANSACTION_ABORTABLE and would take
-either for an unknown failure.
+A client that uses an older version does not know PRODUCER_FENCED or TRANSACTION_ABORTABLE and would
+treat either code as an unknown failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OLDER: Mapping[int, int] = {
     ProducerFencedError.code: InvalidProducerEpochError.code,
     TransactionAbortableError.code: InvalidTxnStateError.code,
 }
-"""By newer code: the code that older versions define."""
+"""The code that replaces each newer code in older versions."""
 
 _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
     ProducerFencedError.code: {
@@ -42,9 +42,9 @@ _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
         _TXN_OFFSET_COMMIT: 4,
     },
 }
-"""First version of each API whose clients handle the code. Clients of Produce and TxnOffsetCommit
-expect INVALID_PRODUCER_EPOCH in every version: a producer may abort after it, but treats
-PRODUCER_FENCED as fatal.
+"""By error code and API: the first version whose clients handle the code. Produce and
+TxnOffsetCommit have no version for PRODUCER_FENCED, because a producer treats it as fatal. After
+INVALID_PRODUCER_EPOCH the producer may abort its transaction and continue.
 """
 
 

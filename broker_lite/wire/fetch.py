@@ -1,10 +1,10 @@
-"""Encoding and decoding of Fetch, versions 4 to 18, over memoryviews: requests and responses.
+"""Encode and decode Fetch requests and responses, versions 4 to 18, over memoryviews.
 
 A response is encoded into parts (bytes or file ranges) with all lengths computed beforehand, so
 that ``sendfile`` can send file bytes from the page cache. Decoded records are slices of the frame.
-Topics have names up to version 12 and ids from 13; the other field is empty. The client uses
-version 17. A tagged field of logbus contains the columns version that the sender reads
-(``PROTOCOL.md``). Fetch sessions are declined: session id 0. Any thread that owns the connection.
+Topics have names up to version 12 and ids from 13; the other field is empty. logbus' client uses
+version 17. In tagged fields of logbus, the sender names the version of columns that it reads
+(``PROTOCOL.md``). The broker declines fetch sessions: it answers with session id 0.
 """
 
 from __future__ import annotations
@@ -43,30 +43,32 @@ NAMES_ADDRESSES = 16
 """
 
 TAG_COLUMNS = 10000
-"""Tag in a request, two bytes: the columns body version that the sender reads (0: rows only), and
-flags.
+"""Tag of a request's field of two bytes: the version of columns that the sender reads (0: rows
+only), and the flags below (``FLAG_*``).
 """
 FLAG_CHECKS_CRC = 1
-"""Flag: the sender checks every batch's CRC, so the broker need not."""
+"""Flag of a sender that checks the CRC of every batch, so that the broker need not check it."""
 FLAG_ENDS_ONLY = 2
-"""Flag: wait as usual, but answer without records; the sender wants only end offsets."""
+"""Flag of a sender that wants only end offsets. The broker waits as usual, but answers without
+records."""
 
 FLAG_REPAIR = 4
-"""Flag: the sender received a corrupt batch; check the CRC before sending, even for a verified
-range."""
+"""Flag of a sender that received a corrupt batch. The broker checks the CRC before it sends the
+records, even if it has checked them before."""
 
 FLAG_IDLE = 8
-"""Flag: a follower's second connection, for idle partitions."""
+"""Flag of a request on a follower's second connection, which fetches its idle partitions."""
 
 TAG_FILES = 10001
-"""Request tag: the 16-byte machine id, and an int32: how many bytes per partition the sender can
-read from the broker's files.
+"""Tag of a request's field: the sender's machine id (16 bytes), and the number of bytes per
+partition that the sender can read from the broker's files (int32).
 """
 TAG_STORED = 10000
-"""Tag of an answer's partition: the file range that holds the records, in place of the records."""
+"""Tag of a field in an answer's partition: the file range of the records, in place of the
+records."""
 TAG_TRANSACTIONS = 10001
-"""Tag of an answer's partition: the offset below which the log has no transaction. Sent if only the
-end offsets were requested, and the log has transactions."""
+"""Tag of a field in an answer's partition: the offset below which the log has no transaction. The
+broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has transactions."""
 MACHINE_BYTES = 16
 
 ANY_REPLICA = -2
@@ -131,7 +133,7 @@ class StoredRange(NamedTuple):
 
 
 class FetchPartition(NamedTuple):
-    """The range to read from one partition. Offsets and limits are Kafka's; -1 is unknown."""
+    """The range to read from one partition, with the fields of Kafka's request; -1: unknown."""
 
     partition: int
     fetch_offset: int
@@ -153,9 +155,11 @@ class FetchTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A fetch request. ``replica_id`` is -1 except for followers. ``columns_body_version`` 0 means
-    rows only. ``machine`` is the sender's machine id; on that machine, the sender can read
-    ``file_bytes`` of each partition from files.
+    """A fetch request. ``replica_id`` is the broker id of a follower, -1 for other senders.
+
+    ``columns_body_version`` is the version of columns that the sender reads, 0 for rows only.
+    ``flags`` are ``FLAG_*``. ``machine`` is the sender's machine id. If the broker runs on that
+    machine, the sender can read ``file_bytes`` of each partition from the broker's files.
     """
 
     topics: Sequence[FetchTopic]
@@ -331,9 +335,10 @@ def encode_response(
     throttle_time_ms: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
 ) -> list[Part]:
-    """Encode a whole frame in parts, length included; ``error_code`` exists from version 7.
+    """Return a response as the parts of a whole frame, which begins with its length.
 
-    ``nodes``: the addresses of the leaders that rows name; clients see them from version 16.
+    ``error_code`` applies to the whole request; versions before 7 lack it. ``nodes``: the addresses
+    of the leaders that partitions name; versions before 16 lack them.
     """
     flexible = version >= FLEXIBLE
     out = bytearray(4)

@@ -2,11 +2,11 @@
 
 A connection receives into ``buffer()`` and then calls ``received(n)``, which returns the completed
 frames. Each frame is a writable view over its own memory, so a batch may be stamped in place and
-outlive the receiver. Complete small frames are cut out of a receive buffer. An incomplete frame
-gets memory of its own (``allocate``), and the rest is received directly into it. The frame of a
-trusted peer gets memory of its declared size at once. For any other peer, the memory grows with the
-received bytes, when the owner calls ``grow``. A wrong length raises ProtocolError; the receiver
-must then no longer be used.
+outlive the receiver. Small frames that arrive whole are copied out of a receive buffer. An
+incomplete frame gets memory of its own (``allocate``), and its rest is received directly into this
+memory. A frame of a trusted peer gets memory of its declared size at once. For any other peer, the
+memory grows with the received bytes: the connection calls ``grow``. A wrong length raises
+ProtocolError, after which the receiver must not be used.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ rest of a large frame bypasses the buffer.
 
 PREFIX_BYTES = 4
 FIRST_BYTES = 4 * 1024
-"""Minimum memory of an incomplete frame, in bytes, if memory grows with the received bytes."""
+"""Minimum bytes of memory for an incomplete frame of a peer whose memory grows."""
 GROWTH = 64
-"""Factor by which a frame's memory grows. With this factor, frames of up to 4 MiB are copied once,
-at 64 KiB. With a factor of 16, a frame of 1 MiB was copied twice, which cost the broker 17 % of its
-time.
+"""Factor by which ``grow`` enlarges a frame's memory. With a factor of 64, a frame of up to 4 MiB
+is copied once, at 64 KiB. With a factor of 16, a frame of 1 MiB was copied twice, which cost the
+broker 17 % of its time.
 """
 
 TLS_STARTS = (b"\x16\x03", b"\x15\x03")
-"""First bytes of a TLS handshake or alert. Read as a frame's length, they exceed 335 MB."""
+"""First bytes of a TLS handshake and of a TLS alert. Read as a frame's length, they exceed 335 MB,
+so no valid frame begins with them."""
 
 
 def own_memory(size: int) -> memoryview:
@@ -42,11 +43,11 @@ def own_memory(size: int) -> memoryview:
 class FrameReceiver:
     """Cuts one connection's bytes into frames of at most ``max_bytes`` (length prefix excluded).
 
-    ``max_bytes`` may be changed at any time, so that a connection has a small limit before its
-    login and the full limit after it. ``scratch``, the buffer for small frames, may be shared by
-    all receivers of one thread that call ``received`` right after filling ``buffer()``.
-    ``allocate`` gives writable memory of a size, with any content. With ``grows`` the owner calls
-    ``grow`` whenever ``growth_bytes`` is not 0, before it asks for ``buffer()``.
+    A connection may change ``max_bytes`` at any time: its limit is small before the login and full
+    after it. ``scratch`` is the buffer for small frames. All receivers of a thread may share it, if
+    they call ``received`` right after filling ``buffer()``. ``allocate`` returns writable memory of
+    a given size, with any content. ``grows``: the memory of frames grows with the received bytes.
+    The connection then calls ``grow`` whenever ``growth_bytes`` is not 0, before ``buffer()``.
     """
 
     __slots__ = (

@@ -1,10 +1,10 @@
 """The protocol's primitive types over a buffer: big-endian integers, varints, strings, arrays.
 
-``Reader`` checks every length and count against the remaining bytes before it allocates; a
-violation raises ProtocolError. ``Writer`` appends to one bytearray. Strings, arrays and bytes have
-two encodings: compact in flexible versions (an unsigned varint of the length plus one, 0 for null)
-and classic (a signed length, -1 for null); methods of the classic encoding have ``classic`` in
-their names. Usable on any thread; one thread at a time uses an object.
+``Reader`` checks every length and count against the remaining bytes before it allocates memory. It
+raises ProtocolError for a wrong length. ``Writer`` appends to one bytearray. Strings, arrays and
+bytes have two encodings. The compact encoding of flexible versions begins with an unsigned varint
+of the length plus one, 0 for null. The classic encoding begins with a signed length, -1 for null;
+its methods have ``classic`` in their names. One thread at a time may use a reader or writer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ I64 = struct.Struct(">q")
 NULL_UUID = bytes(16)
 CLASSIC_STRING_MAX = 0x7FFF
 TAGS_MAX = 16
-"""Maximum tagged fields of a section. Kafka's structs have at most five; decoding a long request
-full of minimal fields would take minutes.
+"""Maximum tagged fields in one section of a request. Kafka's structs have at most five. Without
+this limit, a long request full of minimal fields could take minutes to decode.
 """
 
 T = TypeVar("T")
@@ -34,13 +34,14 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=8192)
 def uuid_text(raw: bytes) -> str:
-    """Return sixteen bytes as a topic id of 22 characters; the last few thousand are cached."""
+    """Return a topic id's sixteen bytes as 22 characters. A cache holds the last results."""
     return topic_id_text(raw)
 
 
 @lru_cache(maxsize=8192)
 def uuid_bytes(text: str) -> bytes:
-    """Return a topic id's sixteen bytes. Raises ProtocolError for any other text."""
+    """Return the sixteen bytes of a topic id of 22 characters. Raises ProtocolError for any other
+    text."""
     try:
         raw = NULL_UUID if text == NULL_TOPIC_ID else topic_id_bytes(text)
     except ValueError:
@@ -51,7 +52,8 @@ def uuid_bytes(text: str) -> bytes:
 
 
 class Reader:
-    """A cursor over one frame. ``position`` may be set; ``end`` is the frame's length."""
+    """A cursor over one frame, at ``position``, which callers may set. ``end`` is the length of the
+    frame."""
 
     __slots__ = ("buffer", "end", "position")
 
@@ -62,7 +64,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Return the number of unread bytes."""
+        """The number of unread bytes."""
         return self.end - self.position
 
     def _advance(self, size: int) -> int:
@@ -108,7 +110,7 @@ class Reader:
         raise ProtocolError("a varint is cut: no bytes are left")
 
     def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
-        """Read several fixed fields at once."""
+        """Read several fields of fixed size at once."""
         return fields.unpack_from(self.buffer, self._advance(fields.size))
 
     def uuid(self) -> str:
@@ -236,7 +238,7 @@ class Writer:
         self.buffer.append(1 if value else 0)
 
     def pack(self, fields: struct.Struct, *values: Any) -> None:
-        """Write several fixed fields at once."""
+        """Write several fields of fixed size at once."""
         self.buffer += fields.pack(*values)
 
     def uvarint(self, value: int) -> None:
@@ -292,7 +294,7 @@ class Writer:
 
 
 def uvarint_bytes(value: int) -> bytes:
-    """Return one unsigned varint."""
+    """Return ``value`` as an unsigned varint."""
     if value <= 0x7F:
         return bytes((value,))
     out = bytearray()

@@ -1,10 +1,9 @@
 """Encode and decode Produce requests and responses, versions 3 to 13, over memoryviews.
 
-Decoded records are slices of the frame; records to encode are separate buffers. This module never
-copies or inspects them. Topics have names up to version 12 and ids from 13; the other field is
-empty. The client uses version 13, and 11 in transactions of version 1: from 12 on the broker adds a
-transaction's partitions (KIP-890). In the broker: loop thread; in the client: the thread that owns
-the connection.
+Decoded records are slices of the frame; records to encode are separate buffers. This module neither
+copies nor inspects records. Topics have names up to version 12 and ids from 13; the other field is
+empty. logbus' client uses version 13. In transactions of version 1 it uses version 11, because from
+version 12 on the broker itself adds a transaction's partitions (KIP-890).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _CURRENT_LEADER = struct.Struct(">BBBiiB")
 
 
 class ProducePartition(NamedTuple):
-    """Records of one partition: one slice when decoded, one or more buffers to encode."""
+    """The records of one partition in a decoded request, as a slice of the frame."""
 
     partition: int
     records: memoryview | None
@@ -74,7 +73,8 @@ class ProduceTopic(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """``acks``: -1 all in-sync replicas, 1 the leader, 0 no answer."""
+    """A produce request. ``acks`` names the replicas that must have the records before the answer:
+    -1 all in-sync replicas, 1 the leader; 0: there is no answer."""
 
     transactional_id: str | None
     acks: int
@@ -105,7 +105,8 @@ class ProducedPartition(NamedTuple):
 
 _NO_ERROR = ProducedPartition(0)[5:]
 _NO_ERROR_BYTES = b"\x01\x00\x00"
-"""No record error, no message, no tagged field; flexible versions."""
+"""The end of a partition without errors in flexible versions: no record errors, no message, no
+tagged field."""
 
 
 class ProducedTopic(NamedTuple):
@@ -118,7 +119,7 @@ class ProducedTopic(NamedTuple):
 
 class ProduceResponse(NamedTuple):
     """The answer to a request with acks other than 0. ``nodes``: the addresses of the leaders that
-    rows name; clients see them from version 10."""
+    partitions name; versions before 10 lack them."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: int = 0

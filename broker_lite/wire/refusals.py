@@ -1,10 +1,9 @@
-"""Error responses for requests without a handler, in the layout that the client expects.
+"""Encode error responses for requests that have no answer of a handler.
 
-The dispatcher sends them for unsupported requests (UNSUPPORTED_VERSION) and for requests whose
-handler failed. If the version's layout is known, each requested row gets the error, as in Kafka.
-``kafka.protocol`` has most layouts, ``refused_tables`` the others. The result is None if the layout
-is unknown or the client expects no answer. Loop thread; broker only. Declared lengths are checked
-(``tables``).
+The dispatcher sends these responses for unsupported requests (UNSUPPORTED_VERSION) and for requests
+whose handler failed. The response has the layout that the client expects: as in Kafka, each
+requested row gets the error. ``kafka.protocol`` has most layouts, ``refused_tables`` the others.
+Only the broker imports this module, on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from broker_lite.wire.primitives import I32, Reader
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
-"""Maximum bytes of a request whose rows are answered one by one; a longer request would block the
-event loop.
+"""Maximum bytes of a request whose rows get the error one by one. To decode a longer request would
+block the event loop.
 """
 _ROWS = {
     "coordinators": ("coordinator_keys",),
@@ -47,9 +46,9 @@ _ROWS = {
     "filter_results": ("filters",),
     "transaction_states": ("transactional_ids",),
 }
-"""Response arrays whose name differs from the request's."""
+"""For an array of a response, the names that the array with the same rows has in requests."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
-"""Row key fields whose name differs from the request's."""
+"""For a field that names a row of a response, its other name in requests."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
 """Values for absent fields whose default in the table could be mistaken for a real value."""
 _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
@@ -136,7 +135,8 @@ def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
 
 
 class _Refusal:
-    """Fills the fields of a response from the request. ``said`` is true once the error is set."""
+    """Fills the fields of a response from the request. ``said`` becomes true once a field has the
+    error."""
 
     def __init__(self, version: int, code: int, reason: str) -> None:
         self.version = version

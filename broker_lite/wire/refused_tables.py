@@ -1,9 +1,9 @@
 """Layouts of requests that the broker refuses and for which ``kafka.protocol`` has no tables.
 
-``refusals`` builds the answers from them. ``OLD`` has the requests of clients before Kafka 2.1,
-``NEWEST`` the requests of Kafka 4.3's clients. Requests between Kafka's brokers and controllers are
-not included. Data only. A field of an answer that is always empty has the shortest layout with the
-same bytes.
+``refusals`` encodes answers with these layouts. ``OLD`` has the requests of clients before Kafka
+2.1, ``NEWEST`` the requests of Kafka 4.3's clients. Requests between Kafka's brokers and
+controllers are not included. A field that is always empty in an answer is declared with a shorter
+type that has the same bytes, such as ``[]int8`` for an array.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ CURES: dict[int, str] = {
     76: "use a consumer group with group.protocol=classic",
     88: "set group.protocol=classic",
 }
-"""By API: the advice to the client about what to use instead."""
+"""For an API that is refused, the setting with which its client works. Error messages contain
+it."""
 
 NEWEST: dict[int, Newer] = {
     38: _of_all(
@@ -225,4 +226,4 @@ NEWEST: dict[int, Newer] = {
     91: _of_all("AlterShareGroupOffsets", (0, 0), *_WHOLE, _NONE),
     92: _of_all("DeleteShareGroupOffsets", (0, 0), *_WHOLE, _NONE),
 }  # fmt: skip
-"""By API: the layouts of APIs for which the library has no tables."""
+"""By API key, the layouts of newer APIs for which the library has no tables."""

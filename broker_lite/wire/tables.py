@@ -1,11 +1,10 @@
-"""Encode and decode the broker's other APIs with the message tables of kafka-python's
-``kafka.protocol``.
+"""Decode the broker's requests and encode its responses with the tables of ``kafka.protocol``.
 
-The library generates the tables (every field of every version) from Kafka's definitions. logbus's
-``Reader`` decodes requests by these tables and checks every length and count. The library encodes
+kafka-python generates these tables (every field of every version) from Kafka's definitions. logbus'
+``Reader`` decodes requests by the tables and checks every length and count. The library encodes
 responses. Messages are the library's classes with fields in snake_case and defaults for absent
 fields; ``own_tag`` returns tagged fields of logbus. Topic ids are 22 characters in requests and
-``uuid(text)`` in responses. Only the broker imports this module (0.15 s); loop thread.
+``uuid(text)`` in responses. Only the broker imports this module, because the import takes 0.15 s.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unre
 from broker_lite.wire.primitives import I32, Reader, Writer, uuid_bytes
 
 Message = Any
-"""A message of the tables; the library's classes have no types that a checker could use."""
+"""A request or response. The library's classes have no types that a type checker could use."""
 
 SaslHandshakeResponse: Any = sasl.SaslHandshakeResponse
 SaslAuthenticateResponse: Any = sasl.SaslAuthenticateResponse
@@ -149,8 +148,8 @@ REQUESTS: dict[int, Any] = {
     ApiKey.LIST_CONFIG_RESOURCES: admin.ListConfigResourcesRequest,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
 }
-"""Request classes by API; Produce, Fetch, UnregisterBroker, Envelope and logbus's own APIs are
-coded by hand.
+"""The library's request class of each API. Produce, Fetch, UnregisterBroker, Envelope and logbus'
+own APIs have hand-written codecs instead.
 """
 
 Decoder = Callable[[Reader], Any]
@@ -179,12 +178,12 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         broker_transactions.take_marker_tag,
     ),
 }
-"""The tagged field of logbus in a struct of the library, and its decoder. Extra bytes are
-ignored.
+"""By struct of the library: the tag of logbus' own field in it, and the field's decoder. Decoders
+ignore extra bytes.
 """
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
-"""Maximum number of rows of one kind, for the APIs that accept long requests."""
+"""Maximum rows of a struct in one request, for the APIs that accept long requests."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
@@ -196,7 +195,7 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.END_BATCH: (sinks.EndBatchRequest.decode_request, sinks.encode_sink_response),
     ApiKey.KEEP_BATCH: (sinks.KeepBatchRequest.decode_request, sinks.encode_sink_response),
 }
-"""The decoder and the encoder of an API without a table."""
+"""The request decoder and the response encoder of each API without a table."""
 
 _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     groups.OffsetFetchResponse: groups.encode_offset_fetch,
