@@ -1,2 +1,1 @@
-"""Security decisions without I/O: permissions of principals, and checks of logins and
-certificates."""
+"""Decide about security without I/O: permissions of principals, logins, certificates and quotas."""

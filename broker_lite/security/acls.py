@@ -1,8 +1,8 @@
 """Kafka's access control lists as values: resources, patterns, operations, entries and filters.
 
-The numbers are those of Kafka's protocol (``AclOperation``, ``ResourceType``, ``PatternType``,
-``AclPermissionType``). An entry grants or denies one operation on the resources of one pattern to
-one principal from one host. ``authorizer`` decides with them. Pure.
+The enumerations have the numbers of Kafka's protocol (``AclOperation``, ``ResourceType``,
+``PatternType``, ``AclPermissionType``). An entry grants or denies one operation, on the resources
+of one pattern, to one principal from one host. ``authorizer`` decides requests with the entries.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from broker_lite.errors import InvalidRequestError
 
 WILDCARD = "*"
-"""The wildcard. As a pattern's literal name: every resource of the kind. As a host: every
-address."""
+"""The wildcard ``*``. As the name of a literal pattern it stands for every resource of the kind, as
+a host for every address."""
 ANYONE = "User:*"
-"""The principal of entries for every user."""
+"""The principal of an entry that applies to every user."""
 CLUSTER_NAME = "kafka-cluster"
-"""The name of the one resource of kind CLUSTER, as Kafka's tools send it."""
+"""The name of the only resource of kind CLUSTER, as in Kafka."""
 TEXT_LENGTH_MAX = 1024
-"""Maximum characters of an entry's principal, host or name."""
+"""Maximum characters of an ACL's principal, host or resource name."""
 
 
 class ResourceKind(IntEnum):
@@ -219,14 +219,14 @@ def acl_of(*fields: Any) -> Acl:
 
 
 def new_acl(*fields: Any) -> Acl:
-    """Return the ACL of ``acl_of``'s arguments after the checks of ``check_acl``."""
+    """Return the ACL of ``acl_of``, checked by ``check_acl``. Raises InvalidRequestError."""
     acl = acl_of(*fields)
     check_acl(acl)
     return acl
 
 
 def acl_filter(*fields: Any) -> AclFilter:
-    """Return a filter of ``acl_of``'s arguments. A text that is None matches every value."""
+    """Return a filter from the arguments of ``acl_of``. A text that is None matches every value."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return AclFilter(
@@ -243,8 +243,10 @@ def acl_filter(*fields: Any) -> AclFilter:
 
 
 def canonical_host(address: str) -> str:
-    """Return an address in the one form in which hosts are stored and compared: IPv6 shortened,
-    without scope, and IPv4 not mapped into IPv6. Another text is returned as it is."""
+    """Return an IP address in the form in which logbus stores and compares hosts.
+
+    An IPv6 address is shortened and loses its scope; IPv4 mapped into IPv6 becomes IPv4. A text
+    that is no address is returned unchanged."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
     except ValueError:
@@ -254,7 +256,7 @@ def canonical_host(address: str) -> str:
 
 
 class AclFilter(NamedTuple):
-    """Selects ACLs; None selects every value, as in Kafka's DescribeAcls and DeleteAcls."""
+    """A filter over ACLs, as in Kafka's DescribeAcls and DeleteAcls. None selects every value."""
 
     kind: ResourceKind = ResourceKind.ANY
     type: PatternType = PatternType.ANY

@@ -1,8 +1,8 @@
-"""The lines of the audit log, and the limits of how many are written. Pure.
+"""Format the lines of the audit log, and limit their number.
 
-A client can cause an event with every request, so a denial of one kind is written once in
-``REPEAT_MS`` and all lines together at most ``LINES_PER_S`` a second. The next line has the number
-of omitted events. Text of clients is cut; JSON escapes it.
+A client can cause an event with every request. Repeated events of one kind are therefore written
+once in ``REPEAT_MS``, and all lines together at most ``LINES_PER_S`` times a second. The next line
+has the number of omitted events. Text from clients is cut, and JSON escapes it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 REPEAT_MS = 10_000
-"""Milliseconds in which an event of one kind is written once."""
+"""Milliseconds for which further events of one kind are omitted after a line."""
 LINES_PER_S = 1000
 KINDS_MAX = 10_000
-"""Maximum kinds of events that are tracked."""
+"""Maximum kinds of events for which the time of the last line is kept. With more, the table is
+cleared."""
 TEXT_MAX = 200
 """Maximum characters of a text that a client chose."""
 
 
 class AuditLimit:
-    """Decides which events are written. Times are milliseconds."""
+    """Decides which events become lines of the audit log. All times are in milliseconds."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -32,8 +33,11 @@ class AuditLimit:
         """The time of the last line of each kind, and the number of events since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
-        """Return the numbers of omitted events of the kind and of other omitted lines before this
-        line; None to omit this event, too. ``kind`` None: the event is never a repetition."""
+        """Return whether to write an event: None to omit it, or two counts for its line.
+
+        The counts are the omitted events of the same kind, and the other lines that were omitted.
+        An event with ``kind`` None is never a repetition.
+        """
         repeated = 0
         if kind is not None:
             at_ms, repeated = self._kinds.get(kind, (now_ms - REPEAT_MS, 0))

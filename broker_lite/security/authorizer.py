@@ -1,14 +1,14 @@
-"""Decide whether a principal may do an operation: Kafka's rules over a compiled set of ACLs.
+"""Decide whether a principal may do an operation, with Kafka's rules over an index of all ACLs.
 
-An ``AclIndex`` is immutable; a change of one pattern makes a new one (``with_pattern``). Decisions
-follow Kafka's ``StandardAuthorizer``:
+The ACLs of an ``AclIndex`` never change; a change of ACLs makes a new index (``with_entries``).
+Decisions follow Kafka's ``StandardAuthorizer``:
 
 1. A super user may do everything.
 2. An entry that denies wins over every entry that allows.
 3. An allowed operation also allows what it implies (``acls.IMPLIED_BY``).
-4. Without any entry about the resource, ``allow_if_none`` decides; otherwise the answer is no.
+4. Without any entry for the resource, ``allow_if_none`` decides. Otherwise the operation is denied.
 
-Pure. ``AclIndex`` keeps the latest decisions, so one instance belongs to one thread.
+``AclIndex`` caches its decisions, so only one thread may use an index.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from broker_lite.security.acls import (
 
 CACHED_DECISIONS_MAX = 100_000
 CACHED_NAME_LENGTH_MAX = 255
-"""Maximum characters of a cached name. No topic has a longer one, but a request of a client without
-any permission can name 32 KiB of text, and a denial is cached, too.
+"""Maximum characters of a resource name in the cache of decisions. No topic has a longer name. But
+a client without any permission can request a name of 32 KiB, and the index caches denials too.
 """
 
 
 class Decision(NamedTuple):
-    """Whether the operation is allowed, and the ACL that decided (None: no entry applied, or a
-    super user asked)."""
+    """Whether the operation is allowed, and the ACL that decided. ``acl`` is None for a super user,
+    and if no entry applied."""
 
     is_allowed: bool
     acl: Acl | None = None
@@ -86,7 +86,7 @@ class AclIndex:
         self._any_cache: dict[tuple[str, str, Operation, ResourceKind], bool] = {}
 
     def with_entries(self, entries: Mapping[Pattern, frozenset[Entry]]) -> AclIndex:
-        """Return an index of other ACLs with the same options."""
+        """Return a new index of these ACLs, with the options of this index."""
         return AclIndex(entries, super_users=self._super_users, allow_if_none=self._allow_if_none)
 
     def with_pattern(self, pattern: Pattern, entries: Iterable[Entry]) -> AclIndex:
@@ -152,8 +152,8 @@ class AclIndex:
         return Decision(self._allow_if_none and not is_known)
 
     def may_any(self, principal: str, host: str, operation: Operation, kind: ResourceKind) -> bool:
-        """Return whether the principal may do the operation on at least one name of the kind that
-        may or may not exist (Kafka's ``authorizeByResourceType``)."""
+        """Return whether the principal may do the operation on at least one resource name of the
+        kind, whether or not the resource exists (Kafka's ``authorizeByResourceType``)."""
         if principal in self._super_users:
             return True
         key = (principal, host, operation, kind)
@@ -189,7 +189,7 @@ class AclIndex:
         return any(not _is_covered(pattern, denied) for pattern in allowed)
 
     def _covering(self, kind: ResourceKind, name: str) -> Iterable[Pattern]:
-        """Yield the patterns with entries that the resource belongs to."""
+        """Yield the patterns that cover the resource and have entries."""
         entries = self._entries
         for literal in (name, WILDCARD) if name != WILDCARD else (WILDCARD,):
             pattern = Pattern(kind, PatternType.LITERAL, literal)
@@ -208,8 +208,8 @@ def _is_about(entry: Entry, principal: str, host: str) -> bool:
 
 
 def _is_covered(allowed: Pattern, denied: Iterable[Pattern]) -> bool:
-    """Return whether a denied pattern covers every name of an allowed one. A literal denial covers
-    only the same literal name."""
+    """Return whether the ``denied`` patterns deny every name of the ``allowed`` pattern. A literal
+    pattern denies only the same literal name."""
     for pattern in denied:
         if pattern.type is PatternType.PREFIXED:
             is_everything = allowed.type is PatternType.LITERAL and allowed.name == WILDCARD

@@ -1,4 +1,4 @@
-"""OAUTHBEARER (RFC 7628): the client's message with its access token. Pure; without a library."""
+"""Encode and decode the client's message of OAUTHBEARER (RFC 7628), which has an access token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from broker_lite.errors import SaslAuthenticationError
 
 MESSAGE_BYTES_MAX = 12 << 10
-"""Maximum bytes of a client's message; a request before the login has at most 16 KiB."""
+"""Maximum bytes of a client's message. A request before the login has at most 16 KiB."""
 _MESSAGE = re.compile(r"n,(?:a=([^,\x00\x01]*))?,\x01((?:[A-Za-z]+=[^\x00\x01]*\x01)*)\x01")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
@@ -26,7 +26,8 @@ class AccessToken(NamedTuple):
 
 
 class BearerClaim(NamedTuple):
-    """A token, and the user that its sender requests; empty: the token's user."""
+    """The content of a client's message: its token, and in ``authorization`` the user as which it
+    logs in. Empty: the user of the token."""
 
     authorization: str
     token: str

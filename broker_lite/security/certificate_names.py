@@ -1,8 +1,8 @@
-"""Principals of client certificates: Kafka's ``ssl.principal.mapping.rules``.
+"""Map client certificates to principals by Kafka's ``ssl.principal.mapping.rules``.
 
 A rule is ``DEFAULT`` (the whole name) or ``RULE:pattern/replacement/`` with an optional ``L`` or
-``U`` for lower or upper case. Rules are tried in order; a pattern must match the whole RFC 2253
-name of the certificate, and ``$1`` in a replacement stands for its first group. Pure.
+``U`` for lower or upper case. The first rule that matches applies. A pattern must match the whole
+RFC 2253 name of the certificate. ``$1`` in a replacement stands for the pattern's first group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MappingRule(NamedTuple):
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """Return the user that the name maps to, None if the rule does not match."""
+        """Return the user for a certificate's name; None if the rule does not match the name."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)
@@ -37,7 +37,8 @@ class MappingRule(NamedTuple):
 
 
 def parse_rules(text: str) -> tuple[MappingRule, ...]:
-    """Parse the setting. Raises InvalidConfigError that names the rule at fault."""
+    """Parse ``ssl.principal.mapping.rules``. Raises InvalidConfigError, which names the wrong
+    rule."""
     rules, at = [], 0
     while at < len(text):
         match = _RULE.match(text, at)

@@ -1,9 +1,9 @@
 """Kafka's ``sasl.jaas.config``: a Java login configuration, parsed and never executed.
 
 ``org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="b";``
-Only Kafka's three modules for passwords and tokens are known (CVE-2023-25194: other modules run
-code). Spark's shaded class names (``kafkashaded.``) are accepted. Error messages never contain
-values. Pure.
+The parser accepts only Kafka's three modules for passwords and tokens, because other modules can
+run code (CVE-2023-25194). It accepts Spark's shaded class names too (``kafkashaded.``). Error
+messages never contain the values of options.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JaasLogin(NamedTuple):
 
 
 def parse_jaas(text: str) -> JaasLogin:
-    """Parse the setting. Raises InvalidConfigError, without any of the values."""
+    """Parse ``sasl.jaas.config``. Raises InvalidConfigError, whose message contains no value."""
     if len(text) > TEXT_LENGTH_MAX:
         raise InvalidConfigError(f"sasl.jaas.config has {len(text)} characters; {_CURE}")
     tokens = _tokens(text)
@@ -61,7 +61,7 @@ def parse_jaas(text: str) -> JaasLogin:
 
 
 class _Text(str):
-    """A quoted token, which is a value whatever its characters are."""
+    """A quoted token. It is a value even if it looks like ``=`` or ``;``."""
 
     __slots__ = ()
 

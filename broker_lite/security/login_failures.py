@@ -1,8 +1,8 @@
-"""The delay of the answer to a failed login, by client address. Pure.
+"""Compute how long a broker delays its answer to a failed login, against guesses of passwords.
 
-Guessing passwords needs many failures. ``FAILURES_PER_MIN`` of one address are answered after
-``DELAY_S``, further ones after ``SLOW_DELAY_S``. A right password is never delayed, so an attacker
-cannot keep a user of the same address out.
+In each minute, the broker answers ``FAILURES_PER_MIN`` failed logins of an address after
+``DELAY_S``, and further failures after ``SLOW_DELAY_S``. It never delays a login with the right
+password, so that an attacker cannot lock out a user of the same address.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from broker_lite.security.acls import canonical_host
 from broker_lite.security.quotas import TokenBucket
 
 DELAY_S = 0.1
-"""Seconds until a failed login is answered (Kafka's connection.failed.authentication.delay.ms)."""
+"""Seconds before the answer to a failed login, as in Kafka's default of
+``connection.failed.authentication.delay.ms``."""
 SLOW_DELAY_S = 5.0
 FAILURES_PER_MIN = 20
 ADDRESSES_MAX = 10_000
-"""Maximum addresses that are tracked. A further one replaces the address whose last failure is
-oldest."""
+"""Maximum addresses whose failures are counted. A new address replaces the address whose last
+failure is oldest."""
 
 
 def network_of(host: str) -> str:
-    """Return the address whose connections and failures are counted together: an IPv4 address, or
-    an IPv6 /64, which usually belongs to one host. A listener on ``::`` gives IPv4 addresses mapped
-    into IPv6, and one /64 holds all of them; they are counted as IPv4."""
+    """Return the network to which the connections and failed logins of a host are counted.
+
+    The network is an IPv4 address, or an IPv6 /64, which usually belongs to one host. IPv4 mapped
+    into IPv6, which a listener on ``::`` reports, counts as IPv4: one /64 contains all mapped
+    addresses.
+    """
     address = ipaddress.ip_address(canonical_host(host))
     if address.version == 6:
         return str(ipaddress.ip_network((address, 64), strict=False))
@@ -33,7 +37,7 @@ def network_of(host: str) -> str:
 
 
 class FailedLogins:
-    """The failed logins at one broker."""
+    """The counts of failed logins at one broker, by network."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, TokenBucket] = OrderedDict()
@@ -41,7 +45,7 @@ class FailedLogins:
         first."""
 
     def delay_s(self, host: str, now_ms: float) -> float:
-        """Count a failed login; return the seconds after which it is answered."""
+        """Count a failed login, and return the seconds by which to delay its answer."""
         network = network_of(host)
         bucket = self._left.get(network)
         if bucket is None:

@@ -1,7 +1,7 @@
-"""PLAIN (RFC 4616) and HTTP Basic: the client's message, and its check against the stored keys of
-SCRAM.
+"""Encode, decode and check the messages of PLAIN (RFC 4616) and HTTP Basic (RFC 7617).
 
-The message holds the password itself, so it is sent over TLS only. Pure.
+The message contains the password itself, so clients send it over TLS only. The broker checks the
+password against the stored keys of SCRAM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MESSAGE_BYTES_MAX = 1024
 
 
 class PlainPassword(NamedTuple):
-    """A password that Spark's driver sends to tasks: PLAIN has no derived keys."""
+    """A password that Spark's driver sends to its tasks, because PLAIN has no derived keys."""
 
     text: str
 
@@ -28,7 +28,7 @@ class PlainPassword(NamedTuple):
 
 
 class PlainClaim(NamedTuple):
-    """A user name, and the password to check."""
+    """The content of a client's message: a user name, and the password to check."""
 
     user: str
     password: str
@@ -79,7 +79,8 @@ def parse_basic(authorization: str) -> PlainClaim:
 def proven_pair(
     claim: PlainClaim, mechanism: ScramMechanism, credential: ScramCredential
 ) -> KeyPair | None:
-    """Return the stored keys that match the password; None if no keys match. Takes milliseconds."""
+    """Return the pair of stored keys that matches the password; None if none matches. The function
+    takes about 2 ms."""
     derived = derive_keys(mechanism, claim.password, credential.salt, credential.iterations).pair()
     for pair in credential.pairs:
         if hmac.compare_digest(derived.stored_key, pair.stored_key):

@@ -1,9 +1,9 @@
 """Client quotas: their entities and keys, the quota that applies to a client, and token buckets.
-Pure.
 
-Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612): a
+Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612). A
 quota of user and client id overrides a quota of the user, which overrides a quota of the client id.
-A named quota overrides the default of its type. Each broker counts separately.
+A quota of a named user or client overrides the default quota. Each broker counts only its own
+requests.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     CLIENT_ID: CLIENT_KEYS,
     IP: (CONNECTION_CREATION_RATE,),
 }
-"""The keys of each entity type."""
+"""The quota keys of each entity type."""
 BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
-"""Seconds of a rate that an idle client may use at once; 1 for other keys. Eleven windows of one
-second is Kafka's default for mutations."""
+"""By quota key, the seconds of its rate that an idle client may use at once; other keys have 1
+second. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
-"""Maximum wait of one answer, in milliseconds, because ``throttle_time_ms`` is an INT32. The rest
-of a longer wait delays the next answer."""
+"""Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). The next
+answer contains the rest of a longer wait."""
 DEFAULT = None
-"""The name of the default of an entity type."""
+"""The name that stands for the default of an entity type."""
 
 
 class Entity(NamedTuple):
-    """The clients of a quota: pairs of type and name, sorted by type; ``DEFAULT`` names all
-    clients of the type without a quota of their own."""
+    """The clients to which a quota applies, as pairs of entity type and name, sorted by type. The
+    name ``DEFAULT`` stands for all clients without a quota of their own."""
 
     parts: tuple[tuple[str, str | None], ...]
 
@@ -64,8 +64,8 @@ class Entity(NamedTuple):
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """Return the entity of pairs of type and name. Raises InvalidRequestError, with the reason, for
-    invalid pairs."""
+    """Return the entity with these pairs of type and name. Raises InvalidRequestError for invalid
+    pairs."""
     given = list(parts)
     found = dict(given)
     if not found or len(found) < len(given):
@@ -124,13 +124,13 @@ _ORDER = (
     (False, True, (CLIENT_ID,)),
     (False, False, (CLIENT_ID,)),
 )
-"""Kafka's precedence of entities: whether user and client id are named (else default), and the
-entity's types."""
+"""Kafka's order of precedence. Each row tells whether the user is named (else the default), whether
+the client id is named, and the types of the entity."""
 
 
 class Limit(NamedTuple):
-    """A client's rate per second, and the key of the bucket that it shares with other clients of
-    the entity."""
+    """A rate per second that limits a client, and the key of its token bucket. Clients with equal
+    keys share a bucket."""
 
     rate: float
     bucket: tuple[str, ...]
@@ -165,8 +165,8 @@ class QuotaTable:
         return found
 
     def connection_limit(self, address: str, network: str) -> Limit | None:
-        """Return the limit of connections per second of an address; None: no quota. The addresses
-        of a network that have no quota of their own share the default's bucket."""
+        """Return the limit of new connections per second for an address; None if it has no quota.
+        Addresses of one network without a quota of their own share a bucket."""
         for name, sharer in ((address, address), (DEFAULT, network)):
             rate = self._quotas.get(Entity(((IP, name),)), {}).get(CONNECTION_CREATION_RATE)
             if rate is not None and _is_rate(rate):
@@ -176,10 +176,10 @@ class QuotaTable:
 
 class TokenBucket:
     """A token bucket that refills at ``rate`` per second and holds at most ``burst_s`` seconds of
-    it.
+    the rate.
 
-    A request takes all its tokens at once, so the level may fall below zero. Times are monotonic
-    ms.
+    A request takes all its tokens at once, so the level may fall below zero. All times are in ms of
+    a monotonic clock.
     """
 
     __slots__ = ("_at_ms", "_burst_s", "left", "rate")
@@ -195,8 +195,8 @@ class TokenBucket:
         return max(self.rate * self._burst_s, 1.0)
 
     def spend(self, amount: float, now_ms: float) -> int:
-        """Take ``amount`` and return the milliseconds until the bucket is not below zero, at most
-        ``WAIT_MS_MAX``. A negative amount refunds."""
+        """Take ``amount`` tokens; return the milliseconds until the level is 0 or more, at most
+        ``WAIT_MS_MAX``. A negative amount gives tokens back."""
         refilled = self.left + self.rate * max(now_ms - self._at_ms, 0) / 1000
         self._at_ms = now_ms
         self.left = min(refilled, self.capacity) - amount
@@ -204,7 +204,7 @@ class TokenBucket:
 
     @property
     def full_at_ms(self) -> float:
-        """Time at which the bucket is full if nothing else is taken."""
+        """The time at which the bucket is full if no more tokens are taken."""
         return self._at_ms + (self.capacity - self.left) / self.rate * 1000
 
     def is_full(self, now_ms: float) -> bool:
@@ -212,8 +212,8 @@ class TokenBucket:
 
 
 class Component(NamedTuple):
-    """One condition of DescribeClientQuotas: the entity has this type, with this name, the
-    default (``DEFAULT``), or any name (``is_any``)."""
+    """One condition of a DescribeClientQuotas filter: the entity has this type, with this name or,
+    if ``is_any``, with any name. ``DEFAULT`` is the default of the type."""
 
     entity_type: str
     name: str | None
@@ -221,7 +221,8 @@ class Component(NamedTuple):
 
 
 def selects(components: Iterable[Component], entity: Entity, *, strict: bool) -> bool:
-    """Return whether the entity meets all conditions; ``strict``: and has no further type."""
+    """Return whether the entity meets all conditions. With ``strict`` it must also have no other
+    entity types."""
     names = dict(entity.parts)
     wanted = list(components)
     if strict and entity.types != {each.entity_type for each in wanted}:

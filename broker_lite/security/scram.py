@@ -1,8 +1,9 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): keys, and the client's side of a login.
 
-A password is needed once, to derive ``ScramKeys``. The keys log in to clusters that hold the same
-salt, and nothing else, so Spark's executors receive them instead of the password. As in Kafka, user
-names and passwords are UTF-8 without SASLprep. Pure: the caller draws salts and nonces.
+A client needs the password once, to derive ``ScramKeys``. With these keys it can log in only to a
+cluster that stores the same salt. Spark's driver therefore sends its executors the keys instead of
+the password. As in Kafka, user names and passwords are UTF-8 without SASLprep. The module draws no
+random numbers: callers pass salts and nonces.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from broker_lite.model import ScramMechanism
 ITERATIONS = 8192
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16384
-"""Bounds of Kafka's ``ScramMechanism``. More iterations would let a server overload a client."""
+"""Bounds of a credential's iteration count, as in Kafka's ``ScramMechanism``. With more iterations,
+a server could overload its clients."""
 SALT_BYTES = 16
 MESSAGE_BYTES_MAX = 8192
-"""Maximum bytes of a server's message."""
+"""Maximum bytes of a server's message that a client accepts."""
 _NO_BINDING = "n,,"
-"""The GS2 header of a client without channel binding and without an authorization id."""
+"""The GS2 header (RFC 5802) of a client without channel binding and authorization id."""
 
 
 class KeyPair(NamedTuple):
-    """The keys that a server stores for one password: they verify logins, but cannot log in."""
+    """The keys that a server stores for one password. They verify a login, but no client can log in
+    with them."""
 
     stored_key: bytes
     server_key: bytes
@@ -39,8 +42,8 @@ class KeyPair(NamedTuple):
 
 
 class ScramKeys(NamedTuple):
-    """The keys with which a client logs in without the password, for one mechanism, salt and
-    iteration count."""
+    """The keys with which a client logs in without the password. They are valid for one mechanism,
+    salt and iteration count."""
 
     mechanism: ScramMechanism
     salt: bytes
@@ -58,10 +61,11 @@ class ScramKeys(NamedTuple):
 
 
 class ScramCredential(NamedTuple):
-    """A user's stored keys for one mechanism: newest password first, at most two.
+    """A user's stored keys for one mechanism.
 
-    Both passwords have the same salt. ``old_until_ms``: wall time (ms) at which the older password
-    expires.
+    ``pairs`` has one pair of keys for each valid password, newest first, at most two while a
+    password is rotated. Both have the same salt. ``old_until_ms``: wall time in ms at which the
+    older password expires.
     """
 
     salt: bytes
@@ -77,7 +81,7 @@ class ScramCredential(NamedTuple):
 
 
 UserCredentials = Mapping[ScramMechanism, ScramCredential]
-"""The credentials of one user."""
+"""The credentials of one user, by mechanism."""
 
 
 def derive_keys(
@@ -91,7 +95,7 @@ def derive_keys(
 def keys_of_salted(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ScramKeys:
-    """Return the keys of a salted password, the form in which Kafka's tools send one."""
+    """Return the keys of a salted password. Kafka's tools send passwords in this form."""
     client_key = _hmac(mechanism, salted_password, b"Client Key")
     server_key = _hmac(mechanism, salted_password, b"Server Key")
     return ScramKeys(mechanism, salt, iterations, client_key, server_key)
@@ -115,14 +119,16 @@ class ScramClient:
         self._first_bare = f"n={name},r={nonce}"
         self._signature = b""
         self.keys: ScramKeys | None = secret if isinstance(secret, ScramKeys) else None
-        """The keys that the login used, for later logins with the same salt."""
+        """The keys of this login, with which a client can log in again without the password. Given
+        a password, ``final`` derives them."""
 
     def first(self) -> bytes:
         """Return the client's first message."""
         return (_NO_BINDING + self._first_bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Return the proof for the server's first message: nonce, salt and iterations."""
+        """Return the client's proof for the server's first message, which has nonce, salt and
+        iteration count."""
         text = _text(server_first)
         fields = _fields(text)
         nonce = fields.get("r", "")

@@ -1,9 +1,9 @@
 """The broker's side of a SCRAM login, with the library ``scramp``.
 
-A user has up to two passwords while one is rotated. Both share the salt, so one challenge serves
-both, and the proof is checked against each. An unknown user receives a salt that is stable for the
-name, so the challenge does not reveal which users exist. Every failure is the same error. Pure: the
-caller draws the nonce.
+While a password is rotated, a user has two passwords. Both have the same salt, so the broker sends
+one challenge and checks the proof against both. For an unknown user the broker sends a salt that
+depends only on the name, so that the challenge does not reveal which users exist. The caller passes
+the nonce.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MESSAGE_BYTES_MAX = 4096
 
 
 _NO_PAIR = KeyPair(bytes(32), bytes(32))
-"""The keys of unknown users; ``finish`` refuses even a proof that matches them."""
+"""Keys that stand in for those of an unknown user. ``finish`` refuses every proof for them."""
 _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
 
 _Keys = tuple[bytes, bytes, bytes, int]
@@ -49,8 +49,9 @@ def fake_credential(mechanism: ScramMechanism, user: str, fake_key: bytes) -> Sc
 class ScramLogin:
     """One login: ``challenge`` answers the client's first message, ``finish`` its proof.
 
-    ``nonce``: fresh random text. ``fake_key``: secret bytes of the cluster, from which the salts of
-    unknown users come. After ``finish``, ``user`` and ``pair`` say who logged in with which keys.
+    ``nonce``: fresh random text. ``fake_key``: a secret of the cluster, from which the salts of
+    unknown users are derived. After ``finish``, ``user`` is the name of the user, and ``pair`` the
+    stored keys that the proof matched.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
-"""Access tokens of OAUTHBEARER: signed JWTs, checked against the keys of their issuer.
+"""Check access tokens of OAUTHBEARER, which are signed JWTs, against the keys of their issuer.
 
-The library PyJWT checks signatures. This module adds the rules of RFC 8725. The key decides which
-algorithms are allowed; ``none`` and shared secrets are not. Headers with which a token chooses its
-own key (``jku``, ``x5u``, ``jwk``, ``x5c``) are refused. Pure: the caller passes the time and
-fetches the keys.
+The library PyJWT checks signatures. This module adds the rules of RFC 8725. The key determines the
+allowed algorithms, never ``none`` or a shared secret. A token is refused if a header names its own
+key (``jku``, ``x5u``, ``jwk``, ``x5c``). The caller fetches the keys and passes the time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from broker_lite.errors import InvalidConfigError, SaslAuthenticationError
 from broker_lite.security.bearer import CheckedToken
 
 KEYS_MAX = 100
-"""Maximum keys of one issuer."""
+"""Maximum keys in the key set of an issuer."""
 PRINCIPAL_LENGTH_MAX = 255
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
@@ -28,19 +27,23 @@ RSA_BITS_MIN = 2048
 
 
 class TokenKey(NamedTuple):
-    """A public key and the algorithms of signatures that it may check."""
+    """A public key, and the signature algorithms for which it may be used."""
 
     key: Any
     algorithms: tuple[str, ...]
 
 
 TokenKeys = Mapping[str, TokenKey]
-"""The keys of an issuer, by their ids."""
+"""The public keys of an issuer, by key id (``kid``)."""
 
 
 class TokenRules(NamedTuple):
-    """The issuer and an audience that a token must have, and the claim with the user's name.
-    ``skew_ms``: how far the issuer's clock may be ahead. An expired token is never valid."""
+    """The rules for a valid token.
+
+    Its issuer must be ``issuer``, and its audience one of ``audiences``. ``name_claim`` is the
+    claim with the user's name. ``skew_ms`` is the maximum lead of the issuer's clock over the
+    broker's, in ms; an expired token is never valid.
+    """
 
     issuer: str
     audiences: tuple[str, ...]
@@ -94,7 +97,7 @@ def _key(row: Mapping[str, Any]) -> TokenKey | None:
 
 
 def key_id_of(token: str) -> str:
-    """Return the id of the key that shall check the token; empty if the token names none.
+    """Return the id (``kid``) of the key that signed the token; empty if the token names none.
 
     Raises SaslAuthenticationError for a broken header, and for a header that contains or names its
     own key.
@@ -111,7 +114,8 @@ def key_id_of(token: str) -> str:
 
 
 def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> CheckedToken:
-    """Return the user of a token. Raises SaslAuthenticationError with the reason, for the log."""
+    """Return the user of a token and its expiry time. Raises SaslAuthenticationError, whose message
+    is for the broker's log only."""
     key_id = key_id_of(token)
     key = keys.get(key_id)
     if key is None and not key_id and len(keys) == 1:

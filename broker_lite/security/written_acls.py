@@ -1,4 +1,4 @@
-"""ACLs in words, as the command line and the console write and show them. Pure.
+"""Convert ACLs to words and back, as the command line and the console read and show them.
 
 An ACL has seven words: principal, permission, operation, resource, name, pattern and host. They are
 the names of ``acls``'s enumerations in lower case.
