@@ -1,5 +1,6 @@
 """The sockets of clients and brokers, plain or TLS.
 
-``transport`` defines what a connection needs of a socket, and the plain form; ``tls`` is the TLS
-form, ``contexts`` the TLS settings. A process imports ``ssl`` only if a setting asks for TLS.
+``transport`` defines the interface that a connection uses, and implements it without encryption.
+``tls`` implements it with TLS; ``contexts`` builds TLS contexts from settings. A process imports
+``ssl`` only if a setting asks for TLS.
 """

@@ -1,4 +1,4 @@
-"""Facts of certificates that ``ssl`` does not tell: names, dates and hosts."""
+"""Read names, dates, hosts and revocations of certificates, which ``ssl`` does not expose."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def subject_of(der: bytes) -> tuple[str, int]:
 
 
 def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
-    """Check the dates and hosts of the first certificate in a PEM file; return when it ends (ms).
+    """Check the dates and hosts of the first certificate in a PEM file, and return the end of its
+    validity (wall-clock ms).
 
-    An empty ``host`` is not checked. Raises InvalidConfigError that names the file, the date or
-    the host.
+    With an empty ``host``, the hosts are not checked. Raises InvalidConfigError, which names the
+    file and the wrong date or host.
     """
     try:
         certificate = x509.load_pem_x509_certificate(Path(path).read_bytes())
@@ -49,8 +50,8 @@ def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
 
 
 class ClientTrust:
-    """The CAs (DER) and revocation lists by which a listener judges the client certificates of open
-    sessions. OpenSSL judges those of handshakes by the same files."""
+    """The CAs (DER) and revocation lists of a listener, to check client certificates of open
+    sessions. In handshakes, OpenSSL checks certificates against the same files."""
 
     def __init__(
         self, cas: Iterable[bytes], revocations: Sequence[x509.CertificateRevocationList]
@@ -59,8 +60,10 @@ class ClientTrust:
         self._revocations = revocations
 
     def refusal(self, der: bytes, *, checks_ca: bool) -> str:
-        """Return why a certificate is forbidden, empty if it is allowed. ``checks_ca``: one of the
-        CAs must have signed the certificate itself."""
+        """Return why a certificate (DER) is no longer accepted; empty if it is accepted.
+
+        ``checks_ca``: also refuse a certificate that none of the CAs has signed directly.
+        """
         certificate = x509.load_der_x509_certificate(der)
         number = certificate.serial_number
         for revoked in self._revocations:
@@ -88,9 +91,11 @@ _END_OF_LIST = b"-----END X509 CRL-----"
 def read_revocations(
     path: str, setting: str, now_ms: int
 ) -> tuple[x509.CertificateRevocationList, ...]:
-    """Return the certificate revocation lists of a PEM file; none for an empty path. Raises
-    InvalidConfigError, which names the file, also for a list that has expired: with it, OpenSSL
-    refuses every client."""
+    """Return the certificate revocation lists of a PEM file; none for an empty path.
+
+    Raises InvalidConfigError, which names the file. An expired list raises it too, because OpenSSL
+    would refuse every client.
+    """
     if not path:
         return ()
     try:

@@ -1,7 +1,7 @@
-"""TLS contexts, and the causes of failed handshakes.
+"""Build TLS contexts from settings, and explain failed handshakes.
 
-Importing this module loads ``ssl``. A context belongs to its process: it is built from paths and
-never pickled.
+The import of this module loads ``ssl``. Each process builds its own contexts from PEM files; a
+context is never pickled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"
 
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """Return the context for a client's security settings. Changed files give a new context.
+    """Return the context for a client's security settings. The context is cached until one of its
+    files changes.
 
     Raises InvalidConfigError, which names the setting and the file.
     """
@@ -33,7 +34,7 @@ def client_context(security: ClientSecurity) -> ssl.SSLContext:
 
 
 def _version(path: str) -> tuple[int, int]:
-    """Return a value that changes with the file; zeros for no file."""
+    """Return a value that differs after a change of the file; zeros if there is no file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -74,9 +75,10 @@ def _client_context(
 
 
 def certificate_end(endpoint: Endpoint, security: ClientSecurity, timeout_s: float) -> float:
-    """Return when a broker's certificate ends, in seconds since the epoch. Blocking.
+    """Connect to a broker, and return the end of its certificate's validity in seconds since 1970.
 
-    Raises OSError for a failed connection or handshake, and InvalidConfigError.
+    The function blocks. Raises OSError for a failed connection or handshake, and
+    InvalidConfigError.
     """
     context = client_context(security)
     with (
@@ -230,7 +232,8 @@ def server_context(tls: TlsSettings, *, asks_clients: bool = True) -> ssl.SSLCon
 
 
 def _load_revocations(context: ssl.SSLContext, path: str, setting: str) -> None:
-    """Refuse certificates that a list of the file revokes. Raises InvalidConfigError."""
+    """Load a file of revocation lists into a context, which then refuses the revoked certificates.
+    Raises InvalidConfigError."""
     cas = context.cert_store_stats()["x509"]
     trust(context, path, setting)
     if context.cert_store_stats()["x509"] != cas:
@@ -242,7 +245,8 @@ def _load_revocations(context: ssl.SSLContext, path: str, setting: str) -> None:
 
 
 def try_handshake(tls: TlsSettings) -> None:
-    """Complete a handshake in memory with a listener's certificate. Raises InvalidConfigError."""
+    """Check a listener's certificate and key by a TLS handshake in memory. Raises
+    InvalidConfigError."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
     client_context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""One https request: without redirects, of bounded size and time. It blocks its thread."""
+"""Send one https request without following redirects, within a bounded size and time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ TIMEOUT_S = 5.0
 def fetch_https(
     url: str, bytes_max: int, *, form: str | None = None, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return the body of an answer with status 200; with ``form`` the request is a POST.
+    """Return the body of a GET request's answer, or of a POST of ``form``.
 
-    The system's CAs are trusted, or those of the variable SSL_CERT_FILE. Raises NetworkError, which
-    names the URL and never the form or the body.
+    The body has at most ``bytes_max`` bytes. The function blocks and trusts the operating system's
+    CAs, or those of the variable SSL_CERT_FILE. Raises NetworkError for any other status than 200
+    and for every failure; its message names the URL, never the form or the body.
     """
     parts = urlsplit(url)
     deadline = time.monotonic() + TIMEOUT_S

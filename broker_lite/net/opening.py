@@ -1,4 +1,4 @@
-"""Open a client's transport, and describe why it failed."""
+"""Open a client's transport, and explain why a connection failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_lite.net.transport import PlainTransport, Transport
 
 
 def client_transport(sock: socket.socket, host: str, security: ClientSecurity) -> Transport:
-    """Return the transport over a connected socket; call ``handshake`` while it is handshaking.
+    """Return the transport over a connected socket. Call ``handshake`` while ``is_handshaking``.
 
     Raises InvalidConfigError for unusable TLS files.
     """
@@ -24,9 +24,10 @@ def client_transport(sock: socket.socket, host: str, security: ClientSecurity) -
 
 
 def early_end(endpoint: Endpoint, security: ClientSecurity) -> NetworkError:
-    """Return the error of a connection that the broker closed before its first answer.
+    """Return the error for a connection that the broker closed before its first answer.
 
-    A listener with TLS or logins closes connections of clients that lack them.
+    A listener with TLS or logins closes the connection of a client that uses none, so the message
+    names the setting to change.
     """
     cure = ""
     if not security.is_tls:
@@ -46,8 +47,11 @@ def connection_failure(
     *,
     is_answered: bool = False,
 ) -> LogbusError:
-    """Return the error for a failed socket. It depends on whether the connection was still opening
-    and whether the broker had answered."""
+    """Return the error for a failed socket.
+
+    ``is_opening``: whether the connection was still opening. ``is_answered``: whether the broker
+    had sent an answer. Both help to find the cause.
+    """
     if security.is_tls:
         from broker_lite.net.contexts import tls_failure
 

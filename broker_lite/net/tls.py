@@ -1,15 +1,15 @@
-"""The TLS form of ``Transport``.
+"""``TlsTransport``: the implementation of ``Transport`` with TLS.
 
 ``ssl.SSLSocket`` wraps the raw socket, so selectors watch the same descriptor. Four properties of
-OpenSSL and Python shape this module:
+OpenSSL and Python determine this module:
 
 - A call that would block raises an ``SSLError``; a read may have to wait until the socket is
   writable, and a write until it is readable. This module raises BlockingIOError instead, and
   ``wants_write`` names the direction.
-- One receive returns at most one record (16 KiB). ``read_into`` repeats it. Bytes that were
-  decrypted but not returned (``pending``) make no selector report the socket.
-- A send that would block must be repeated with the same bytes, and never reports a part of them.
-  ``write`` passes at most 64 KiB at a time.
+- One receive returns at most one TLS record (16 KiB), so ``read_into`` receives repeatedly. A
+  selector does not report bytes that are decrypted but not returned (``pending``).
+- A send that would block must be repeated with the same bytes; no part of them counts as sent.
+  ``write`` therefore passes at most 64 KiB at a time.
 - A wrapped socket whose peer has closed the connection may skip the handshake and return plain text
   (CVE-2023-40217). This module therefore never reads or writes before ``do_handshake`` has
   returned, and never calls ``unwrap``.
@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from broker_lite.net.transport import Buffer, has_one_address
 
 SEND_BYTES = 64 << 10
-"""Maximum bytes of one send: 4 records."""
+"""Maximum bytes of one send, four TLS records."""
 READ_TURN_BYTES = 256 << 10
 """Maximum bytes of one ``read_into``, so that a fast peer does not starve others."""
 FILE_BYTES = 256 << 10
-"""Bytes that ``send_file`` reads at once."""
+"""Maximum bytes that ``send_file`` reads from a file at once."""
 
 _file_buffer = bytearray(0)
 
@@ -61,9 +61,8 @@ class TlsTransport:
         self._unsent: Buffer | None = None
         """The bytes of a blocked send, which the next send must repeat."""
         self._failed: OSError | None = None
-        """The error that occurred after the bytes of the last ``read_into``; the next call raises
-        it.
-        """
+        """An error that followed the bytes of the last ``read_into``. The next call raises this
+        error."""
 
     def handshake(self) -> None:
         try:
@@ -172,7 +171,8 @@ class TlsTransport:
             raise self._cause(error) from None
 
     def _cause(self, error: OSError) -> OSError:
-        """Return the alert that the peer sent before it closed, or else the error of a send."""
+        """Return the TLS alert that the peer sent before it closed the connection; if there is
+        none, return ``error``."""
         try:
             self._socket.settimeout(0)
             self._socket.recv(1)

@@ -1,8 +1,8 @@
-"""``Transport``: the only access of a connection to its socket; ``PlainTransport`` is the form
-without encryption.
+"""``Transport``: the interface through which a connection uses its socket.
 
-One thread uses a transport. A call that would block raises BlockingIOError. Repeat a ``write`` or
-``send_file`` that raised BlockingIOError with the same bytes.
+``PlainTransport`` implements the interface without encryption. One thread uses a transport. A call
+that would block raises BlockingIOError. Repeat a ``write`` or ``send_file`` that raised
+BlockingIOError with the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTHING: bytes = b""
 
 
 class Transport(Protocol):
-    """A connected socket."""
+    """A connected socket, plain or TLS."""
 
     @property
     def read_into(self) -> Callable[[memoryview], int]:
@@ -26,9 +26,8 @@ class Transport(Protocol):
 
     @property
     def pending(self) -> int:
-        """Received bytes that make no selector report the socket; read them before waiting for the
-        socket.
-        """
+        """The number of received bytes of which no selector reports. Read them before waiting for
+        the socket."""
 
     @property
     def is_handshaking(self) -> bool:
@@ -40,7 +39,7 @@ class Transport(Protocol):
 
     @property
     def subject(self) -> bytes:
-        """The peer's verified certificate (DER), or empty."""
+        """The peer's verified certificate (DER); empty if it sent none."""
 
     def handshake(self) -> None:
         """Continue the handshake. Raises BlockingIOError until it is complete."""
@@ -66,7 +65,7 @@ class Transport(Protocol):
         """Interrupt a blocking call of another thread."""
 
     def fileno(self) -> int:
-        """Return the descriptor, or -1 once closed."""
+        """Return the file descriptor; -1 after ``close``."""
 
     def close(self) -> None:
         """Close the descriptor, without a message to the peer."""
