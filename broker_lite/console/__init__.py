@@ -1,6 +1,7 @@
-"""The web console: pages and their JSON twins over one sampler and the public client.
+"""The web console: HTML pages, and the same data as JSON. It reads the cluster through one sampler
+and the public client.
 
-``logbus console`` runs it apart from the brokers. ``service`` starts it, ``application`` routes
-the table of pages, ``gate`` checks each request, ``sessions`` logs users in, ``pages/`` returns the
-data of a page, and ``templates/`` shows it.
+``logbus console`` runs the console in a process of its own. ``service`` starts the server,
+``application`` routes addresses to pages, ``gate`` checks each request, ``sessions`` logs users in,
+``pages/`` returns the data of each page, and ``templates/`` renders them.
 """

@@ -1,6 +1,6 @@
-"""The console's application: routes, pages with JSON twins, logins and errors.
+"""The console's application: routes, pages as HTML and as JSON, logins and errors.
 
-Handlers are plain functions, which Starlette runs in threads: the client blocks.
+Handlers are plain functions, which Starlette runs in threads, because the client's calls block.
 """
 
 from __future__ import annotations
@@ -79,13 +79,15 @@ STATUS: tuple[tuple[type[LogbusError], int], ...] = (
     (SearchLimitError, 429),
     (StorageError, 507),
 )
-"""The HTTP status by error class; all other errors are faults of the request: 400."""
+"""The HTTP status by error class. Other errors are faults of the request and get status 400."""
 FIRST_LOOK_S = 5.0
+"""Maximum seconds that a request waits for the first reading of the cluster."""
 STALE_S = 3 * INTERVAL_S
 """Age in seconds of the sampled data from which a page is marked as old."""
 API = "/api/v1"
+"""Prefix of the addresses that return a page's data as JSON."""
 REFRESH_HEADER = "x-logbus-refresh"
-"""A header that ``console.js`` adds to its automatic refreshes."""
+"""A header that ``console.js`` adds to automatic refreshes, which do not renew the session."""
 Handler = Callable[[Request, Viewer], Response]
 
 
@@ -137,7 +139,8 @@ class Console:
     # -- pages
 
     def _guarded(self, make: Handler, *, is_json: bool = False) -> Callable[[Request], Response]:
-        """Return an endpoint that finds the viewer, answers errors and sets the cookie."""
+        """Return an endpoint that finds the viewer, calls ``make``, turns a LogbusError into an
+        error page, and sets the cookie of a new browser."""
 
         def answer(request: Request) -> Response:
             session_id = request.cookies.get(self.sessions.cookie, "")
@@ -253,7 +256,8 @@ class Console:
         status: int = 200,
         snippets: Any = (),
     ) -> Response:
-        """Return a page in its frame."""
+        """Return a page as HTML: the template with ``data`` and the data of the frame, such as the
+        navigation."""
         age_s = self.sampler.age_s
         query = f"?{request.url.query}" if request.url.query else ""
         frame = {
@@ -322,8 +326,9 @@ class Console:
         )
 
     def _metrics(self, request: Request) -> Response:
-        """Answer the metrics of the cluster. Off loopback they need the HTTP Basic login of a user
-        that may describe the cluster, as a broker's metrics, because they name all topics."""
+        """Answer the metrics of the cluster. A console off loopback demands the HTTP Basic login of
+        a user who may describe the cluster, because the metrics name all topics. A broker demands
+        the same for its metrics."""
         if not self.settings.is_loopback and (refused := self._scrape_refusal(request)) is not None:
             return refused
         rows = samples(self.sampler, by_partition=self.settings.by_partition)
@@ -336,7 +341,8 @@ class Console:
     # -- logins
 
     def _scrape_refusal(self, request: Request) -> Response | None:
-        """Log in a scrape; return the answer that refuses it, None if it is allowed."""
+        """Log in the user of a request for metrics. Return the response that refuses the request;
+        None if it is allowed."""
         try:
             viewer = self.sessions.scraper(request.headers.get("authorization", ""))
         except SaslAuthenticationError:
@@ -400,7 +406,7 @@ class Console:
 
 
 def names_of(request: Request) -> dict[str, str]:
-    """Return the names in the address. Routes see them as they were sent (``Gate``)."""
+    """Return the names in the address, decoded: ``Gate`` gives routes the percent-encoded path."""
     return {key: unquote(value) for key, value in request.path_params.items()}
 
 

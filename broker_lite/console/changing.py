@@ -1,4 +1,5 @@
-"""Runs a change: its form, its plan, the typed confirmation, the call, and a line in the log."""
+"""The requests of a change: show its form and plan, check the typed confirmation, apply the plan,
+and log the outcome."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ from broker_lite.errors import InvalidRequestError, LogbusError
 logger = logging.getLogger("logbus.console")
 
 FIELDS_MAX = 50
+"""Maximum fields of a posted form."""
 Render = Callable[[Data, int], Response]
 
 
 def fields_of(body: bytes) -> dict[str, str]:
-    """Return the fields of a posted form. Raises InvalidRequestError."""
+    """Return the fields of a posted form. Raises InvalidRequestError for invalid UTF-8 and for too
+    many fields."""
     try:
         text = body.decode("utf-8")
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX))
@@ -39,8 +42,8 @@ def show(change: Change, request: PageRequest, render: Render) -> Response:
 def submit(
     change: Change, request: PageRequest, form: Mapping[str, str], render: Render
 ) -> Response:
-    """Apply a change that is confirmed or whose plan needs no confirmation; else return its
-    plan."""
+    """Apply the change and redirect to the next page. If the plan still needs its confirmation,
+    return the plan instead; after an error, return the form with the error."""
     try:
         plan = change.plan(request, form)
         if plan.confirm and "typed" not in form:

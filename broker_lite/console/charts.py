@@ -1,4 +1,4 @@
-"""Series as paths of SVG, drawn by the server: charts need no script. Pure."""
+"""Charts as SVG paths, which the server draws, so that a page needs no script. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 POINTS_MAX = 120
-"""Maximum points of a chart; each is the mean of the samples that it stands for."""
+"""Maximum points of a chart. A longer series is cut into this many parts; a point is the mean of
+one part."""
 WIDTH, HEIGHT = 400.0, 100.0
+"""Size of a chart in units of its SVG view box."""
 
 
 class Chart(NamedTuple):

@@ -1,4 +1,4 @@
-"""Commands and programs with the same result as a page, for "Copy as command". Pure."""
+"""The texts of "Copy as command": shell commands and programs with a page's result. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from broker_lite.console.messages.search import HITS_MAX
 
 Snippets = list[tuple[str, str]]
-"""Labels and texts."""
+"""The label (such as Python) and the text of each snippet."""
 Fields = Mapping[str, str]
-"""The fields of a page's address that its page accepted."""
+"""The query fields of a page's address."""
 Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
-"""Makes the snippets of a page from the names in its path, the brokers and its fields."""
+"""Returns the snippets of a page for the names in its path, the brokers' addresses and the query
+fields."""
 
 
 def _shell(*words: str) -> str:
@@ -31,11 +32,12 @@ def _topic(path: Mapping[str, str], servers: str, query: Fields) -> Snippets:
 
 
 def _consume(name: str, servers: str, query: Fields) -> str:
-    """Return the command for the records of a page. It has no filter of headers."""
+    """Return the command that prints the records of a page, without the page's filter of headers,
+    which the command lacks."""
     words = ["consume", name, "-e"]
     if query.get("partition"):
         words += ["-p", query["partition"]]
-    # The newest records that pass a filter may be anywhere.
+    # With a filter, read from the start: the newest matching records may be anywhere in the log.
     newest = "" if query.get("key") or query.get("text") else f"-{HITS_MAX}"
     starts = {"oldest": "", "offset": query.get("at", ""), "time": f"@{query.get('at', '')}"}
     if start := starts.get(query.get("from", ""), newest):

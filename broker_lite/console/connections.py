@@ -1,6 +1,6 @@
-"""One HTTP connection of the console, with a time limit for each request to arrive.
+"""HTTP connections with a time limit in which each request must arrive.
 
-uvicorn waits without end for a request: silent connections would use up ``limit_concurrency``.
+uvicorn has no such limit: silent connections would use up its ``limit_concurrency``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 30.0
-"""Seconds in which a request must arrive: from the connection on, or from its first byte."""
+"""Seconds in which a whole request must arrive: the first from the start of the connection, later
+ones from their first byte."""
 
 
 class ConsoleConnection(H11Protocol):
-    """Closes when a request takes longer than REQUEST_S to arrive. While the console answers, and
-    between requests (``timeout_keep_alive``), no limit runs."""
+    """A connection that closes if a request takes longer than ``REQUEST_S`` to arrive. The limit
+    does not run while the console answers, nor between two requests, where uvicorn's
+    ``timeout_keep_alive`` applies."""
 
     _limit: asyncio.TimerHandle | None = None
 

@@ -1,10 +1,10 @@
-"""The checks of every request, and the headers of every answer. An ASGI middleware.
+"""An ASGI middleware that checks every request and adds headers to every response.
 
-A Host header that is not on the list is refused: with DNS rebinding, a foreign page reaches a
-loopback port under the page's own host name. A POST must come from a page of the console, by its
-Origin header; changes need a token, too (``sessions``).
+The gate refuses a request whose Host header is not on the list. DNS rebinding would otherwise let a
+foreign page call a loopback port under its own host name. A POST must have the console's own Origin
+header, so that only pages of the console can send it; changes also need a token (``sessions``).
 
-Routes get the address as it was sent: in the name of a group, %2F is no separator.
+Routes get the percent-encoded path, because a group's name may contain %2F, which is no separator.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADERS = {
 
 
 class Gate:
-    """Passes allowed requests on to ``app``."""
+    """Passes allowed requests to ``app``, and answers the others with the reason of the refusal."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self._app = app

@@ -1,4 +1,5 @@
-"""A list of a page: filtered by a text, sorted by a column and cut into pages of 100 rows. Pure."""
+"""Tables of a page: rows filtered by a text, sorted by a column, and split into pages of 100 rows.
+Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
-    """A column: its key in the rows, its heading, and its kind, which aligns it. Texts and ids are
-    sorted from the smallest, other kinds from the largest."""
+    """A column: its key in the rows, its heading, and the kind of its values. The kind sets the
+    alignment and the first sort order: texts, states and ids ascend, other kinds descend."""
 
     key: str
     heading: str
@@ -26,8 +27,8 @@ class Column(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The rows to show, and the fields of links to other orders and pages. ``total`` counts the
-    rows that match, ``known`` all rows."""
+    """The rows of one page of a table, and the query fields for links to other orders and pages.
+    ``total`` counts the rows that match the filter, ``known`` all rows."""
 
     rows: list[Row]
     columns: tuple[Column, ...]
@@ -46,7 +47,8 @@ class Listing(NamedTuple):
         return "?" + urlencode({key: value for key, value in fields.items() if value})
 
     def order(self, column: Column) -> str:
-        """Return the query that sorts by a column; numbers are sorted from the largest."""
+        """Return the query of a link that sorts by a column, or reverses the order if the rows are
+        sorted by this column already."""
         descending = not self.descending if self.sort == column.key else column.begins_large
         return self.link(sort=column.key, order="desc" if descending else "asc", page="")
 
@@ -104,7 +106,7 @@ def _natural(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     parts = _DIGITS.split(value)
-    # The odd parts are the numbers.
+    # re.split with a group returns text and digits in turn, so the odd parts are numbers.
     return [(int(part) if n % 2 else -1, part) for n, part in enumerate(parts)]
 
 

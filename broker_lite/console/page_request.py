@@ -31,20 +31,21 @@ from broker_lite.observing.sampler import (
 from broker_lite.observing.verdict import causes
 
 Data = dict[str, Any]
-"""The content of a page: texts, numbers, lists and dictionaries, as its JSON twin shows them."""
+"""The data of a page: texts, numbers, lists and dictionaries, for the template and for JSON."""
 
 
 PAGE_MS = 3000
-"""Milliseconds in which the brokers must answer a page; a change has ``ANSWER_MS``."""
+"""Maximum milliseconds that a page waits for the brokers. A change waits for ``ANSWER_MS``."""
 WAIT_S = 2.0
-"""Seconds that a search waits for another one to end."""
+"""Maximum seconds that a search waits until fewer than ``SEARCHES`` run."""
 SEARCHES, TAILS, DOWNLOADS = 3, 5, 8
-"""Maximum searches or exports, tails, and downloads at once. The file of a download takes space in
-the temporary folder."""
+"""Maximum concurrent searches (with exports), live tails, and downloads. Downloads are limited
+because their files take space in the temporary folder."""
 
 
 class Desk:
-    """Admits a limited number of searches and tails. Any thread."""
+    """Limits the concurrent searches, live tails and downloads of a console. Any thread may use
+    it."""
 
     def __init__(self) -> None:
         self.searches = threading.Semaphore(SEARCHES)
@@ -53,7 +54,8 @@ class Desk:
 
     @contextlib.contextmanager
     def search(self) -> Iterator[None]:
-        """Run a search in this context. Raises SearchLimitError."""
+        """Hold the permit of one search in the ``with`` block. Raises SearchLimitError if none is
+        free within ``WAIT_S``."""
         if not self.searches.acquire(timeout=WAIT_S):
             raise SearchLimitError(f"{SEARCHES} searches or exports run already; try again soon")
         try:
@@ -63,7 +65,8 @@ class Desk:
 
 
 class PageRequest(NamedTuple):
-    """A request for a page."""
+    """A request for a page. ``reading`` has only what the viewer may describe. ``path`` has the
+    names in the address, ``query`` its query fields."""
 
     reading: ClusterReading
     sampler: Sampler
@@ -163,7 +166,8 @@ def seen_by(reading: ClusterReading, visible: Visible | None) -> ClusterReading:
 def _groups_seen_by(
     reading: ClusterReading, visible: Visible
 ) -> tuple[dict[str, GroupReading], dict[str, GroupLag]]:
-    """Return visible groups without their partitions of hidden topics, and sums over the others."""
+    """Return the groups that the viewer may describe, without partitions of hidden topics, and
+    their lags, summed over the remaining partitions."""
     groups, lags = {}, {}
     for name, row in reading.groups.items():
         if name not in visible.groups:

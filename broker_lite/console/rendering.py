@@ -1,4 +1,4 @@
-"""Pages as HTML and as JSON."""
+"""Renders the data of pages as HTML and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATIC = FOLDER / "static"
 
 
 def environment() -> Environment:
-    """Return the templates. They escape every text."""
+    """Return the environment of the HTML templates, which escapes every text."""
     made = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=select_autoescape(("html",), default=True),
@@ -40,7 +40,8 @@ def as_json(data: Any) -> bytes:
 
 
 def _plain(data: Any) -> Any:
-    """Return a page's data. A listing becomes its rows, with the page number and the total."""
+    """Return a page's data for JSON. A Listing becomes a dictionary of its rows, page numbers,
+    total and order."""
     if isinstance(data, Listing):
         return {
             "rows": _plain(data.rows),

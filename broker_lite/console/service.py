@@ -19,16 +19,20 @@ from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.observing.sampler import Sampler
 
 STOP_S = 1
-"""Seconds that open requests, such as tails, may take at shutdown."""
+"""Seconds that running requests, such as live tails, may take at shutdown."""
 HEAD_BYTES_MAX = 16 * 1024
-"""Maximum bytes of a request's head."""
+"""Maximum bytes of a request line with its headers."""
 REQUESTS_AT_ONCE = 100
+"""Maximum concurrent connections; uvicorn answers more with status 503."""
 KEEP_ALIVE_S = 15
+"""Seconds after which an idle connection is closed."""
 BACKLOG = 100
+"""Maximum connections that wait to be accepted."""
 
 
 class ConsoleServer(uvicorn.Server):
-    """Ends at the first signal and returns; uvicorn would raise the signal again."""
+    """Stops at the first signal and returns. uvicorn's own server would raise the signal again,
+    which would end the process before the caller closes its sessions."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -38,9 +42,11 @@ class ConsoleServer(uvicorn.Server):
 
 
 def serve(bus: Bus, settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
-    """Serve the console until SIGINT or SIGTERM. ``ready`` gets its address once it listens.
+    """Serve the console until SIGINT, SIGTERM or SIGHUP. Calls ``ready`` with the console's URL
+    once it listens.
 
-    Raises InvalidConfigError for an address that is not protected, PortInUseError.
+    Raises PortInUseError, and InvalidConfigError for an address that other machines reach without
+    TLS and logins.
     """
     settings.check(demands_login=bus.security.demands_login)
     listener = _listen(settings.host, settings.port)

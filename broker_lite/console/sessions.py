@@ -1,8 +1,8 @@
 """Sessions of the console: logins, tokens against forged forms, and the names that a user may see.
 
-Where the brokers demand a login, users sign in with their SCRAM user, and the console acts over
-connections of that user: the cluster's ACLs decide. Elsewhere every browser of this machine is
-served. A password stays in memory until its session ends.
+If the brokers demand a login, users sign in with their SCRAM user. The console then uses
+connections of that user, so that the cluster's ACLs apply. Otherwise the console serves every
+browser of this machine. A session holds the user's password in memory until the session ends.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ VISIBLE_S = 10.0
 VISIBLE_WAIT_S = 2.0
 """Seconds for which one request of a session waits for a refresh of these names."""
 ANSWER_MS = 10_000
-"""Milliseconds in which the brokers must answer a user's page or change."""
+"""Maximum milliseconds that a login or a change waits for the brokers."""
 USER_MAX, PASSWORD_MAX = 256, 1024
+"""Maximum characters of a user's name and of a password."""
 
 
 class TooManyLoginsError(ThrottlingQuotaExceededError):
-    """The console runs as many logins as it may at once."""
+    """The console already runs ``LOGINS_AT_ONCE`` logins."""
 
 
 class Visible(NamedTuple):
@@ -91,7 +92,7 @@ class _Session:
 
 
 class Sessions:
-    """All sessions of one console. Any thread; ``clock`` returns monotonic seconds."""
+    """All sessions of one console. Any thread may use them. ``clock`` returns monotonic seconds."""
 
     def __init__(
         self, bus: Bus, settings: ConsoleSettings, clock: Callable[[], float] = time.monotonic
@@ -109,7 +110,8 @@ class Sessions:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie: consoles on several ports of a host share its cookies."""
+        """The name of the cookie. It contains the port, because browsers send a host's cookies to
+        all ports of the host."""
         return f"logbus_console_{self._settings.port}"
 
     def new_id(self) -> str:
@@ -154,7 +156,7 @@ class Sessions:
         TooManyLoginsError."""
         if not 0 < len(user) <= USER_MAX or not 0 < len(password) <= PASSWORD_MAX:
             raise SaslAuthenticationError("give a user and its password")
-        # Waiting here would hold the threads that serve pages.
+        # Do not wait: a waiting login would occupy a thread that serves pages.
         if not self._logins.acquire(blocking=False):
             raise TooManyLoginsError(f"{LOGINS_AT_ONCE} logins run already; try again soon")
         try:
@@ -177,8 +179,9 @@ class Sessions:
         return session_id
 
     def scraper(self, authorization: str) -> Viewer:
-        """Return the viewer of an HTTP Basic header. Its session is reused while the password is
-        right. Raises SaslAuthenticationError, TooManyLoginsError, and errors of the brokers.
+        """Return the viewer of an HTTP Basic header. Later calls with the same user and password
+        reuse the session. Raises SaslAuthenticationError, TooManyLoginsError, and errors of the
+        brokers.
         """
         claim = parse_basic(authorization)
         key = hmac.new(self._key, "\0".join(claim).encode(), hashlib.sha256).hexdigest()
@@ -243,7 +246,7 @@ class Sessions:
 
 
 def _begin(function: Callable[[Bus], Visible], bus: Bus) -> Future[Visible]:
-    """Call a function in a thread of its own, which does not delay the end of the process."""
+    """Call a function in a daemon thread, which does not delay the end of the process."""
     future: Future[Visible] = Future()
 
     def call() -> None:
@@ -266,8 +269,7 @@ def _bus_of(service: Bus, user: str, password: str) -> Bus:
 
 
 def _describable(bus: Bus) -> Visible:
-    """Return the names that the brokers list for the user, which are those that the user may
-    describe."""
+    """Return the topics and groups that the user may describe: brokers list only these."""
     view = bus.admin.cluster()
     topics = frozenset(name for name, topic in view.topics.items() if topic.error is None)
     groups = frozenset(row.group for row in bus.admin.list_groups())

@@ -1,4 +1,4 @@
-"""The settings of a console: address, rights and names."""
+"""The settings of a console: address, permissions and host names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """``allowed_hosts`` are the names, without port, by which browsers may call the console."""
+    """The settings of a console. ``allowed_hosts`` are additional host names, without port, that a
+    request's Host header may have."""
 
     host: str = "127.0.0.1"
     port: int = PORT
@@ -25,9 +26,9 @@ class ConsoleSettings:
     interval_s: float = 5.0
     """Seconds between two readings of the cluster."""
     serves_pages: bool = True
-    """Without pages the console is only an exporter: /metrics and /healthz."""
+    """Serve pages, not only /metrics and /healthz."""
     compat: str = ""
-    """With "kafka_exporter", serve its metric names, too."""
+    """Another program whose metric names are served, too: kafka_exporter; empty: none."""
     by_partition: bool = False
     """Serve metrics of partitions, too."""
     hides_payloads: bool = False

@@ -1,4 +1,4 @@
-"""Streamed answers: a live tail as server-sent events, and a file of records."""
+"""Streamed responses: a live tail as server-sent events, and a file of records."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Render = Callable[[list[dict[str, Any]]], str]
 
 
 class ClosingResponse(StreamingResponse):
-    """A stream that calls ``end`` in a thread when it is over, even if its client left before the
-    first byte."""
+    """A streamed response that calls ``end`` in a thread once the response is over, even if the
+    client disconnects before the first byte."""
 
     def __init__(self, content: Any, end: Callable[[], None], **options: Any) -> None:
         super().__init__(content, **options)
@@ -106,8 +106,8 @@ def _events(
                 yield f"event: ended\ndata: {json.dumps(SIGNED_OUT)}\n\n"
                 return
             if update is None:
-                # This is a comment line of server-sent events. Writing it fails once the browser
-                # has left.
+                # Send a comment line, which browsers ignore: the write fails if the browser has
+                # disconnected, and so ends the tail.
                 yield ":\n\n"
                 continue
             rows = shown_rows(update.rows, hides_payloads=hides_payloads)

@@ -11,7 +11,7 @@ Form = Mapping[str, str]
 
 
 class Field(NamedTuple):
-    """A field of a form. ``options`` are the choices of a select."""
+    """A field of a form. ``options`` has the value and the label of each choice of a select."""
 
     name: str
     label: str
@@ -41,8 +41,9 @@ def no_fields(_: PageRequest) -> tuple[Field, ...]:
 class Change(NamedTuple):
     """A change at the address ``path``. ``done`` is the sentence that reports its success.
 
-    ``fields`` returns the form, ``plan`` reads a filled form; both may raise LogbusError.
-    ``is_dangerous``: each plan demands a typed confirmation; the plans of other changes may.
+    ``fields`` returns the fields of the form; ``plan`` returns the plan for a filled form. Both may
+    raise LogbusError. Every plan of a change with ``is_dangerous`` demands a typed confirmation. A
+    plan of another change demands one if it would lose data.
     """
 
     path: str
@@ -61,5 +62,5 @@ class Change(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key in the next page's address by which the page finds ``done``."""
+        """The change's key in ``table.DONE``, which the address of the next page contains."""
         return self.path.replace("{", "").replace("}", "").strip("/").replace("/", "-")

@@ -1,4 +1,5 @@
-"""Changes of groups: move offsets, delete. Both are refused while members or a query read."""
+"""Changes of groups: move offsets, and delete a group. Both are refused while the group has members
+or a running Spark query."""
 
 from __future__ import annotations
 

@@ -147,5 +147,5 @@ CHANGES = (
     ),
 )
 DONE = {change.key: change.done for change in CHANGES}
-"""The sentence that reports each change, by key. The next page's address has only the key, because
-a page must not show text from an address."""
+"""The sentence that reports a change, by the change's key. The address of the next page contains
+only the key: anyone can send a user an address, so a page must not show text from it."""

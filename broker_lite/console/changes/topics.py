@@ -15,8 +15,9 @@ from broker_lite.errors import ElectionNotNeededError, InvalidRequestError
 from broker_lite.model import TopicPartition
 
 STEPS_MAX = 50
-"""Partitions that a plan lists."""
+"""Maximum partitions that a plan lists."""
 PRODUCE_S = 15.0
+"""Maximum seconds until a produced record is acknowledged."""
 
 
 def _number(form: Form, name: str, default: int) -> int:
@@ -29,7 +30,8 @@ def _number(form: Form, name: str, default: int) -> int:
 
 
 def _pairs(text: str, what: str) -> dict[str, str]:
-    """Return lines of name=value as a mapping."""
+    """Return lines of name=value as a mapping. ``what`` names a line in an error. Raises
+    InvalidRequestError."""
     found = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")
@@ -216,7 +218,7 @@ def _ids(partition: object) -> str:
 
 
 def cut(steps: list[str]) -> tuple[str, ...]:
-    """Return the steps that a plan lists."""
+    """Return the first ``STEPS_MAX`` steps, and a sentence that counts the others."""
     if len(steps) <= STEPS_MAX:
         return tuple(steps)
     return (*steps[:STEPS_MAX], f"and {len(steps) - STEPS_MAX} more partitions")

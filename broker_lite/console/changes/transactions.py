@@ -1,4 +1,4 @@
-"""Abort a transaction in one partition, without its coordinator."""
+"""The change that aborts a hanging transaction in one partition, without its coordinator."""
 
 from __future__ import annotations
 

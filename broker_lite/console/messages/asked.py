@@ -1,6 +1,6 @@
-"""The search that a request's fields describe: partitions, position and filters.
+"""The search that the query fields of a request describe: partitions, position and filters.
 
-A page, its JSON twin, an export and a tail use the same fields, so a link can be saved.
+Pages, JSON, exports and tails use the same fields, so a saved link repeats the search.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartiti
 Begin = Literal["newest", "oldest", "offset", "time"]
 BEGINS = ("newest", "oldest", "offset", "time")
 CONTINUED_MAX = 300
-"""Partitions up to which a link to the rest fits into an address."""
+"""Maximum partitions of a link that continues a search; more would make the address too long."""
 
 
 class Asked(NamedTuple):
-    """A search in a topic. ``left`` are the ranges of a search that continues."""
+    """A search in a topic. ``at`` is the offset or time at which it begins. ``left`` has the unread
+    ranges of the earlier search that it continues, as ``as_text`` writes them."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -88,12 +89,13 @@ def _list(admin: Admin, tps: list[TopicPartition], timestamp: int) -> dict[Topic
 
 
 def is_offset(text: str) -> bool:
-    """Return whether a text is a number that an offset can be."""
+    """Return whether a text is a whole number of at most 18 digits, which fits into an offset."""
     return text.isascii() and text.isdigit() and len(text) < 19
 
 
 def _continued(what: Asked, tps: list[TopicPartition]) -> Ranges:
-    """Return the ranges that an earlier search did not read. Raises InvalidRequestError."""
+    """Return the ranges of ``what.left``, which an earlier search did not read. Raises
+    InvalidRequestError for a malformed text."""
     found: Ranges = {}
     for part in what.left.split("-"):
         numbers = part.split(".")
@@ -107,7 +109,7 @@ def _continued(what: Asked, tps: list[TopicPartition]) -> Ranges:
 
 
 def search(request: PageRequest, what: Asked, now_ms: int) -> Found:
-    """Run a search."""
+    """Run a search: from the newest records back, or forward from its position."""
     ranges = ranges_of(request, what, now_ms)
     if what.begin == "newest":
         row = request.reading.topics[what.topic]

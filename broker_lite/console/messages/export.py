@@ -1,6 +1,7 @@
 """Records of a search as a file: CSV, JSON Lines or Parquet.
 
-The file is complete before its first byte is sent, so a full disk is an error and no broken file.
+The console completes the file before it sends the first byte, so that a full disk causes an error
+response instead of a truncated file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from broker_lite.errors import InvalidRequestError, LogbusError, StorageError
 
 
 class Export(NamedTuple):
-    """A file of records. ``is_part``: a limit ended it before the end of the range."""
+    """A file of records. ``is_part``: a limit stopped the search before the end of its range."""
 
     file: IO[bytes]
     records: int

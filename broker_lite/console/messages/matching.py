@@ -1,6 +1,6 @@
 """The filters of a search, evaluated on Arrow columns. Pure.
 
-The filters are fixed fields: the console evaluates no expression of a user.
+The filters are fixed fields. For security, the console evaluates no expression that a user enters.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ FIELD_MAX = 1024
 
 
 class Wanted(NamedTuple):
-    """Filters that a record must pass; an empty one passes all.
+    """The filters that a record must pass. An empty filter passes every record.
 
-    ``key``: the whole key. ``text``: a part of the value, in any case. ``header``: a header's name,
-    or NAME=VALUE.
+    ``key``: the whole key. ``text``: a part of the value; upper and lower case are equal.
+    ``header``: a header's name, or NAME=VALUE.
     """
 
     key: str = ""
@@ -36,7 +36,8 @@ class Wanted(NamedTuple):
         return cls(*(fields.get(name, "")[:FIELD_MAX] for name in cls._fields))
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that pass. ``batch`` has headers if ``header`` is set."""
+        """Return the rows that pass all filters. ``batch`` must have the column ``headers`` if
+        ``header`` is set."""
         if self.key:
             batch = batch.filter(pc.equal(batch.column("key"), pa.scalar(self.key.encode())))
         if self.text and batch.num_rows:

@@ -1,4 +1,4 @@
-"""Records as rows of a page: keys, values and headers for people, or hidden on request."""
+"""Records as rows of a page, with readable keys, values and headers. --no-payloads hides these."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def _headers(pairs: list[dict[str, Any]], cut: int) -> list[dict[str, Any]]:
 
 
 def as_fields(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return JSON objects as columns: their fields, and the cells of each row."""
+    """Return records whose values are JSON objects as a table: the field names as columns, and the
+    cells of each record."""
     shown = [values.Shown(**row["value"]) for row in rows]
     names = values.fields_of(shown)
     return {"names": names, "cells": [values.cells(row, names) for row in shown]}

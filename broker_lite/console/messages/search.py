@@ -1,7 +1,7 @@
-"""Search in a topic: a fixed range, filters, limits, and a report of what was covered.
+"""Search for records of a topic that pass filters.
 
-A search fixes its range when it starts. It stops after 100 hits, 250,000 records, 256 MiB or 10
-seconds, and returns the ranges that are left, from which the next search continues.
+A search sets its range of offsets when it starts. It stops after 100 hits, 250,000 records, 256 MiB
+or 10 seconds. It then returns the unread ranges, from which the next search continues.
 """
 
 from __future__ import annotations
@@ -20,15 +20,22 @@ from broker_lite.console.messages.matching import Wanted
 from broker_lite.model import TopicPartition
 
 HITS_MAX = 100
+"""Maximum records that a search returns."""
 RECORDS_MAX = 250_000
+"""Maximum records that a search reads."""
 BYTES_MAX = 256 * 1024 * 1024
+"""Maximum bytes that a search reads, as Arrow columns."""
 SECONDS_MAX = 10.0
+"""Seconds after which a search stops."""
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Target bytes of one window of a search from the newest records."""
+"""Maximum estimated bytes of a window: the offsets that a search from the newest records back reads
+in one step."""
 WINDOW_RECORDS = 50_000
+"""Maximum records of a window, over all partitions."""
 SHRINKS_MAX = 2
-"""Maximum retries, with a smaller window, of a first window that reaches a limit."""
+"""Maximum retries of a first window that a limit cut short; each is 16 times smaller."""
 POLL_S = 0.5
+"""Maximum seconds of one poll of the consumer."""
 READ_OPTIONS: Mapping[str, Any] = {
     "start": "earliest",
     "auto_commit": False,
@@ -42,8 +49,9 @@ Stop = Literal["end", "hits", "records", "bytes", "seconds"]
 
 
 class Found(NamedTuple):
-    """``rows`` are the hits; ``left`` are the ranges that were not read; ``stop`` says why the
-    search ended: at the end of its range, or by a limit."""
+    """The result of a search. ``rows`` are the hits; ``records`` and ``size_bytes`` count what was
+    read; ``left`` has the unread ranges. ``stop`` is the limit that stopped the search, or "end"
+    for the end of its range."""
 
     rows: list[Row]
     records: int
@@ -54,7 +62,7 @@ class Found(NamedTuple):
 
 
 class SearchBudget:
-    """Counts the bytes and records of a search, and its limits."""
+    """Counts the records, bytes and seconds of a search, and compares them with the limits."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -80,17 +88,17 @@ class SearchBudget:
 
 
 def open_consumer(bus: Bus, ranges: Ranges) -> Consumer:
-    """Return a consumer without a group of the partitions of a search."""
+    """Return a consumer, without a group, of the partitions in ``ranges``."""
     return bus.consumer(partitions=list(ranges), **READ_OPTIONS)
 
 
 def batches(
     consumer: Consumer, ranges: Ranges, budget: SearchBudget, *, headers: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the ranges, until their ends or a limit of the search is reached.
+    """Yield the records of the ranges until all ranges are read or the budget is spent.
 
-    Before it yields a batch, the function advances the first offsets in ``ranges`` past the batch,
-    and removes the ranges that are read to their end.
+    Before this generator yields a batch, it advances the first offsets in ``ranges`` past the
+    batch, and removes the ranges that are read to their end.
     """
     for tp, (first, _) in ranges.items():
         consumer.seek(tp, first)
@@ -114,7 +122,8 @@ def batches(
 
 
 def _before(batch: pa.RecordBatch, ends: Mapping[TopicPartition, int]) -> pa.RecordBatch:
-    """Return the rows before the ends: the last batch of a range may reach beyond it."""
+    """Return the rows before the end offsets. A fetched batch may reach beyond the end of its
+    range."""
     numbers = pa.array([tp.partition for tp in ends], pa.int32())
     limits = pa.array(list(ends.values()), pa.int64())
     partitions = batch.column("partition").cast(pa.int32())
@@ -142,9 +151,10 @@ def forward(bus: Bus, ranges: Ranges, wanted: Wanted) -> Found:
 
 
 def newest(bus: Bus, ranges: Ranges, wanted: Wanted, record_bytes: float) -> Found:
-    """Search from the end of the ranges back, window by window; the newest hits come first.
+    """Search from the end of the ranges back, one window of offsets after the other. The newest
+    hits come first.
 
-    ``record_bytes`` is the mean size of a record, which sets the windows.
+    ``record_bytes`` is the mean size of a record in bytes, from which the window's size follows.
     """
     left, budget = dict(ranges), SearchBudget()
     rows: list[Row] = []
@@ -162,7 +172,7 @@ def newest(bus: Bus, ranges: Ranges, wanted: Wanted, record_bytes: float) -> Fou
             for batch in batches(consumer, part, budget):
                 hits += rows_of(wanted.select(batch))
             if part:
-                # A limit ended the window early, so its hits are incomplete.
+                # A limit stopped the search within the window, so the window's hits are incomplete.
                 if window == 1 or left != ranges or shrinks == SHRINKS_MAX:
                     break
                 window, shrinks, budget = max(1, window // 16), shrinks + 1, SearchBudget()
@@ -184,11 +194,11 @@ def _first_window(partitions: int, wanted: Wanted) -> int:
 
 
 def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
-    """Return the newest hits, newest first, and for each partition with a dropped hit the end
-    offset of the next search.
+    """Return the newest ``HITS_MAX`` hits, newest first, and the end offset of the next search for
+    each partition with a dropped hit.
 
-    Within a partition the order is that of offsets, whatever its timestamps are: only then are the
-    dropped hits a prefix, which the next search finds again.
+    Hits are sorted by timestamp, but within a partition always by offset. Only then do the dropped
+    hits of a partition precede the returned ones, so that the next search finds them.
     """
     times: dict[int, int] = {}
     timed = []

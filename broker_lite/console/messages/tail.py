@@ -1,8 +1,8 @@
 """Live tail: new records as server-sent events, from a consumer without a group.
 
-An event has at most 50 records, ten events are sent a second, and an event counts the records that
-it skipped. Its id holds the positions of all partitions, so a browser that connects again gets no
-record twice and misses none.
+The console sends at most ten events a second. An event has at most 50 records and counts the older
+records that it skipped. Its id holds the positions of all partitions, so that a browser that
+reconnects continues there, without gaps or duplicates.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from broker_lite.console.messages.search import READ_OPTIONS
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
 ROWS_MAX = 50
+"""Maximum records of an event."""
 PAUSE_S = 0.1
 """Seconds between two events."""
 WAIT_S = 0.5
-"""Seconds that a poll waits for records; a closed tail is detected after this time."""
+"""Maximum seconds that a poll waits for records. The console notices within this time that a
+browser has closed the connection."""
 
 
 class Update:
-    """One event: rows, and the records that were skipped since the event before."""
+    """One event: its records, the number of records skipped since the previous event, its id."""
 
     __slots__ = ("event_id", "rows", "skipped")
 
@@ -79,7 +81,8 @@ class LiveTail:
 
 
 def positions_of(event_id: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the positions that an event's id holds. Partitions without one are absent."""
+    """Return the next offset of each partition that an event's id holds. The result omits other
+    partitions."""
     found = {}
     known = {tp.partition: tp for tp in tps}
     for part in event_id.split("-"):

@@ -1,4 +1,4 @@
-"""Keys and values as a person reads them: JSON, text or hexadecimal bytes, and cut. Pure."""
+"""Keys and values for display: as JSON, text or hexadecimal bytes, shortened to a limit. Pure."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import json
 from typing import Any, Literal, NamedTuple
 
 CUT_BYTES = 16 * 1024
-"""Bytes of a value that a page shows."""
+"""Maximum bytes of a value that a page shows."""
 PAGE_BYTES = 192 * 1024
 """Maximum bytes of all values on a page; with more records, each value gets fewer bytes."""
 LEAST_BYTES = 512
+"""Bytes that a page shows of each value at least."""
 PRETTY_TIMES = 8
 """Maximum length of indented JSON as a multiple of the value's length; ``LEAST_BYTES`` are always
 allowed."""
 HEX_BYTES = 1024
+"""Maximum bytes that are shown as hexadecimal."""
 HEADERS_MAX = 100
-"""Headers of a record that a page shows. They share the bytes of its value."""
+"""Maximum headers of a record that a page shows. All together get as many bytes as a value."""
 HEADER_BYTES = 32
-"""Minimum bytes that a page shows of each header."""
+"""Bytes that a page shows of each header at least."""
 PREVIEW = 180
-"""Characters of a value in its row of the table."""
+"""Maximum characters of a value in a row of the table."""
 FIELDS_MAX = 10
-"""Columns that JSON objects are shown as."""
+"""Maximum columns of a table of JSON objects."""
 _CONTROLS = dict.fromkeys([*range(32), 127])
 for _allowed in (9, 10, 13):
     del _CONTROLS[_allowed]
 
 
 class Shown(NamedTuple):
-    """A key, value or header. ``text`` is what a page shows, at most ``cut`` bytes of it."""
+    """A key, value or header for display. ``text`` is the shown text, ``size_bytes`` the whole
+    size, and ``is_cut`` says that ``text`` is only the beginning."""
 
     form: Literal["null", "text", "json", "binary", "hidden"]
     text: str
@@ -45,7 +48,8 @@ def cut_for(rows: int) -> int:
 
 
 def shown(value: bytes | None, cut: int = CUT_BYTES) -> Shown:
-    """Return a value for people. Bytes that are no UTF-8 text are shown as hexadecimal."""
+    """Return a value for display, from its first ``cut`` bytes. Bytes that are not UTF-8 text
+    become hexadecimal."""
     if value is None:
         return Shown("null", "null", 0, False)
     part = value[:cut]
@@ -67,8 +71,11 @@ def shown(value: bytes | None, cut: int = CUT_BYTES) -> Shown:
 
 
 def _indented(text: str) -> str:
-    """Return JSON in indented lines. Raises ValueError if the text is no JSON, has a surrogate
-    without its pair (RFC 8259, 8.2), which no page can contain, or would become too long."""
+    """Return JSON in indented lines.
+
+    Raises ValueError if the text is not JSON, if the result would be too long, or if a string has
+    an unpaired surrogate (RFC 8259, 8.2), which UTF-8 cannot encode.
+    """
     left = max(LEAST_BYTES, PRETTY_TIMES * len(text))
     parts = []
     for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(json.loads(text)):
@@ -108,7 +115,7 @@ def fields_of(rows: list[Shown]) -> list[str]:
 
 
 def cells(row: Shown, fields: list[str]) -> list[str]:
-    """Return the fields of a value as texts; empty for an absent one."""
+    """Return the named fields of a value as texts; an absent field is an empty text."""
     loaded = _object(row)
     return ["" if loaded is None or name not in loaded else _cell(loaded[name]) for name in fields]
 

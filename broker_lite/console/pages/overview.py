@@ -1,4 +1,5 @@
-"""The overview: the verdict, traffic, lag and disks, the busiest topics and the groups behind."""
+"""The overview: the cluster's health, traffic, lag and disks, the busiest topics, and the groups
+with the largest lag."""
 
 from __future__ import annotations
 

@@ -50,4 +50,5 @@ SECTIONS = (
     ("transactions", "/transactions", "Transactions"),
 )
 SECURED_SECTIONS = (("users", "/users", "Users"), ("acls", "/acls", "Access control"))
-"""The entries of the navigation: key, address, label; more where the brokers demand logins."""
+"""The entries of the navigation: key, address and label. ``SECURED_SECTIONS`` are added if the
+brokers demand logins."""

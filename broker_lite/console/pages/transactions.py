@@ -17,7 +17,7 @@ IDS = (
     Column("coordinator", "Coordinator", "id"),
 )
 OPEN_MAX = 100
-"""Open transactions that the page lists; the longest open ones come first."""
+"""Maximum open transactions that the page lists, the longest open first."""
 
 
 def transactions(request: PageRequest) -> Data:
@@ -40,7 +40,8 @@ def transactions(request: PageRequest) -> Data:
 
 
 def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
-    """Return the transactions that hold back the last stable offset, or why they are unknown."""
+    """Return the transactions that hold back a last stable offset. If the brokers refuse the
+    request, return an empty list and the error."""
     view = request.reading.sample.view
     tps = [tp for name in view.topics for tp in view.partitions_of(name) if view.leader(tp)]
     try:
