@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from broker_lite.local.secure import ClusterSecurity
 
 START_TIMEOUT_SECONDS = 30.0
+"""Maximum seconds from a broker's start until it reports that it is ready."""
 
 
 class LocalBroker:
@@ -46,7 +47,7 @@ class LocalBroker:
         self.host = settings.get("host", "127.0.0.1")
         self.port = int(settings.get("port", "0"))
         self.metrics_port: int | None = None
-        """The bound port of /metrics, None if it is off."""
+        """The port that serves /metrics; None if metrics are off."""
         self._guard = guard
         self._security = security
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,7 +67,7 @@ class LocalBroker:
 
     @property
     def is_starting(self) -> bool:
-        """Whether the process was started and ``wait_ready`` has not been called yet."""
+        """Whether the process was started, and ``wait_ready`` has not returned since."""
         return self._ready is not None
 
     @property
@@ -84,7 +85,7 @@ class LocalBroker:
 
     @property
     def endpoint(self) -> str:
-        """``host:port``."""
+        """``host:port`` on which the broker listens for clients."""
         return f"{self.host}:{self.port}"
 
     def start(self, *, wait: bool = True) -> None:
@@ -103,8 +104,8 @@ class LocalBroker:
     def prepare(self) -> None:
         """Start the process and let it import its modules, which takes most of a start.
 
-        The process then waits for ``begin`` before it reads its settings. It exits if this process
-        ends first.
+        The process then waits for ``begin`` before it reads its settings. It exits if the calling
+        process ends first.
         """
         self._forget_pipes()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -147,7 +148,7 @@ class LocalBroker:
         }
         written = self.settings
         if self._security is not None:
-            # A restart uses the port of the last start.
+            # self.port is the port of the last start, if there was one.
             endpoint = Endpoint(self.host, self.port)
             written = written | self._security.broker_settings(self.id, endpoint, written)
         self._config.write_text("".join(f"{k}={v}\n" for k, v in written.items()), "utf-8")

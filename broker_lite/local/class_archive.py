@@ -1,10 +1,10 @@
 """An archive of a JVM's loaded classes (class data sharing, JEP 350), which halves later starts.
 
-A JVM started with the right flag writes the archive at an orderly exit. A later JVM maps it, or
-ignores an archive of another JVM. A truncated archive would crash the JVM, so the file name
-contains the file's checksum, and a file that does not match is not used. A JVM executes what the
-archive contains, so the folder must be the user's own. One thread at a time; processes may share
-the folder.
+A JVM that is started with the right flag writes the archive at an orderly exit. A later JVM maps
+the archive into memory; it ignores an archive of another Java version. A truncated archive would
+crash the JVM, so the file name contains a checksum, which is compared before use. The JVM executes
+the code in the archive, so only this user may be able to write to the folder. Several processes may
+share the folder; within a process, one thread at a time may use this module.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _IGNORE = "-XX:+IgnoreUnrecognizedVMOptions"
 """Makes a JVM before Java 13 ignore the archive flags, which it does not support."""
 
 _KEPT = 3
-"""Number of archives to keep, the newest ones. Each combination of Java and PySpark has its own
-archive."""
+"""Number of archives to keep; older ones are deleted. Each combination of Java and PySpark has its
+own archive."""
 
 
 class ClassArchive:
@@ -36,9 +36,10 @@ class ClassArchive:
         self._new = directory / f"{self._prefix}{uuid.uuid4().hex}.new"
 
     def flags(self) -> tuple[str, ...]:
-        """Return the JVM flags that use the archive, or write it at the JVM's exit (11 MB, 0.7 s).
+        """Return the JVM flags that use the archive. Without an archive, return the flags that
+        write one at the JVM's exit, which takes 11 MB and 0.7 s.
 
-        Return no flags if the folder cannot be made or another user may write to it.
+        Return no flags if the folder cannot be created or another user may write to it.
         """
         if os.pathsep in str(self._directory):
             return ()  # The JVM would read the path as two archives.

@@ -41,27 +41,30 @@ if TYPE_CHECKING:
 
 CHROOT = "/logbus"
 SECURITY = "security"
-"""The folder in a secured cluster's directory (``local.secure``)."""
+"""Name of the folder with certificates and secrets in a secured cluster's directory
+(``local.secure``)."""
 BROKERS_MAX = 64
 """Maximum brokers of a local cluster. A larger number is probably a typing error."""
 
 CONSOLE_PORT = 8088
 _PORTS_TRIED = 1000
+"""Maximum ports that a search for free ports tries."""
 _OURS = ("broker.id", "port", "log.dir", "zookeeper.connect")
+"""Settings that LocalCluster sets, and a caller must not."""
 
 
 class LocalCluster:
-    """A ZooKeeper and ``brokers`` broker processes.
+    """A cluster of one ZooKeeper process and ``brokers`` broker processes.
 
     ``directory``: the folder of the data; None: a temporary folder, removed by ``stop`` or at the
     end of this process.
     ``config``: settings of ``conf/broker.conf`` for every broker, as text.
     ``zookeeper``: ``host:port,…/chroot`` of a running ensemble; None: start an embedded one.
     ``port``: the brokers listen on the first free ports from this one upward; 0: any free ports.
-    A port that another process takes before the broker listens is replaced by the next free one.
-    ``exact_port``: broker 0 listens on ``port`` itself.
-    ``secure``: clients log in over TLS (``local.secure``); ``client_config`` is the file of their
-    settings. A directory that was secured once stays secured.
+    If another process takes a port before the broker listens, the broker uses the next free one.
+    ``exact_port``: broker 0 listens on ``port`` or the start fails.
+    ``secure``: clients log in over TLS (``local.secure``) with the settings in the file
+    ``client_config``. A directory that was secured once stays secured.
 
     Use it as a context manager, or call ``start`` and ``stop``. Starting raises
     MissingDependencyError (no Java or ZooKeeper jars), DirectoryLockedError (the directory is in
@@ -239,7 +242,8 @@ class LocalCluster:
         self._forget()
 
     def _forget(self) -> None:
-        """Release guard, lock and a temporary directory after the processes have ended."""
+        """Close the guard, release the lock, and remove a temporary directory. Call this after the
+        processes have ended."""
         if self._guard is not None:
             self._guard.close()
             self._guard = None
@@ -346,7 +350,8 @@ class LocalCluster:
         self.renew_certificates()
 
     def _metrics_ports(self) -> list[int]:
-        """Return a port of /metrics for each broker, from the set port upward; empty if off."""
+        """Return a port of /metrics for each broker, from ``metrics.port`` upward; empty if metrics
+        are off."""
         config = parse(BrokerConfig, self._settings)
         if config.metrics_port < 0:
             return []
@@ -405,8 +410,8 @@ def _check_settings(settings: Mapping[str, str]) -> None:
 def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] = ()) -> list[int]:
     """Return the first ``count`` free ports from ``first`` upward, or zeros if ``first`` is 0.
 
-    Ports of ``but`` count as taken. The ports are not reserved: another process may take one.
-    Raises InvalidConfigError if there are too few.
+    Ports in ``but`` count as taken. The ports are not reserved: another process may take one.
+    Raises InvalidConfigError if fewer than ``count`` are free.
     """
     if first == 0:
         return [0] * count

@@ -16,10 +16,12 @@ from broker_lite.local.ready_pipe import ReadyPipe, reported_error
 from broker_lite.local.zookeeper import last_line
 
 START_S, STOP_S = 30.0, 5.0
+"""Maximum seconds of a start, and seconds after SIGTERM at which the process is killed."""
 
 
 class LocalConsole:
-    """One console process, which can be started again on the same port."""
+    """A console process, which can be started again after it has ended. ``url`` is its address,
+    ``servers`` the brokers' addresses, ``client_config`` the file with its login."""
 
     def __init__(self, guard: Guard, log: Path, servers: str, client_config: str | None) -> None:
         self.log = log
@@ -43,12 +45,12 @@ class LocalConsole:
 
     @property
     def is_starting(self) -> bool:
-        """Whether the process was started and ``wait_ready`` has not been called yet."""
+        """Whether the process was started, and ``wait_ready`` has not returned since."""
         return self._ready is not None
 
     @property
     def has_answered(self) -> bool:
-        """Whether ``wait_ready`` would return at once."""
+        """Whether ``wait_ready`` would return at once: the console has reported or ended."""
         return self._ready is not None and self._ready.has_report
 
     @property
@@ -57,7 +59,7 @@ class LocalConsole:
         return ending_of(self._process)
 
     def start(self, port: int) -> None:
-        """Start the process. Call ``wait_ready`` then."""
+        """Start the process and return; ``wait_ready`` waits until it listens on ``port``."""
         self.port = port
         ready = self._ready = ReadyPipe()
         command = [sys.executable, "-P", "-m", "broker_lite", "console", "--port", str(port)]
@@ -73,8 +75,8 @@ class LocalConsole:
             ready.started()
 
     def wait_ready(self) -> None:
-        """Wait until the console listens. Raises PortInUseError, MissingDependencyError without the
-        extra [console], or RequestTimedOutError."""
+        """Wait until the console listens. Raises PortInUseError, RequestTimedOutError after
+        ``START_S``, or MissingDependencyError if the extra [console] is not installed."""
         assert self._process is not None and self._ready is not None
         line = self._ready.read_line(self._process, time.monotonic() + START_S)
         self._ready = None

@@ -1,4 +1,4 @@
-"""A guard process that ends a parent's children when the parent ends, even after SIGKILL.
+"""A guard process, which ends the children of its parent when the parent ends, even by SIGKILL.
 
 The guard leads a process group, which each child joins before its exec. The guard waits on a pipe
 whose write end only the parent has. When the pipe closes, the guard sends SIGTERM to the group and,
@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GRACE_SECONDS = 8.0
+"""Seconds between SIGTERM and SIGKILL for the children of an ended parent."""
 
 _POLL_SECONDS = 0.05
 _REMOVAL_SECONDS = 5.0
@@ -86,6 +87,7 @@ class Guard:
 
 
 _OPEN_GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
+"""The guards of this process, whose pipes a forked child must close."""
 
 
 def _after_fork_in_child() -> None:

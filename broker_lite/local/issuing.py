@@ -32,7 +32,9 @@ from broker_lite.errors import InvalidConfigError
 CLIENTS, BROKERS = "clients", "brokers"
 """The CA of certificates for connections of clients, and the CA for connections between brokers."""
 CA_DAYS = 3650
+"""Days for which a CA's certificate is valid."""
 CERTIFICATE_DAYS = 90
+"""Days for which other certificates are valid."""
 RENEWED_DAYS = 30
 """Age in days at which a certificate is renewed."""
 _CA_SUFFIX = "-ca"
@@ -66,9 +68,12 @@ class CertificateFolder:
         *,
         anew: bool = False,
     ) -> Path | None:
-        """Create the certificate ``NAME-CA.pem`` for ``hosts``, unless a current one has all hosts;
-        return the path of a new one. Without hosts, create a client's certificate. Creates a
-        missing CA."""
+        """Create the certificate ``NAME-CA.pem`` for ``hosts``; without hosts, a client's
+        certificate. Create the CA if it is missing. Return the path of the new certificate.
+
+        If a certificate exists that is not old and has all hosts, return None; ``anew`` replaces it
+        nevertheless.
+        """
         path, hosts = self.folder / f"{name}-{ca}.pem", tuple(hosts)
         if path.exists() and not anew and not _is_due(read_certificate(path), hosts, now):
             return None
@@ -96,7 +101,8 @@ class CertificateFolder:
         return path
 
     def renew(self, now: datetime.datetime, *, everything: bool = False) -> list[Path]:
-        """Renew old certificates, or all, with their names and hosts; return their paths."""
+        """Renew the old certificates, or with ``everything`` all, for the same names and hosts.
+        Return the paths of the renewed ones."""
         renewed = []
         for each in self.certificates():
             name, _, ca = each.path.stem.rpartition("-")
@@ -201,7 +207,7 @@ def _draft(
         .subject_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Clocks of clients may be behind.
+        # The clock of a client may be behind this machine's.
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=days))
     )

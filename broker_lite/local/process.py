@@ -1,7 +1,7 @@
-"""Processes identified by pid and start mark, because the system reuses pids.
+"""Processes identified by pid and start mark (their start time), because the system reuses pids.
 
-``logbus down`` and ``status`` read pids from a file that may be older than the last reboot. A
-process is the recorded one only if its start mark is the recorded one too.
+``logbus down`` and ``status`` read pids and start marks from a file, which may be older than the
+last reboot. They treat a process as the recorded one only if both match.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def is_running(pid: int, mark: str) -> bool:
 
 
 def ending_of(child: subprocess.Popen[bytes] | None) -> str:
-    """Return the exit code or signal of a child that has ended, as text; else empty."""
+    """Return the exit code or signal of a child that has ended, as text; empty for a running child
+    and for None."""
     code = None if child is None else child.poll()
     if code is None:
         return ""

@@ -1,4 +1,5 @@
-"""The pipe on which a child process reports that it serves, and the error with which it failed."""
+"""The pipe on which a child process reports that it serves, and the error that a failed child
+printed."""
 
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ import time
 from broker_lite.errors import TABLE, LogbusError
 
 STOP_TIMEOUT_SECONDS = 15.0
-"""Seconds from a child's report or the signal to stop until its end."""
+"""Seconds in which a child must end after SIGTERM or after it closed its pipe."""
 _BYTES_MAX = 65536
+"""Maximum bytes of a report."""
 
 
 class ReadyPipe:
-    """A child writes one line to ``child_end`` once it serves. The end of the pipe without a line
-    means that the child has ended."""
+    """A pipe to a child process. The child writes one line to ``child_end`` once it serves. If the
+    pipe ends without a line, the child has failed to start."""
 
     def __init__(self) -> None:
         self._read_end, self.child_end = os.pipe()
@@ -27,7 +29,8 @@ class ReadyPipe:
 
     @property
     def has_report(self) -> bool:
-        """Whether the child has written or ended, so that ``read_line`` returns at once."""
+        """Whether the child has written to the pipe or ended, so that ``read_line`` does not
+        wait."""
         return bool(select.select([self._read_end], [], [], 0)[0])
 
     def read_line(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:
@@ -56,7 +59,8 @@ class ReadyPipe:
 
 
 def reported_error(line: str, process: str) -> LogbusError | None:
-    """Return the error of the last line that a process printed, with the process's name."""
+    """Return the error in a line of a child's log, with the name of the child; None if the line has
+    no error of logbus."""
     for row in TABLE:
         head = f"[LOGBUS_{row.name}] "
         if head in line:

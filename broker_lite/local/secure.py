@@ -30,7 +30,9 @@ from broker_lite.security.scram import ITERATIONS, SALT_BYTES, ScramCredential, 
 ADMIN = "admin"
 CLIENTS_LISTENER = "CLIENTS"
 PASSWORD_BYTES = 20
+"""Random bytes of the password of user admin."""
 SECRET_BYTES = 32
+"""Random bytes of the brokers' credential at ZooKeeper."""
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _BROKER_RULE = "RULE:^CN=(broker-[0-9]+)$/$1/"
 """Maps the name in a broker's certificate to the principal User:broker-N."""
@@ -57,8 +59,8 @@ class ClusterSecurity:
         return (self.folder / "complete").exists()
 
     def make(self, brokers: int, hosts: Iterable[str]) -> None:
-        """Create the files that are missing, and renew old certificates. ``hosts``: names of the
-        brokers for clients, beside those of loopback."""
+        """Create the files that are missing, and renew old certificates. ``hosts``: host names of
+        the brokers that clients use, in addition to loopback and this machine's name."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.parent.chmod(0o700)
         if not self.secret.exists():
@@ -119,7 +121,8 @@ class ClusterSecurity:
         return {key: value for key, value in found.items() if key not in given}
 
     def write_client_configs(self, servers: str, password: str = "") -> None:
-        """Write admin.conf and admin.properties if the brokers' addresses are new."""
+        """Write admin.conf and admin.properties, unless they already contain these addresses. An
+        empty ``password`` keeps the present one."""
         known = self._admin() if self.client_config.exists() else {}
         password = password or known["sasl.password"]
         ca = str(self.folder / "clients-ca.pem")

@@ -1,11 +1,12 @@
 """A ZooKeeper server from the jars of PySpark, for one machine.
 
-It is one JVM with a short class path and a small heap: ready in under a second, 60–85 MB. The first
-to stop writes an archive of its classes into the user's cache folder, which speeds up later starts.
-It listens on 127.0.0.1 and syncs its log before it answers.
+The server is one JVM with a short class path and a small heap: it serves in under a second and
+takes 60 to 85 MB. The first JVM to stop writes an archive of its classes into the user's cache
+folder, which speeds up later starts (``class_archive``). The server listens on 127.0.0.1 and syncs
+its log before it answers.
 
-A start waits until the four-letter words ``srvr`` and ``conf`` report this server's data directory;
-so another server on the same port is not mistaken for it. One thread at a time.
+A start waits until the four-letter words ``srvr`` and ``conf`` report this server's data directory,
+because another ZooKeeper may listen on the same port. One thread at a time may use this module.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ from broker_lite.local.guard import Guard
 
 HOST = "127.0.0.1"
 START_TIMEOUT_SECONDS = 20.0
+"""Maximum seconds from the start of the JVM until it serves."""
 STOP_TIMEOUT_SECONDS = 6.0
-"""Seconds until a stopping JVM is killed. No data is lost: ZooKeeper syncs before it answers."""
+"""Seconds after which a stopping JVM is killed. That loses no data, because ZooKeeper syncs its log
+before it answers."""
 PORT_ATTEMPTS = 4
+"""Maximum free ports to try, because another process may take a port before the server listens."""
 
 _JARS = (
     "zookeeper-[0-9]*.jar",
@@ -75,7 +79,7 @@ def find_java() -> str:
 def find_jars(folder: str | Path | None = None) -> Path:
     """Return the folder of ZooKeeper's jars: ``folder``, else PySpark's, else SPARK_HOME's.
 
-    Raises MissingDependencyError if it lacks a jar.
+    Raises MissingDependencyError if no folder has all jars.
     """
     tried: list[Path] = []
     if folder is not None:
@@ -141,7 +145,8 @@ class EmbeddedZooKeeper:
         self._classes: ClassArchive | None = None
         self._deadline = 0.0
         self.is_starting = False
-        """Whether ``start`` did not wait and ``has_started`` has not returned True yet."""
+        """Whether ``start(wait=False)`` was called, and ``has_started`` has not returned True
+        since."""
 
     @property
     def address(self) -> str:
@@ -161,10 +166,10 @@ class EmbeddedZooKeeper:
     def start(self, *, wait: bool = True, meanwhile: Callable[[], None] | None = None) -> str:
         """Start the server, wait until it serves, and return ``host:port``.
 
-        Without ``wait``, which needs a port, call ``has_started`` until it returns True.
-        ``meanwhile`` is called once while the JVM starts. Raises MissingDependencyError,
-        PortInUseError, or, if the JVM ends or does not serve within 20 s,
-        CoordinationUnavailableError that names the log.
+        With ``wait=False`` return at once; the server needs a fixed port, and the caller calls
+        ``has_started`` until it returns True. ``start`` calls ``meanwhile`` once while the JVM
+        starts. Raises MissingDependencyError, PortInUseError, and CoordinationUnavailableError that
+        names the log if the JVM ends or does not serve within 20 s.
         """
         if self.is_running:
             return self.address
@@ -198,7 +203,8 @@ class EmbeddedZooKeeper:
         raise self._start_error()
 
     def has_started(self) -> bool:
-        """Return whether the server that ``start`` did not wait for serves; raise as ``start``."""
+        """Return whether the server serves that ``start(wait=False)`` started. Raises the errors of
+        ``start``."""
         serves = self._look()
         if serves is False:
             self.kill()
@@ -280,10 +286,10 @@ class EmbeddedZooKeeper:
         return serves
 
     def _look(self) -> bool | None:
-        """Return whether this server answers: None if it does not yet, False if the JVM ended or
-        another server answers.
+        """Return True if this server answers, None if nothing answers yet, and False if the JVM has
+        ended or another server answers on the port.
 
-        Raises CoordinationUnavailableError, and kills the JVM, after the timeout.
+        After the timeout, kills the JVM and raises CoordinationUnavailableError.
         """
         assert self._process is not None
         if self._process.poll() is not None:

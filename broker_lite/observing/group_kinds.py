@@ -1,4 +1,4 @@
-"""The kind of a group, in logbus's terms."""
+"""The kind of a group, as the command line and the console show it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ NATIVE, SPARK, OFFSETS = "Native", "Spark query", "Offsets only"
 
 
 def group_kind(listing: GroupListing) -> str:
-    """Return the kind: "Native" (the members coordinate through ZooKeeper), "Offsets only" (no
-    member yet), "Consumer" (a broker coordinates consumers), or another user of Kafka's group
-    protocol, such as "Connect". A Spark query that publishes to a group appears only in the group's
-    commits."""
+    """Return the kind of a listed group.
+
+    - "Native": the members coordinate through ZooKeeper.
+    - "Offsets only": the group has had no member yet.
+    - "Consumer": a broker coordinates consumers.
+    - Another user of Kafka's group protocol, such as "Connect".
+
+    A listing does not tell that a Spark query publishes to the group; the group's commits do.
+    """
     if listing.kind.lower() == "native":
         return NATIVE
     return listing.protocol_type.capitalize() or OFFSETS

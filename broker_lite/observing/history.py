@@ -1,4 +1,4 @@
-"""One hour of samples as rings of 32-bit floats, and the rates between two samples. Pure."""
+"""Time series of one hour, as ring buffers of 32-bit floats, and the rate of a counter. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Iterable
 
 KEPT = 720
-"""Points of a series: one hour of samples, one every five seconds."""
+"""Maximum values of a series: one hour of samples, at one every five seconds."""
 SERIES_MAX = 200
-"""Maximum series of one kind, such as topics; further names are not recorded."""
+"""Maximum series of a Recorder; it ignores further names."""
 
 
 class Series:
-    """The newest ``KEPT`` values, 2.9 kB."""
+    """A ring buffer of the newest ``KEPT`` values, which takes 2.9 kB."""
 
     __slots__ = ("_next", "_values")
 
@@ -33,7 +33,8 @@ class Series:
 
 
 class Recorder:
-    """Series by name, at most ``SERIES_MAX``. A name that is absent from a sample is dropped."""
+    """At most ``SERIES_MAX`` series by name, such as one for each topic. A series is deleted when a
+    sample lacks its name."""
 
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}

@@ -1,6 +1,6 @@
 """The metrics of a cluster under the names of kafka_exporter, for existing dashboards and alerts.
 
-``logbus console --compat kafka_exporter`` serves them beside logbus's own. Pure.
+``logbus console --compat kafka_exporter`` serves these metrics in addition to logbus's own. Pure.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ KAFKA_METRICS = {
         Metric("consumergroup_members", GAUGE, "Live members.", ("consumergroup",), PREFIX),
     )
 }  # fmt: skip
-"""The metrics by name without prefix."""
+"""The metrics by name, without the prefix."""
 
 Values = dict[tuple[str, ...], float]
+"""The values of a metric, by the values of its labels."""
 
 
 def kafka_samples(reading: ClusterReading) -> list[Sample]:

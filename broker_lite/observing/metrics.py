@@ -1,7 +1,8 @@
-"""The metrics of a whole cluster, which the console serves and no single broker can.
+"""The metrics of a whole cluster, such as the lag of groups. No single broker knows them, so the
+console serves them.
 
-The values are those of the sampler's last reading; ``sample_age_seconds`` says how old it is.
-``server.exposition`` writes the text. Pure.
+The values are those of the sampler's last reading; ``sample_age_seconds`` is the age of that
+reading. ``server.exposition`` writes the text of a scrape. Pure.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from broker_lite.observing.sampler import ClusterReading, Sampler
 from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
 
 SERIES_MAX = 20_000
-"""Maximum series of one scrape under logbus's names. Series of partitions are dropped first, then
-of groups, then of topics."""
+"""Maximum series of one scrape under logbus's names. Beyond the limit, series of partitions are
+dropped first, then series of groups, then series of topics."""
 
 CLUSTER_METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -49,10 +50,11 @@ CLUSTER_METRICS: Mapping[str, Metric] = {
         ),
     )
 }
-"""The metrics by name without prefix and ``_total``. Metrics of partitions are served with
---by-partition."""
+"""The metrics by name, without the prefix and ``_total``. Metrics with the label ``partition`` are
+served only with --by-partition."""
 
 Values = dict[tuple[str, ...], float]
+"""The values of a metric, by the values of its labels."""
 
 
 def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
@@ -76,7 +78,8 @@ def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
 
 
 def _limit(found: dict[str, Values]) -> int:
-    """Cut the last metrics to the limit; return the number of series that were dropped."""
+    """Drop series from the end of ``found`` until at most ``SERIES_MAX`` are left. Return the
+    number of dropped series."""
     room, dropped = SERIES_MAX, 0
     for name, values in found.items():
         kept = dict(list(values.items())[: max(room, 0)]) if len(values) > room else values

@@ -16,8 +16,8 @@ SETTING = "min.insync.replicas"
 
 
 class ClusterSample(NamedTuple):
-    """A cluster at one time. ``insync_settings`` has min.insync.replicas of the topics with a
-    replica out of sync."""
+    """The state of a cluster at one time. ``insync_settings`` has min.insync.replicas, as text, of
+    each topic with an unhealthy partition; ``moves`` are the reassignments in progress."""
 
     view: ClusterView
     moves: Mapping[TopicPartition, Reassignment]
@@ -25,14 +25,15 @@ class ClusterSample(NamedTuple):
     log_dirs: tuple[LogDir, ...]
 
     def min_insync(self, topic: str, replicas: int) -> int:
-        """Return how many of a topic's replicas must be in sync for acks=all."""
+        """Return how many of a partition's ``replicas`` must be in sync for acks=all; 1 for a topic
+        whose setting is not in the sample."""
         value = self.insync_settings.get(topic)
         return 1 if value is None else min_insync_of(value, replicas)
 
 
 def take_sample(admin: Admin) -> ClusterSample:
-    """Sample the cluster, with at most four requests and one more per broker. Raises NoBrokersError
-    if no broker answers."""
+    """Take a sample, which costs at most four requests and one more for each broker. Raises
+    NoBrokersError if no broker answers."""
     view = admin.cluster()
     short = sorted({row.tp.topic for row in cluster_health(view) if row.state != "ok"})
     settings = admin.describe_configs(topics=short) if short else {}

@@ -1,7 +1,8 @@
 """The sampler: one thread reads the cluster's state every five seconds, for all viewers.
 
-``logbus top``, the console's pages and its ``/metrics`` share one sampler, so ten viewers cost
-brokers as much as one. If a reading fails, the last one stays, and its age grows.
+All viewers of a process, such as the console's pages and its ``/metrics``, share one sampler. Ten
+viewers therefore cost the brokers no more than one. If a reading fails, the sampler keeps the last
+good one, whose age grows.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from broker_lite.observing.verdict import Cause, State, causes, partitions, stat
 from broker_lite.server.metrics import Histogram
 
 INTERVAL_S = 5.0
+"""Seconds between two readings."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
-"""Names of the series of totals."""
+"""Names of the series in ``Sampler.totals``."""
 
 
 class TopicReading(NamedTuple):
-    """A topic's figures. ``records`` are the offsets between start and end. ``size_bytes`` counts
-    all replicas. ``lag`` is the largest lag of a group in records, None if no group reads the
-    topic."""
+    """The figures of a topic. ``records`` counts the offsets between the start and end of each log.
+    ``size_bytes`` sums all replicas. ``unhealthy`` counts partitions. ``lag`` is the largest lag of
+    a group in records; None if no group reads the topic."""
 
     name: str
     partitions: int
@@ -44,8 +46,8 @@ class TopicReading(NamedTuple):
 
 
 class GroupReading(NamedTuple):
-    """A group's figures. ``lag`` and ``lag_s`` are None if they are unknown for a partition;
-    ``lag_s`` is the longest."""
+    """The figures of a group. ``lag`` sums the unread records of its partitions; ``lag_s`` is the
+    longest lag in seconds. Both are None if the lag of a partition is unknown."""
 
     name: str
     kind: str
@@ -82,12 +84,13 @@ class ClusterReading(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The lag of all groups in records, without unknown lags."""
+        """The sum of the groups' lags in records; unknown lags count as 0."""
         return sum(row.lag or 0 for row in self.groups.values())
 
 
 def take_reading(admin: Admin, before: ClusterReading | None = None) -> ClusterReading:
-    """Read the cluster once; rates are computed since ``before``. Raises NoBrokersError."""
+    """Read the cluster once. Rates are averages since the reading ``before``; without it they are
+    0. Raises NoBrokersError."""
     began = time.monotonic()
     sample = take_sample(admin)
     listed = admin.list_groups()
@@ -152,7 +155,8 @@ def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, Top
 
 
 def topic_lags(groups: Mapping[str, GroupLag]) -> dict[str, int]:
-    """Return the largest lag of a group in each topic that a group reads, in records."""
+    """Return the largest lag of a group, in records, by topic. Topics that no group reads are
+    absent."""
     lags: dict[str, int] = {}
     for group in groups.values():
         of_group: dict[str, int] = {}
@@ -164,7 +168,8 @@ def topic_lags(groups: Mapping[str, GroupLag]) -> dict[str, int]:
 
 
 def total_lag(parts: Collection[PartitionLag]) -> tuple[int | None, float | None]:
-    """Return the sum of lags in records, and the longest in seconds; None if one is unknown."""
+    """Return the sum of the partitions' lags in records and the longest lag in seconds. Each is
+    None if the lag of a partition is unknown."""
     records = [part.records for part in parts if part.records is not None]
     seconds = [part.seconds for part in parts if part.seconds is not None]
     return (
@@ -174,8 +179,8 @@ def total_lag(parts: Collection[PartitionLag]) -> tuple[int | None, float | None
 
 
 def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
-    """Return a group's row. A Spark query that publishes to the group is no member; only the
-    group's leases show it."""
+    """Return the figures of a listed group. A Spark query that publishes to the group is not a
+    member; only leases in the group's commits show that it runs."""
     kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()
@@ -196,7 +201,8 @@ def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
 
 
 class Sampler:
-    """Reads the cluster in a thread of its own. Any thread may read its attributes."""
+    """Reads the cluster at intervals, in a thread of its own. Any thread may read the public
+    attributes. ``totals``, ``topics`` and ``groups`` record the readings of the last hour."""
 
     def __init__(self, admin: Admin, *, interval_s: float = INTERVAL_S) -> None:
         self.reading: ClusterReading | None = None
@@ -233,7 +239,7 @@ class Sampler:
         return float("inf") if reading is None else time.time() - reading.at_ms / 1000
 
     def look_again(self, timeout_s: float = INTERVAL_S) -> None:
-        """Read the cluster now, and wait for the result."""
+        """Start a new reading now, and wait for its end for at most ``timeout_s`` seconds."""
         with self._changed:
             # A reading in progress began before the caller's change, so wait for the next one.
             wanted = self._looks + (2 if self._is_looking else 1)
@@ -241,7 +247,7 @@ class Sampler:
             self._changed.wait_for(lambda: self._looks >= wanted, timeout_s)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the first reading has ended."""
+        """Wait until the first reading has ended, at most ``timeout_s`` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._looks > 0, timeout_s)
 

@@ -1,4 +1,4 @@
-"""The verdict over a sample: whether the cluster is healthy, and the causes if not. Pure."""
+"""The verdict on a sample: whether the cluster is healthy, and the causes if it is not. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from broker_lite.observing.sample import ClusterSample
 State = Literal["ok", "warning", "critical"]
 
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
-"""Free fractions of a disk below which the verdict is a warning, and critical."""
+"""Fractions of free disk space (0 to 1) below which the verdict is warning, and critical."""
 
 
 class Cause(NamedTuple):
-    """A reason why a cluster is not healthy. ``about`` names its object; ``cure`` is the next
-    step."""
+    """A reason why a cluster is not healthy. ``about`` names the affected object, ``found`` is the
+    observation, and ``cure`` the next step."""
 
     state: State
     about: str
@@ -38,7 +38,7 @@ _CURES: tuple[tuple[str, State, str], ...] = (
         "start the brokers that it names, or move their replicas: logbus topic reassign --off ID",
     ),
 )
-"""States of partitions, the worst first."""
+"""The state of an unhealthy partition, its verdict and its cure; the worst state first."""
 
 
 def causes(sample: ClusterSample) -> list[Cause]:
@@ -60,7 +60,8 @@ def partitions(sample: ClusterSample) -> list[PartitionHealth]:
 
 
 def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
-    """Return a cause for each state of unhealthy partitions, with the first as the example."""
+    """Yield a cause for each state in which partitions are unhealthy. It counts these partitions,
+    and names the first one as an example."""
     for state, weight, cure in _CURES:
         such = [row for row in rows if row.state == state]
         if such:
@@ -69,8 +70,8 @@ def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
 
 
 def broker_causes(sample: ClusterSample, broker_id: int) -> list[Cause]:
-    """Return the causes why one broker is not healthy: the broker is down, its replicas are not in
-    sync, or its disk."""
+    """Return why one broker is not healthy: it is down, some of its replicas are not in sync, or
+    its disk has failed or is nearly full."""
     about = f"broker {broker_id}"
     if broker_id not in sample.view.brokers:
         known = ", ".join(map(str, sorted(sample.view.brokers))) or "none"
@@ -102,7 +103,7 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
 
 
 def disk_causes(sample: ClusterSample) -> Iterator[Cause]:
-    """Return a cause for each data directory that failed or whose disk fills."""
+    """Yield a cause for each data directory that failed or whose disk is nearly full."""
     for row in sample.log_dirs:
         about = f"broker {row.broker_id}"
         if row.error is not None:
