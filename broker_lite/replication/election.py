@@ -92,13 +92,7 @@ def elect(
         return led_by(state, live[successor], isr, controller_epoch)
     if state.leader == NO_BROKER:
         return None
-    return dataclasses.replace(
-        state,
-        leader=NO_BROKER,
-        leader_epoch=state.leader_epoch + 1,
-        controller_epoch=controller_epoch,
-        leader_broker_epoch=NO_EPOCH,
-    )
+    return without_leader(state, state.isr, controller_epoch)
 
 
 def elect_preferred(
@@ -151,6 +145,20 @@ def led_by(
     )
 
 
+def without_leader(
+    state: LeaderAndIsr, isr: tuple[ReplicaId, ...], controller_epoch: int
+) -> LeaderAndIsr:
+    """Return the state without a leader, in a new leader epoch."""
+    return dataclasses.replace(
+        state,
+        leader=NO_BROKER,
+        leader_epoch=state.leader_epoch + 1,
+        isr=isr,
+        controller_epoch=controller_epoch,
+        leader_broker_epoch=NO_EPOCH,
+    )
+
+
 def withdrawn(
     state: LeaderAndIsr, replicas: Sequence[int], own: ReplicaId, live: Live
 ) -> LeaderAndIsr | None:
@@ -174,13 +182,7 @@ def withdrawn(
         return led_by(state, live[successor], others, state.controller_epoch)
     if own.broker_id in live:
         return None
-    return dataclasses.replace(
-        state,
-        leader=NO_BROKER,
-        leader_epoch=state.leader_epoch + 1,
-        isr=others,
-        leader_broker_epoch=NO_EPOCH,
-    )
+    return without_leader(state, others, state.controller_epoch)
 
 
 def can_be_left(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:

@@ -18,7 +18,7 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
 )
-from broker_lite.model import NO_BROKER, NO_EPOCH, LeaderAndIsr, OffsetAndEpoch, ReplicaId
+from broker_lite.model import NO_EPOCH, LeaderAndIsr, OffsetAndEpoch, ReplicaId
 from broker_lite.replication import isr as isr_arithmetic
 from broker_lite.replication.effects import (
     AnswerFollower,
@@ -30,6 +30,7 @@ from broker_lite.replication.effects import (
     StartEpoch,
     Sync,
 )
+from broker_lite.replication.election import without_leader
 from broker_lite.replication.events import (
     ACKS_ALL,
     ACKS_NONE,
@@ -359,15 +360,7 @@ class Leader:
         if not any(self._was_caught_up(now_ms, replica) for replica in others):
             return []
         self.isr = PendingShrinkIsr(isr, (log.replica,))
-        return self._propose(
-            dataclasses.replace(
-                self.state,
-                leader=NO_BROKER,
-                leader_epoch=self.state.leader_epoch + 1,
-                isr=others,
-                leader_broker_epoch=NO_EPOCH,
-            )
-        )
+        return self._propose(without_leader(self.state, others, self.state.controller_epoch))
 
     def _propose(self, state: LeaderAndIsr) -> list[Effect]:
         self.proposal, self.is_refused = state, False
