@@ -316,7 +316,7 @@ def authorizer(small_us: float) -> dict[str, float]:
         config = parse(BrokerConfig, {key.replace("_", "."): settings[key] for key in settings})
         decider = Authorizer(config)
         pattern = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "events")
-        decider.index = decider.index.with_pattern(pattern, [grant])
+        decider.index = decider.index.with_entries({pattern: frozenset({grant})})
         session = Session(1, "127.0.0.1:1", principal=f"User:{USER}")
 
         def run() -> float:

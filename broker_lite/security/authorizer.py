@@ -89,11 +89,6 @@ class AclIndex:
         """Return a new index of these ACLs, with the options of this index."""
         return AclIndex(entries, super_users=self._super_users, allow_if_none=self._allow_if_none)
 
-    def with_pattern(self, pattern: Pattern, entries: Iterable[Entry]) -> AclIndex:
-        """Return an index in which ``entries`` replace all entries of ``pattern``; no entries
-        remove the pattern."""
-        return self.with_entries({**self._entries, pattern: frozenset(entries)})
-
     def acls(self) -> Iterable[Acl]:
         """Yield every ACL."""
         for pattern, entries in self._entries.items():

@@ -39,7 +39,6 @@ class RecoveryReport:
     scanned_bytes: int = 0
     torn_bytes: int = 0
     torn_offset: int = -1
-    rebuilt_indexes: int = 0
     torn_whole: bool = False
     """Whether the torn batch is complete and contains data. Such a batch was written fully and
     damaged later, so the broker may have acknowledged it.
@@ -134,14 +133,12 @@ class _Opening:
         self.epochs = LeaderEpochs(data.files, self.directory)
         self._epochs_known = True
         self._changed = False
-        self._scanned = self._torn_bytes = self._rebuilt = 0
+        self._scanned = self._torn_bytes = 0
         self._torn_offset = -1
         self._torn_whole = False
 
     def report(self) -> RecoveryReport:
-        return RecoveryReport(
-            self._scanned, self._torn_bytes, self._torn_offset, self._rebuilt, self._torn_whole
-        )
+        return RecoveryReport(self._scanned, self._torn_bytes, self._torn_offset, self._torn_whole)
 
     def run(self, log_start: int) -> tuple[Segment, ...]:
         """Return the remaining segments, synced; the last one is writable."""
@@ -247,7 +244,6 @@ class _Opening:
         found = segment.rescan(
             start, limit, check_crc=True, recovery_point=point, epoch_of=self._epoch_of
         )
-        self._rebuilt += 1
         self._scanned += found.scanned_bytes
         self._add_damage(segment, found.damage)
         segment.synced_bytes = 0
