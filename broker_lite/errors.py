@@ -413,7 +413,8 @@ class BrokerIdNotRegisteredError(LogbusError):
 
 
 class InconsistentClusterIdError(LogbusError):
-    """A data directory, a broker or a client belongs to another cluster."""
+    """A data directory, a broker or a client belongs to another cluster than the one that it uses
+    now."""
 
     code, name = 104, "INCONSISTENT_CLUSTER_ID"
 
@@ -578,7 +579,8 @@ class FencedError(LogbusError):
 
 
 class TransactionAbortedError(LogbusError):
-    """The transaction was aborted: none of its records and offsets are visible. Begin again."""
+    """The transaction was aborted. Consumers with read_committed never see its records, and its
+    offsets are not committed. Begin a new transaction."""
 
     code, name = 10022, "TRANSACTION_ABORTED"
 

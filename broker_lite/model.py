@@ -83,14 +83,14 @@ class PartitionKey(NamedTuple):
 
 
 class OffsetAndEpoch(NamedTuple):
-    """An offset with the leader epoch of the record before it (-1 if unknown)."""
+    """An offset, and the leader epoch of the record before that offset (-1 if unknown)."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
 
 
 class CommittedOffset(NamedTuple):
-    """A group's progress in one partition: the next offset to read."""
+    """A group's committed offset in one partition. ``offset`` is the next offset to read."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

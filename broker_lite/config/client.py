@@ -175,4 +175,4 @@ class ConsumerConfig(Config):
     )
     client_id: str = setting("client.id", "logbus", "client name in the broker's log and metrics")
     security: ClientSecurity | None = None
-    """The security of the connections; None: as ``client.discovery.security_for`` finds it."""
+    """The security of the connections. None: ``client.discovery.security_for`` looks it up."""

@@ -61,7 +61,7 @@ def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def text(config: Any) -> dict[str, str]:
-    """Return a configuration as text settings, the inverse of ``parse``."""
+    """Return all settings of a configuration as texts by key, the inverse of ``parse``."""
     rows = keys(type(config))
     return {row.key: value_text(getattr(config, name)) for name, row in rows.items()}
 

@@ -1,4 +1,4 @@
-"""Times that users type and read: ISO 8601, milliseconds since 1970, or an age such as ``-1d``."""
+"""Parse and format the times in commands: ISO 8601, ms since 1970, or an age such as ``-1d``."""
 
 from __future__ import annotations
 

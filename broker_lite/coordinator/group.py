@@ -133,7 +133,8 @@ class Group:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the group has no members, none joining and none awaited, so it can be dropped."""
+        """Whether the group has no members, joining members or awaited former members, so that the
+        shell can drop this machine."""
         is_empty = self.state is State.EMPTY and not self.size and self._roster.former is None
         return is_empty and self._written_empty is None
 

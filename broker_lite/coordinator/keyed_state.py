@@ -322,7 +322,8 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """Number, offset and number of preceding rows of the last ``begin``."""
+        """For the last ``begin``: the number of its copy, its offset, and the number of rows up to
+        it."""
         self._last_copy = 0
         self.delete_before: int | None = None
         """Offset of the last complete copy, if a former leader did not delete the records before
@@ -330,7 +331,7 @@ class Replay:
         """
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
-        """Apply the next batch. Raise CorruptMessageError."""
+        """Apply the next batch of the log. Raises CorruptMessageError."""
         contents = self._contents
         self._batches += 1
         self._bytes += len(buffer)

@@ -85,7 +85,7 @@ class Roster:
         """
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
-        """Member id by instance id."""
+        """The member id of each static member, by instance id."""
         self.pending: dict[str, int] = {}
         """Time in ms until which each assigned member id may be used for its first join, by member
         id."""
@@ -123,8 +123,7 @@ class Roster:
         return self.members.get(member_id)
 
     def why_not(self, member_id: str, instance_id: str | None) -> LogbusError | None:
-        """Return the error for an id that belongs to no current member; None for a current
-        member."""
+        """Return the error for ids that belong to no current member; None if they do."""
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(

@@ -64,7 +64,7 @@ def decode_entries(path: str, data: bytes) -> frozenset[Entry]:
 
 
 async def load_acls(store: MetadataStore) -> Acls:
-    """Return all entries, by pattern."""
+    """Read all ACL entries, by pattern."""
     if await store.children(ACLS) is None:
         return {}
     folders = [

@@ -22,8 +22,8 @@ from broker_lite.security.quotas import Entity, Values
 from broker_lite.security.scram import UserCredentials
 
 TRANSACTION_FEATURE = "transaction.version"
-"""Kafka's feature for transactions. Below TRANSACTION_LEVEL, brokers write no records for
-transactions.
+"""Name of Kafka's feature for transactions. While its level is below TRANSACTION_LEVEL, brokers
+write no records of transactions.
 """
 TRANSACTION_LEVEL = 2
 
@@ -41,7 +41,7 @@ class MetadataSnapshot:
     controller_epoch: int = 0
     features: Mapping[str, int] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """The settings of brokers that are stored in ZooKeeper, by broker id."""
+    """The broker settings that ZooKeeper stores, by broker id."""
     users: Mapping[str, UserCredentials] = field(default_factory=dict)
     """The credentials of all users, by name."""
     acls: Mapping[Pattern, frozenset[Entry]] = field(default_factory=dict)

@@ -243,7 +243,8 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Return the completed offsets of present topics, and each partition's error or None."""
+        """Check and complete offsets. Return those of existing partitions, and for each partition
+        its error or None."""
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():
@@ -509,7 +510,7 @@ class GroupOffsets:
         return claim.held
 
     async def age(self, group: str) -> GroupAge:
-        """Return the times that offset retention uses."""
+        """Return since when the group has no members and no commits, for offset retention."""
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         empty_ms = None
@@ -541,8 +542,8 @@ class GroupOffsets:
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Delete the group's offsets of ``partitions``; None: delete the whole group.
 
-        Raises GroupIdNotFoundError; NonEmptyGroupError if the group has native members, or Kafka
-        members and is to be deleted; WriteConflictError.
+        Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
+        native members. For the whole group, Kafka members or open transactions raise it too.
         """
         if await self.kind(group) is None:
             raise GroupIdNotFoundError(

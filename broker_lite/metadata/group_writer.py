@@ -48,7 +48,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 logger = logging.getLogger("logbus.groups")
 
 KNOWN_MAX = 10_000
-"""Maximum topics, over all groups, in the cache of existing offset znodes."""
+"""Maximum entries, one per group and topic, in the cache of existing offset znodes."""
 ATTEMPTS_MAX = 20
 """Maximum attempts of one write while other writers create or delete the same offset znodes."""
 

@@ -19,7 +19,7 @@ from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, StateChange, TopicView
 
 READS_AT_ONCE_MAX = 100
-"""Maximum reads in flight, so that loading many partitions does not block the event loop."""
+"""Maximum reads in flight of ``gather``, so that many reads do not block the event loop."""
 TOPICS_AT_ONCE_MAX = 20
 ATTEMPTS_MAX = 20
 

@@ -19,7 +19,7 @@ from broker_lite.metadata.znodes import PendingOffsets, PendingPart, Transaction
 from broker_lite.model import CommittedOffset, TopicPartition
 
 WRITE_BYTES_MAX = 512 << 10
-"""Maximum bytes of one write. ZooKeeper's limit is 1 MB with paths (jute.maxbuffer)."""
+"""Maximum bytes of one write of group offsets. ZooKeeper accepts 1 MB, paths included."""
 PARTS_MAX = 1000
 """Maximum pending parts of one group. Every read of stable offsets (``fetch_stable``) reads all of
 them."""
@@ -54,7 +54,7 @@ class AddPart(_PartWrite):
 
     @property
     def offsets(self) -> Offsets:
-        """Empty: adding a part changes no committed offset."""
+        """No offsets, because a new part changes no committed offset."""
         return {}
 
 

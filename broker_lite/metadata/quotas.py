@@ -24,8 +24,7 @@ QUOTAS = "/quotas"
 QUOTAS_MAX = 10_000
 """Maximum number of entities with quotas in a cluster."""
 _DEFAULT = "*"
-"""The name of the default entity in a path; percent-encoded names never contain these
-characters.
+"""The name of a type's default in a path. No percent-encoded name contains this character.
 """
 
 ClientQuotas = Mapping[Entity, Values]

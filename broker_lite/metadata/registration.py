@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 50
 POLL_S = 0.1
-"""Seconds between two checks whether another broker with this broker's id is still registered."""
+"""Seconds between two checks whether another registration of this broker's id has ended."""
 
 
 async def prepare(
@@ -101,7 +101,8 @@ async def write_broker_config(
     changes: Mapping[str, str | None],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> None:
-    """Set (text) or remove (None) settings of a broker in ZooKeeper."""
+    """Change the settings of a broker in ZooKeeper: a text sets the value, None removes the
+    setting."""
 
     async def write() -> Operation | None:
         znode = await store.get(znodes.BROKER_CONFIGS)

@@ -31,9 +31,9 @@ class Znode(NamedTuple):
     version: int
     created_zxid: int
     session_id: int
-    """Session that owns an ephemeral znode; 0 for a persistent one."""
+    """Id of the session that owns an ephemeral znode; 0 for a persistent znode."""
     modified_ms: int = 0
-    """Time of the last write by ZooKeeper's wall clock, even if it did not change the value."""
+    """Time of the last write in ms of ZooKeeper's wall clock. A write of an equal value counts."""
     modified_zxid: int = 0
     """The zxid of the last write: its position in ZooKeeper's order of all writes."""
 
@@ -55,7 +55,7 @@ class Set(NamedTuple):
     path: str
     data: bytes
     version: int = -1
-    """Expected version; -1: any."""
+    """Version that the znode must have; -1: any version."""
 
 
 class Delete(NamedTuple):

@@ -244,7 +244,8 @@ class Move(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """/brokers/topics/<t>: ``replicas[p]`` are the brokers of partition p, preferred one first."""
+    """/brokers/topics/<t>: ``replicas[p]`` are the broker ids of partition p, preferred leader
+    first."""
 
     topic_id: str
     replicas: tuple[tuple[int, ...], ...]

@@ -99,7 +99,7 @@ READS_AT_ONCE_MAX = 100
 """Maximum reads in one request to ZooKeeper."""
 
 OPERATIONS = ("children", "create", "exists", "get", "sync", "write")
-"""The names of requests that ``on_answer`` receives."""
+"""The names of requests with which ``ZooKeeperStore.on_answer`` is called."""
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -247,11 +247,11 @@ def read_group_offsets(
 
 
 class ZooKeeperStore:
-    """The MetadataStore port over one kazoo client and its session.
+    """The implementation of MetadataStore over one kazoo client and its session.
 
     ``session_timeout_ms``: the requested time without contact after which ZooKeeper ends the
-    session. ``auth_file``: the file of the credential that owns the znodes; empty: none. ``tls``:
-    None for a connection in plain text.
+    session. ``auth_file``: the file with the credential that owns the znodes; empty: no credential.
+    ``tls``: None for a connection in plain text.
     """
 
     def __init__(
@@ -281,9 +281,9 @@ class ZooKeeperStore:
         self._under_way: set[asyncio.Future[Any]] = set()
         self._reads: list[_Read] = []
         self._sync: asyncio.Future[None] | None = None
-        """The sync that starts in the next loop turn."""
+        """The task of the sync that starts in the next loop turn; None if none is queued."""
         self._has_multi_read = True
-        """False for ZooKeeper before 3.6."""
+        """Whether ZooKeeper has the multiRead request, which came with version 3.6."""
         self.on_answer: Callable[[str, float], None] | None = None
         """A callback for metrics, called with the name and the duration in seconds of each
         request."""
@@ -609,7 +609,7 @@ class ZooKeeperStore:
 
 
 _Read = tuple[Any, "asyncio.Future[Any]"]
-"""A kazoo read and the future of its answer."""
+"""A read request of kazoo, and the future that its answer completes."""
 
 
 class _MultiRead:
@@ -680,7 +680,7 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         super().__init__()
         self._tls = tls
         self.failure = ""
-        """Why the last handshake failed."""
+        """The reason why the last handshake failed; empty if it succeeded."""
 
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", timeout: float | None = None, **_: Any

@@ -36,7 +36,7 @@ _file_buffer = bytearray(0)
 
 
 class TlsTransport:
-    """A TLS connection over a connected socket. Owns the socket."""
+    """A TLS connection over a connected socket, which it owns and closes."""
 
     __slots__ = ("_blocks", "_failed", "_socket", "_unsent", "is_handshaking", "wants_write")
 

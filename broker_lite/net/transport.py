@@ -76,7 +76,7 @@ class Transport(Protocol):
 
 
 class PlainTransport:
-    """A socket without encryption."""
+    """The implementation of ``Transport`` without encryption."""
 
     __slots__ = ("_fd", "_socket", "read_into")
     pending = 0

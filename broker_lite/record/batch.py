@@ -23,8 +23,8 @@ from broker_lite.record.message import Message, check_message
 Buffer = bytes | bytearray | memoryview
 
 _ROW_BYTES_MIN = 7
-"""Minimum bytes of a record: one byte each for length, attributes, timestamp, offset, no key, no
-value, no headers.
+"""Minimum bytes of a record in a body of rows: one byte each for length, attributes, timestamp,
+offset, key length, value length and header count.
 """
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
@@ -173,14 +173,15 @@ def check_structure(buffer: Buffer, header: BatchHeader) -> int:
 
 
 def decompressed_bytes(buffer: Buffer, header: BatchHeader) -> int:
-    """Return the decompressed size in bytes of a batch of columns; checks as
+    """Return the decompressed size in bytes of a batch of columns, after the checks of
     ``check_structure``.
     """
     return checked_columns(buffer, header)[1].decompressed_bytes
 
 
 def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
-    """Return the flags and the message of a batch of columns; checks as ``check_structure``."""
+    """Return the flags and the message of a batch of columns, after the checks of
+    ``check_structure``."""
     end = header.size_bytes
     if end < fmt.COLUMNS_FROM or len(buffer) < end:
         raise CorruptMessageError("a batch of columns ends within its preamble")

@@ -16,7 +16,7 @@ count
 
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
-"""Base offset and batch length: a batch takes ``12 + batch length`` bytes."""
+"""Bytes of the fields base offset and batch length. A batch takes ``12 + batch length`` bytes."""
 
 STAMP = struct.Struct(">qii")
 """The fields that the leader writes: base offset, batch length (unchanged), leader epoch."""
@@ -42,7 +42,7 @@ PREAMBLE = struct.Struct(">BHII")
 """Layout of the preamble: body version, flags, schema id, reserved (zero)."""
 PREAMBLE_BYTES = 11
 COLUMNS_FROM = HEADER_BYTES + PREAMBLE_BYTES
-"""61 + 11 = 72 bytes, a multiple of 8, so that the Arrow message has the alignment of the batch."""
+"""Position of the Arrow message in a batch: 72, a multiple of 8, as Arrow's alignment requires."""
 BODY_VERSION = 1
 SCHEMA_KAFKA_ROW = 0
 """The only schema id so far: key, value, timestamp, headers."""
@@ -51,7 +51,7 @@ FLAG_VALUE = 1 << 1
 FLAG_TIMESTAMP = 1 << 2
 FLAG_HEADERS = 1 << 3
 FLAG_OFFSET_DELTAS = 1 << 4
-"""Reserved for compaction: an int32 column of offset deltas."""
+"""Flag of an int32 column of offset deltas, which is reserved for compaction."""
 FLAGS_KNOWN = (1 << 5) - 1
 
 BATCH_BYTES_MAX = 64 << 20

@@ -46,8 +46,8 @@ _BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS, _BATCH_COMPRESSION, _BATCH_VARIADIC
 _COMPRESSION_CODEC, _COMPRESSION_METHOD = range(2)
 
 _ROWS, _CHILD = 0, 1
-"""The required length of a field node: the number of rows of the batch, or the length of the
-headers' struct node.
+"""The two required lengths of a field node: the number of rows of the batch, or the number of all
+headers of the batch.
 """
 _VALIDITY, _OFFSETS, _DATA, _FIXED_64, _FIXED_32 = range(5)
 

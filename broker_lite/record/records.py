@@ -263,5 +263,5 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def _signed(value: int) -> int:
-    """Wrap to a signed 64-bit integer, as Kafka's times and their differences wrap."""
+    """Wrap ``value`` to a signed 64-bit integer, as Java wraps timestamps and their deltas."""
     return (value + (1 << 63) & _UINT64) - (1 << 63)

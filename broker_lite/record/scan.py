@@ -19,7 +19,8 @@ from broker_lite.errors import CorruptMessageError
 from broker_lite.record.varints import Bytes, Positions
 
 _CONTENT_BYTES_MIN: Final = 6
-"""Minimum bytes of a record: attributes, timestamp, offset, no key, no value, no headers."""
+"""Minimum bytes of a record after its length: one byte each for attributes, timestamp, offset, key
+length, value length and header count."""
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
 _ZEROS_MAX: Final = 4 << 20

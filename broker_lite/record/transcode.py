@@ -154,7 +154,7 @@ def _read_body(memory: memoryview, count: int) -> _Body:
 
 
 def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
-    """Decode a length-prefixed field: its length (-1: null), start and end."""
+    """Decode a length-prefixed field of each record: return lengths (-1: null), starts and ends."""
     lengths, starts = varints.decode(body, at)
     if lengths.min() < -1 or (lengths > ends - starts).any():
         raise CorruptMessageError("a field leaves its record")
@@ -401,7 +401,7 @@ def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
 
 
 def _join(parts: list[pa.Array | pa.Scalar]) -> memoryview:
-    """Concatenate all elements of all parts."""
+    """Concatenate the parts element by element, then all elements."""
     joined = _join_entries(parts)
     _, offsets, content = joined.buffers()
     size = int(np.frombuffer(offsets, np.int32, len(joined) + 1)[-1])

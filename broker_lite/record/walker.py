@@ -24,8 +24,8 @@ from broker_lite.record.crc32c import crc32c
 _NO_BYTES = memoryview(b"")
 _VARINT = rb"[\x80-\xff]*[\x00-\x7f]"
 _ABORT_MARKER = re.compile(_VARINT + rb"." + _VARINT * 2 + rb"\x08..\x00\x00", re.DOTALL)
-"""The bytes of an abort control record (key type 0): length, attributes, timestamp and offset
-deltas, key length, version, type. Kafka does not compress control batches."""
+"""Pattern of the first bytes of an abort marker (key type 0): length, attributes, timestamp and
+offset deltas, key length, version, type. Kafka never compresses control batches."""
 
 
 class WalkPolicy(NamedTuple):
@@ -105,7 +105,8 @@ class BatchWalker:
         self.position = position
         self.end = end
         self.needed_bytes = 0
-        """Size of the batch cut by the end of the last buffer; 0 if its header is cut too."""
+        """Bytes of the batch that the last buffer contained only in part; 0 if its header was
+        incomplete too."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
         """Aborted transactions that start later, in descending order of their first offset."""

@@ -54,7 +54,7 @@ class WriteConfig(NamedTuple):
 
 
 class WriteStates(NamedTuple):
-    """Set the states of partitions, each if its version is unchanged."""
+    """Set the states of partitions. The write fails if the znode version of any has changed."""
 
     changes: tuple[StateChange, ...]
 
@@ -66,7 +66,7 @@ class WriteFeatures(NamedTuple):
 
 
 class RemoveDisks(NamedTuple):
-    """Delete the registered data directories of this broker."""
+    """Delete the znodes of a retired broker's data directories."""
 
     broker_id: int
 

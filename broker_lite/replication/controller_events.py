@@ -28,15 +28,16 @@ class Loaded(NamedTuple):
 
 
 class BrokersChanged(NamedTuple):
-    """All registered brokers; a changed broker epoch means that a broker has registered again."""
+    """The set of registered brokers changed. A changed broker epoch means that a broker has
+    registered again."""
 
     brokers: Mapping[int, BrokerView]
     suspects: Mapping[int, int] = {}
 
 
 class SuspectsChanged(NamedTuple):
-    """The set of unreachable registered brokers changed: peers' connections failed or
-    work again.
+    """The set of suspected brokers changed. A broker is suspected while other brokers cannot
+    connect to it, although it is still registered.
     """
 
     suspects: Mapping[int, int]
@@ -119,9 +120,9 @@ class ReassignmentRequested(NamedTuple):
 
 
 class ElectionRequested(NamedTuple):
-    """Elect preferred leaders, or with ``unclean`` leaders that may lack records.
+    """Elect the preferred leaders of partitions; None: of all partitions.
 
-    ``partitions`` None means all.
+    With ``unclean``, elect leaders that may lack records for partitions without a leader.
     """
 
     token: int

@@ -18,7 +18,7 @@ from broker_lite.replication.events import Appended
 
 
 class StopFetching(NamedTuple):
-    """Cancel the FetchFrom in flight; drop its answer."""
+    """Cancel the fetch of the last FetchFrom, and drop its answer."""
 
 
 class Truncate(NamedTuple):
@@ -80,7 +80,7 @@ class ProposeIsr(NamedTuple):
 
 
 class HighWatermark(NamedTuple):
-    """Report that every record below ``offset`` is committed, and wake the waiting fetches."""
+    """The new high watermark: wake fetches that wait for committed records below ``offset``."""
 
     offset: int
 

@@ -134,7 +134,8 @@ def elect_unclean(
 def led_by(
     state: LeaderAndIsr, leader: BrokerView, isr: tuple[ReplicaId, ...], controller_epoch: int
 ) -> LeaderAndIsr:
-    """Return the state in a new leader epoch, led by this broker's current registration."""
+    """Return the state in a new leader epoch, with the current registration of ``leader`` as the
+    leader, and this ISR."""
     return dataclasses.replace(
         state,
         leader=leader.broker_id,

@@ -114,13 +114,14 @@ class FollowerFetched(NamedTuple):
     last_fetched_epoch: int
     """The newest epoch of the follower's log; -1 if the log is empty."""
     epoch_end: OffsetAndEpoch | None
-    """The leader's own ``log.leader_epochs.end_offset_for(last_fetched_epoch, log end)``."""
+    """In the leader's log, the end offset of ``last_fetched_epoch``, or of the newest earlier epoch
+    (``LeaderEpochs.end_offset_for``)."""
     log_start_offset: int
     """The leader's log start offset."""
     follower_start: int
     """The follower's log start offset, from the request."""
     may_join: bool = True
-    """False while the follower's broker drains, which keeps it out of the ISR."""
+    """False while the follower's broker is draining: it then may not join the ISR."""
 
 
 class Fetched(NamedTuple):
@@ -152,7 +153,8 @@ class FetchDiverged(NamedTuple):
     earlier epoch.
     """
     own_end: OffsetAndEpoch | None
-    """The follower's own ``log.leader_epochs.end_offset_for(leader_end.leader_epoch, log end)``."""
+    """In the follower's log, the end offset of ``leader_end.leader_epoch``, or of the newest
+    earlier epoch (``LeaderEpochs.end_offset_for``)."""
 
 
 class FetchOutOfRange(NamedTuple):
@@ -171,13 +173,14 @@ class FetchedAppended(NamedTuple):
 
 
 class FetchedAppendFailed(NamedTuple):
-    """The fetched batches are damaged, do not continue the log, or do not fit on the disk."""
+    """AppendFetched failed: the batches are damaged, do not continue the log, or found the disk
+    full."""
 
     error: LogbusError
 
 
 class Truncated(NamedTuple):
-    """Truncate or StartAt is complete: the new end of the log, all of it on disk."""
+    """Truncate or StartAt is complete. The fields describe the truncated log, which is synced."""
 
     log_end_offset: int
     flushed_end: int
@@ -207,7 +210,8 @@ class CorruptionFound(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The topic was deleted or the broker stops: answer pending requests, then ignore events."""
+    """The topic was deleted or the broker stops. The replica answers pending requests with
+    ``error`` and ignores later events."""
 
     error: LogbusError
 

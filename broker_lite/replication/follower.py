@@ -49,7 +49,7 @@ class Follower:
     an earlier one.
     """
     in_flight: FetchFrom | None = None
-    """The FetchFrom in flight."""
+    """The FetchFrom effect that has no answer yet; None if there is none."""
     leader_high_watermark: int = 0
     leader_start: int = 0
     raised_start: int = 0
@@ -67,7 +67,7 @@ class Follower:
         return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
     def resume(self) -> list[Effect]:
-        """Return the next due effects: leave the ISR, truncate, or fetch."""
+        """Return the effects that are due next: to leave the ISR, to truncate, or to fetch."""
         log, leader = self.log, self.state.leader
         if leader in (NO_BROKER, log.replica.broker_id) or self.paused:
             return []
@@ -198,7 +198,7 @@ class Follower:
     # The ISR.
 
     def take(self, state: LeaderAndIsr) -> list[Effect]:
-        """Adopt the state znode's content in this leader epoch."""
+        """Take over a newer partition state of this leader epoch."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.resume()

@@ -73,7 +73,7 @@ class Leader:
     log: LocalLog
     limits: ReplicaLimits
     replicas: tuple[int, ...]
-    """The brokers that the partition is assigned to."""
+    """The ids of the brokers to which the partition is assigned."""
     isr: IsrState
     epoch_start_offset: int | None = None
     """First offset of this epoch; None until the epoch file holds it."""
@@ -156,7 +156,8 @@ class Leader:
         return [append, Sync()]
 
     def appended(self, event: Appended) -> list[Effect]:
-        """Answer acks=1; hold acks=all until the high watermark has passed the batch."""
+        """Handle an append. Answer a request with acks=1; hold a request with acks=all until the
+        high watermark has passed the batch."""
         acks = self.appending.pop(event.token, ACKS_NONE)
         if acks == ACKS_NONE:
             return []
@@ -284,7 +285,7 @@ class Leader:
             or self._was_refused(now_ms)
             or not event.may_join
             or replica.broker_id not in self.replicas
-            # The records of a follower below this log's start cannot be checked.
+            # A follower whose log starts lower has records that this log cannot check.
             or event.follower_start < event.log_start_offset
             or any(member.broker_id == replica.broker_id for member in members)
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
@@ -385,8 +386,8 @@ class Leader:
         return []
 
     def take(self, state: LeaderAndIsr) -> list[Effect]:
-        """Adopt the state znode's content in this leader epoch, which also shows the outcome of the
-        proposal.
+        """Take over a newer partition state of this leader epoch. It shows whether the proposed ISR
+        change was written.
         """
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)

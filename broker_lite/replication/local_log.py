@@ -40,7 +40,7 @@ class LocalLog:
         return self.writes_in_flight == 0 and self.flushed_end == self.log_end_offset
 
     def written(self, next_offset: int) -> None:
-        """Record the answer of a write; the log ends at ``next_offset`` or later."""
+        """Record the answer to an append: the log ends at ``next_offset`` or later."""
         self.writes_in_flight -= 1
         if next_offset > self.log_end_offset:
             self.log_end_offset = next_offset

@@ -21,7 +21,7 @@ REPLICATION_FACTOR_MAX = 3
 
 
 def default_factor(known_count: int) -> int:
-    """Return the replication factor of a topic created without one."""
+    """Return the replication factor of a topic that is created without a replication factor."""
     return max(1, min(REPLICATION_FACTOR_MAX, known_count))
 
 
@@ -91,7 +91,8 @@ def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ..
 
 
 def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) -> None:
-    """Raise InvalidReplicaAssignmentError for an invalid assignment."""
+    """Raise InvalidReplicaAssignmentError unless each partition has the same number of different
+    live brokers."""
     for partition, row in enumerate(rows):
         if not row or len(set(row)) != len(row) or len(row) != len(rows[0]):
             raise InvalidReplicaAssignmentError(

@@ -42,7 +42,7 @@ accepts 1 MB; the rest is for the change notice. The creation of a topic is the 
 writes, so this limit bounds the number of partitions of a topic.
 """
 REPLICATION_LEVEL = 2
-"""Level of the feature "metadata" at which a broker supports replication."""
+"""First level of the feature "metadata" whose brokers support replication."""
 
 _MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())

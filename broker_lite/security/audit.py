@@ -30,7 +30,7 @@ class AuditLimit:
         self._lines = 0
         self._left_out = 0
         self._kinds: dict[Hashable, tuple[int, int]] = {}
-        """The time of the last line of each kind, and the number of events since."""
+        """By kind of event, the time of its last line and the number of events omitted since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
         """Return whether to write an event: None to omit it, or two counts for its line.

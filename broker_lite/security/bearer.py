@@ -44,7 +44,8 @@ class CheckedToken(NamedTuple):
 
 
 def bearer_message(token: str) -> bytes:
-    """Return the client's only message. Raises SaslAuthenticationError if the text is no token."""
+    """Return the client's only message in a login. Raises SaslAuthenticationError if ``token`` has
+    a character that no token can have."""
     if _TOKEN.fullmatch(token) is None:
         raise SaslAuthenticationError(
             "OAUTHBEARER: the access token has a character that tokens cannot have"

@@ -41,8 +41,8 @@ class FailedLogins:
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, TokenBucket] = OrderedDict()
-        """The failures that each network may still have, ordered by last failure, the oldest
-        first."""
+        """By network, the number of failures that are still answered after ``DELAY_S``. The network
+        whose last failure is oldest comes first."""
 
     def delay_s(self, host: str, now_ms: float) -> float:
         """Count a failed login, and return the seconds by which to delay its answer."""

@@ -38,7 +38,8 @@ class PlainClaim(NamedTuple):
 
 
 def plain_message(user: str, password: str) -> bytes:
-    """Return the client's only message. Raises SaslAuthenticationError for a NUL character."""
+    """Return the client's only message in a login. Raises SaslAuthenticationError for a NUL
+    character."""
     if "\0" in user + password:
         raise SaslAuthenticationError("PLAIN: user name and password have no NUL character")
     return f"\0{user}\0{password}".encode()

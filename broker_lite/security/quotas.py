@@ -49,7 +49,7 @@ class Entity(NamedTuple):
     parts: tuple[tuple[str, str | None], ...]
 
     def name(self, entity_type: str) -> str | None:
-        """Return the name of this type. Raises KeyError if the entity has no such type."""
+        """Return the entity's name for a type. Raises KeyError if the entity has no such type."""
         return dict(self.parts)[entity_type]
 
     @property

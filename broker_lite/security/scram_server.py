@@ -36,7 +36,7 @@ _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
 _Keys = tuple[bytes, bytes, bytes, int]
 """Salt, stored key, server key and iterations, in ``scramp``'s order."""
 CredentialOf = Callable[[str], ScramCredential | None]
-"""Returns the credential of a user for the login's mechanism, None if the user has none."""
+"""A function that returns a user's credential for the login's mechanism, None if there is none."""
 
 
 def fake_credential(mechanism: ScramMechanism, user: str, fake_key: bytes) -> ScramCredential:

@@ -71,13 +71,14 @@ def read_whole(files: Files, path: str) -> bytes | None:
 
 
 def encode_lines(lines: Sequence[str]) -> bytes:
-    """Return the bytes of a checkpoint file with these entries."""
+    """Return the bytes of a checkpoint file that has an entry for each of ``lines``."""
     body = "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode()
     return body + b"crc32c %08x\n" % crc32c(body)
 
 
 def decode_lines(data: bytes) -> list[str]:
-    """Return the entries; raise CorruptCheckpoint unless version, count and checksum agree."""
+    """Return the entries in the bytes of a checkpoint file. Raises CorruptCheckpoint if version,
+    count or checksum is wrong."""
     at = data.rfind(b"crc32c ")
     if at < 0 or data[at:] != b"crc32c %08x\n" % crc32c(data[:at]):
         raise CorruptCheckpoint("the CRC-32C does not match the content")

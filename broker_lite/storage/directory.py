@@ -60,7 +60,8 @@ class DataDirectory:
         self.was_clean = False
         self.failure = ""
         self.is_full = False
-        """Whether a write found no space, and fewer than ``ROOM_BYTES`` have been usable since."""
+        """Whether the disk is full: from a write that found no space until ``has_room`` finds
+        ``ROOM_BYTES`` usable again."""
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.refused = RefusedBatches()
@@ -70,7 +71,8 @@ class DataDirectory:
         self._random_id = random_id
         self._lock: Lock | None = None
         self._trash: dict[str, int] = {}
-        """Time in ms at which each renamed file is due for deletion, by its path."""
+        """The time in ms from which each file may be unlinked, by the path to which ``discard``
+        renamed it."""
         self._checkpoints = threading.Lock()
         self._reserve = threading.Lock()
 
@@ -126,8 +128,8 @@ class DataDirectory:
             self.files.sync_dir(self.path)
 
     def write_marker(self) -> None:
-        """Write the clean-shutdown marker, as the last step of a clean stop, after everything is
-        synced.
+        """Write the clean-shutdown marker. This is the last step of a clean stop, after everything
+        is synced.
         """
         data = f"start.counter={self.start_counter}\n".encode()
         write_atomic(self.files, self.path, paths.CLEAN_MARKER, data)
@@ -170,8 +172,8 @@ class DataDirectory:
         write_atomic(self.files, self.path, paths.META, encode_lines(lines))
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Bind the directory to a cluster; raise InconsistentClusterIdError if it belongs to
-        another.
+        """Record the id of the directory's cluster. Raises InconsistentClusterIdError if the
+        directory belongs to another cluster.
         """
         if self.cluster_id == cluster_id:
             return
@@ -215,7 +217,7 @@ class DataDirectory:
         return _Guard(self, doing, spare_full)
 
     def full(self, doing: str, error: OSError) -> StorageError | None:
-        """Return the error to raise for a full disk; None for any other error."""
+        """Return the StorageError to raise if ``error`` means a full disk; else None."""
         if error.errno not in SPACE_ERRORS:
             return None
         self.is_full = True
@@ -322,7 +324,7 @@ class DataDirectory:
             self._write_log_starts(current())
 
     def raise_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Raise a log start offset, and sync: a crash must not bring deleted records back."""
+        """Raise a log start offset, and sync, so that a crash brings no deleted records back."""
         with self._checkpoints:
             if self.log_starts.get(key, 0) < offset:
                 self._write_log_starts({**self.log_starts, key: offset})

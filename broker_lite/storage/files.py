@@ -67,7 +67,7 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A held lock; ``release`` or the end of the process frees it."""
+    """A lock that this process holds. ``release`` or the end of the process frees the lock."""
 
     def release(self) -> None: ...
 
@@ -112,7 +112,7 @@ class Files(Protocol):
 
 
 class OsFile:
-    """A file descriptor that is closed with its last reference."""
+    """The real ``File``: a file descriptor, which is closed when no reference to it is left."""
 
     __slots__ = ("_can_drop", "_fd", "path", "size")
 
@@ -240,7 +240,7 @@ class _OsLock:
 class OsFiles:
     """The real file system.
 
-    Files are readable by owner and group only; links are never followed.
+    New files are readable by owner and group only. Opening a file follows no symbolic link.
     """
 
     def create(self, path: str) -> OsFile:

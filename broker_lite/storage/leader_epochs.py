@@ -24,7 +24,7 @@ from broker_lite.storage.checkpoint import (
 from broker_lite.storage.files import Files
 
 Entries = tuple[tuple[int, int], ...]
-"""(epoch, first offset) pairs, rising in both."""
+"""The entries of an epoch file: pairs of leader epoch and first offset, rising in both."""
 
 
 class LeaderEpochs:
@@ -57,12 +57,12 @@ class LeaderEpochs:
             self._save_or_go_back(before)
 
     def has_epoch_from(self, end_offset: int) -> bool:
-        """Return whether an epoch begins at or beyond ``end_offset``."""
+        """Return whether any epoch begins at or beyond ``end_offset``."""
         entries = self._entries
         return bool(entries) and entries[-1][1] >= end_offset
 
     def cut(self, end_offset: int) -> None:
-        """Truncate as ``truncate_from_end`` does, and sync.
+        """Remove epochs that begin at or beyond ``end_offset``, and sync.
 
         An OSError leaves the entries unchanged.
         """

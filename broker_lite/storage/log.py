@@ -95,7 +95,7 @@ class Log:
         self.producers = ProducerState(segments[0].base_offset)
         self.flushed_end = 0
         self.committed_end = 0
-        """The high watermark that the event loop last reported."""
+        """The high watermark, as last reported by the event loop."""
         self.directory = paths.partition_dir(data.path, key)
         self._data = data
         self._files = data.files
@@ -263,8 +263,8 @@ class Log:
         self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
-        """Return how many of the first batches share a segment and an epoch, and their size in
-        bytes.
+        """Return the number of leading batches that have one leader epoch and fit into the active
+        segment, and their size in bytes.
         """
         space = self.config.segment_bytes - self.reader.tail[1].size_bytes
         count, length = 1, headers[0].size_bytes
@@ -342,7 +342,7 @@ class Log:
         return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")
 
     def _roll(self, base_offset: int) -> Segment:
-        """Close the active segment and begin one at ``base_offset``.
+        """Close the active segment and begin a new segment at ``base_offset``.
 
         The next flush syncs the closed segment before ``flushed_end`` passes its end.
         """
@@ -431,8 +431,9 @@ class Log:
     # -- retention -----------------------------------------------------------------------------
 
     def apply_retention(self, now_ms: int, last_stable_offset: int) -> list[str]:
-        """Roll an active segment older than segment.ms, delete expired segments, return the reason
-        of each (``retention.expired``).
+        """Delete expired segments, and return the reason of each deletion (``retention.expired``).
+
+        First rolls the active segment if it is older than segment.ms.
 
         Never deletes the active segment, or a segment that ends above ``last_stable_offset``.
         Expires idle producers too. Runs on the writer's thread.
@@ -470,16 +471,17 @@ class Log:
         return reasons
 
     def _roll_if_room(self, base_offset: int) -> None:
-        """Roll, ignoring a full disk: retention must still delete closed segments."""
+        """Roll the active segment. Ignore a full disk, because retention must still delete closed
+        segments."""
         try:
             self._roll(base_offset)
         except StorageError:
             self._data.check()
 
     def _raise_start_if_room(self, offset: int) -> None:
-        """Raise the log start offset; on a full disk, only in memory.
+        """Raise the log start offset. On a full disk raise it only in memory.
 
-        The next start derives it from the segments.
+        The next start then derives the log start offset from the segments.
         """
         try:
             self._raise_start(offset)
@@ -640,7 +642,7 @@ class Log:
         self.flushed_end = log_start
 
     def _replace_segment(self, offset: int, now_ms: int) -> None:
-        """Replace the log's one empty segment by an empty segment at ``offset``."""
+        """Replace the only segment of an empty log by an empty segment at ``offset``."""
         old = self.reader.tail[1]
         with self._data.guard(f"beginning {self.key} anew", spare_full=True):
             segment = Segment.create(self._files, self.directory, offset)

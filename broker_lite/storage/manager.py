@@ -100,11 +100,11 @@ class LogManager:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk is full: appends are refused until ``has_room`` returns True."""
+        """Whether the disk is full. Logs then refuse appends until ``has_room`` returns True."""
         return self._data.is_full
 
     def has_room(self) -> bool:
-        """Check whether a full disk has free space again."""
+        """Return whether the disk has space for appends. If it was full, look again."""
         return self._data.has_room()
 
     @property
@@ -118,11 +118,10 @@ class LogManager:
 
     @property
     def doubted(self) -> frozenset[PartitionKey]:
-        """Logs in which, after a start, flushed records may be missing or deleted records may be
-        back.
+        """The logs that may be wrong after a start: flushed records may be missing, or deleted
+        records may be back.
 
-        These are the logs with damage. If a checkpoint of the directory is damaged, these are all
-        logs.
+        These are the damaged logs, or all logs if a checkpoint of the directory is damaged.
         """
         return self._doubted
 
@@ -134,7 +133,8 @@ class LogManager:
         self._data.start()
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Bind the directory to a cluster, once. Raises InconsistentClusterIdError."""
+        """Record the id of the directory's cluster. Raises InconsistentClusterIdError if the
+        directory belongs to another cluster."""
         self._data.adopt_cluster(cluster_id)
 
     def space(self) -> tuple[int, int]:
@@ -156,8 +156,7 @@ class LogManager:
     def open_all(
         self, now_ms: int, configs: Mapping[str, TopicConfig] | None = None
     ) -> dict[PartitionKey, Log]:
-        """Open every partition in the directory, with the config of its topic id, or the default
-        config.
+        """Open every partition in the directory. ``configs`` has topic configs by topic id.
 
         Raises StorageError if the disk fails. Damage raises no error; each log lists its damaged
         ranges in ``corruption``.
@@ -189,7 +188,7 @@ class LogManager:
         return dict(self._logs)
 
     def create(self, key: PartitionKey, config: TopicConfig | None = None, now_ms: int = 0) -> Log:
-        """Return the log of a partition; create it, synced, if it does not exist.
+        """Return the log of a partition. If it does not exist, create it and sync its name.
 
         Raises StorageError.
         """
@@ -219,7 +218,7 @@ class LogManager:
         return log
 
     def delete(self, key: PartitionKey, now_ms: int) -> None:
-        """Delete a partition's log; unlink its files after the delay.
+        """Delete a partition's log. ``tick`` unlinks its files after ``file.delete.delay.ms``.
 
         Ignores an unknown partition.
         """

@@ -23,11 +23,12 @@ _MAGIC, _VERSION = b"LBOI", 1
 _FLAG_DAMAGED, _FLAG_TRANSACTIONS = 1, 2
 
 ENTRIES_MAX = (10 << 20) // 8
-"""Maximum entries; a segment rolls when its index is full, as with Kafka's 10 MiB index."""
+"""Maximum entries of an index, as many as in Kafka's index of 10 MiB. A segment rolls when its
+index is full."""
 
 
 class CorruptIndex(Exception):
-    """An index file is inconsistent in itself or with its log. Callers rebuild it."""
+    """An index file contradicts itself or its log file. Callers rebuild the index."""
 
 
 class IndexEntry(NamedTuple):
@@ -67,7 +68,8 @@ class OffsetIndex:
         return len(self._offsets) >= ENTRIES_MAX
 
     def add(self, offset: int, position: int) -> None:
-        """Add the batch that begins at ``position``; both values must exceed the last entry's."""
+        """Add an entry for the batch that begins at ``position``. Offset and position must exceed
+        those of the last entry."""
         self._positions.append(position)
         self._offsets.append(offset - self.base_offset)
 

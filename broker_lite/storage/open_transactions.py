@@ -13,7 +13,7 @@ _NONE_OPEN = 1 << 62
 
 
 class EndedTransaction(NamedTuple):
-    """An ended transaction: its marker is in the log."""
+    """A transaction whose commit or abort marker is in the log."""
 
     first_offset: int
     marker_offset: int
@@ -27,7 +27,8 @@ class UnstableTransactions(NamedTuple):
     open_start: int
     """First offset of the oldest open transaction."""
     ended: tuple[EndedTransaction, ...]
-    """Transactions whose markers may not be committed, in marker order."""
+    """Transactions whose markers may be at or above the high watermark, in the order of the
+    markers."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the offset below which every transaction has ended with a committed marker."""
@@ -47,7 +48,8 @@ class OpenTransactions:
 
     def __init__(self) -> None:
         self._starts: dict[int, int] = {}
-        """First offsets, in rising order, because a transaction begins at the log's end."""
+        """First offset of each open transaction, by producer id. The offsets rise, because every
+        transaction begins at the log's end."""
         self._ended: list[EndedTransaction] = []
 
     def __len__(self) -> int:
@@ -83,8 +85,8 @@ class OpenTransactions:
             self._ended = [one for one in self._ended if one.marker_offset >= high_watermark]
 
     def raise_to(self, log_start: int) -> None:
-        """Raise every first offset below ``log_start`` to it, because the records below are
-        deleted.
+        """Set every first offset below ``log_start`` to ``log_start``, because the records below
+        are deleted.
         """
         for producer_id, first in self._starts.items():
             if first >= log_start:

@@ -16,7 +16,8 @@ from broker_lite.storage.files import Files
 from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState
 
 SNAPSHOTS_KEPT = 2
-"""Snapshots kept per log: the newest may be damaged, or lie beyond a later truncation."""
+"""Number of snapshots kept per log. One is not enough: the newest may be damaged, or lie beyond
+the end of a truncated log."""
 
 
 class ProducerSnapshots:

@@ -108,8 +108,8 @@ class ProducerState:
         self.next_offset = next_offset
         """Exclusive end: the state covers every batch below this offset."""
         self.forgot = False
-        """Whether any producer was ever expired or dropped; an unknown producer may be one of
-        these.
+        """Whether the state ever dropped a producer. An unknown producer may then be one of the
+        dropped producers.
         """
 
     def __len__(self) -> int:
@@ -135,8 +135,8 @@ class ProducerState:
         """Check a client's batch: return None to append it, or the recorded batch that it
         duplicates.
 
-        For a duplicate older than the recorded batches, the result has base offset ``NO_OFFSET``
-        and, as its next offset, the base offset of the oldest recorded batch.
+        A duplicate may be older than the recorded batches. The result then has base offset
+        ``NO_OFFSET``, and its next offset is the base offset of the oldest recorded batch.
 
         - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
           continue at any sequence.
@@ -144,8 +144,12 @@ class ProducerState:
         - ``begins_at_zero``: an unknown producer must begin at sequence 0 in any case, because its
           epoch is new in each transaction (transaction version 2).
 
-        Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError for a batch
-        outside of the producer's open transaction, or the error of ``refused`` for a later batch.
+        Raises:
+
+        - InvalidProducerEpochError for an old epoch;
+        - OutOfOrderSequenceError for a gap in the sequences;
+        - the error of ``refused`` if that batch lies in the gap;
+        - InvalidTxnStateError for a batch outside of the producer's open transaction.
         """
         producer = self._producers.get(header.producer_id)
         first = header.base_sequence
@@ -221,7 +225,7 @@ class ProducerState:
         return True
 
     def continues(self, header: BatchHeader) -> bool:
-        """Return whether a batch has no producer, or the next sequence of a recorded producer."""
+        """Return whether a batch has no producer id, or continues the sequence of its producer."""
         if header.producer_id == NO_PRODUCER:
             return True
         producer = self._producers.get(header.producer_id)

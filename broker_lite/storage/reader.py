@@ -41,7 +41,7 @@ LOADED_SEGMENTS_MAX = 4
 """Maximum closed segments of one log that stay loaded, with an open file and indexes in memory."""
 TIMESTAMP_MIN = -(1 << 63)
 SKIPPED_BATCHES_MAX = 1000
-"""Maximum empty and aborted batches that ``first_at`` skips; each takes about 30 µs."""
+"""Maximum empty and aborted batches that one call of ``first_at`` skips. Each takes about 30 µs."""
 HINTS = 64
 """Number of batch positions that each log caches, for readers that continue after their last
 read."""
@@ -92,7 +92,7 @@ class Tail(NamedTuple):
 Hints = list[tuple[int, Segment, int] | None]
 """Cached batch boundaries as (offset, segment, position); a hash of the offset selects the slot."""
 Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
-"""Base offsets, and the segments in the same order; never empty."""
+"""The base offsets of all segments, and the segments in the same order. A log has at least one."""
 
 
 class LogReader:
@@ -114,7 +114,7 @@ class LogReader:
         self.publish(segments)
 
     def publish(self, segments: tuple[Segment, ...]) -> None:
-        """Publish these segments to readers, up to the end of the last segment."""
+        """Make these segments the log that readers see, up to the end of the last segment."""
         active = segments[-1]
         self.chain: Chain = (tuple(s.base_offset for s in segments), segments)
         self.tail = Tail(active.next_offset, active, active.size_bytes)
@@ -302,8 +302,8 @@ class LogReader:
         return IndexEntry(found.header.base_offset, found.position)
 
     def _clip(self, offset: int, stop: IndexEntry) -> IndexEntry:
-        """Return ``stop``, or the start of the first unreadable range after ``offset`` if that is
-        lower.
+        """Return the lower of ``stop`` and the start of the first unreadable range after
+        ``offset``.
         """
         self._raise_in_damage(offset)
         for damage in self.corruption:
@@ -326,7 +326,7 @@ class LogReader:
     ) -> IndexEntry:
         """Return the last batch boundary up to ``stop`` within ``max_bytes`` of ``start``.
 
-        Taken from the index if an entry lies in that range.
+        If an index entry lies in that range, return the last such entry without reading the file.
         """
         limit = start.position + max_bytes
         entry = segment.index.floor_position(limit)
@@ -350,7 +350,7 @@ class LogReader:
     # -- damage --------------------------------------------------------------------------------
 
     def next_readable(self, offset: int) -> int:
-        """Return ``offset``, or the first offset after the damaged range that holds it."""
+        """Return the first offset at or after ``offset`` that is in no unreadable range."""
         while (damage := self.damage_over(offset)) is not None:
             offset = damage.next_offset
         return offset
@@ -475,7 +475,8 @@ class LogReader:
     def max_timestamp(
         self, end: int, damage: list[CorruptRange] | None = None
     ) -> ListedOffset | None:
-        """Return the first of the newest records below ``end``; None if the log is empty.
+        """Return the record below ``end`` with the maximum timestamp, the first of several; None if
+        the log is empty.
 
         Skips damaged ranges, and appends them to ``damage``.
         """

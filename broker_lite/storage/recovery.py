@@ -141,7 +141,7 @@ class _Opening:
         return RecoveryReport(self._scanned, self._torn_bytes, self._torn_offset, self._torn_whole)
 
     def run(self, log_start: int) -> tuple[Segment, ...]:
-        """Return the remaining segments, synced; the last one is writable."""
+        """Recover the log, and return its segments, all synced. The last segment is writable."""
         bases = self._clear_leftovers()
         if bases and paths.LOG_STARTS in self.data.unknown:
             # The log start checkpoint is damaged: use the start of the first segment.
@@ -219,7 +219,8 @@ class _Opening:
     # -- segments ------------------------------------------------------------------------------
 
     def _needs_no_scan(self, segment: Segment, following: int) -> bool:
-        """Return whether a segment needs no scan: it is all on disk and its indexes fit."""
+        """Return whether a segment needs no scan, because all of it is on disk and its saved
+        indexes fit the file."""
         synced = self.clean or following <= self.recovery_point
         if not (synced and self._epochs_known and segment.load_facts()):
             return False

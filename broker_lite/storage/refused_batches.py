@@ -20,7 +20,7 @@ from broker_lite.model import NO_PRODUCER, PartitionKey
 from broker_lite.record.batch import BatchHeader
 
 PRODUCERS_MAX = 4096
-"""Maximum entries over all partitions; the oldest is evicted first."""
+"""Maximum refused batches that are kept over all partitions. The oldest is evicted first."""
 _AHEAD_MAX = 1 << 30
 """Largest forward distance between two sequences; a larger distance means that the sequence wrapped
 and lies behind.
@@ -28,7 +28,7 @@ and lies behind.
 
 
 class RefusedBatch(NamedTuple):
-    """A batch that its producer will retry."""
+    """A batch that was refused with a retriable error, so that its producer will retry."""
 
     producer_epoch: int
     base_sequence: int

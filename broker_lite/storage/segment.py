@@ -41,7 +41,7 @@ would make the valid batch after it look bad.
 
 
 class BadRange(NamedTuple):
-    """Damage inside a segment: the lost or unverifiable offsets, and the position of their
+    """Damage inside a segment: a range of lost or unverifiable offsets, and the position of the
     bytes.
     """
 
@@ -182,8 +182,8 @@ class Segment:
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
         if facts.log_bytes > self.size_bytes or facts.damaged or not self._has_batch_at(entry):
             with contextlib.suppress(OSError):
-                # Delete the file: with later batches of the same sizes, the next start could accept
-                # it.
+                # Delete the index file. After appends of batches of the same sizes, the next start
+                # could otherwise accept it.
                 self._files.remove(self.path(paths.TIME_INDEX))
             return self._begin_indexes()
         # A time index entry covers the batch of the offset index entry added with it.
@@ -362,7 +362,7 @@ class Segment:
         self.size_bytes = position + size
 
     def cut(self, position: int, next_offset: int) -> None:
-        """Truncate at a batch boundary; a slice that a reader holds becomes shorter."""
+        """Truncate the file at a batch boundary. Slices of readers then end there too."""
         file = self._file
         assert file is not None
         file.truncate(position)
@@ -399,7 +399,7 @@ class Segment:
         return self.name_synced and self.synced_bytes >= self.size_bytes
 
     def save_indexes(self, *, sync: bool = False) -> None:
-        """Write both index files; unsynced by default, because a load checks them."""
+        """Write both index files. ``sync`` is off by default, because a load checks the files."""
         append_ms = (self.first_append_ms, self.last_append_ms)
         times = self.times.encode(self.size_bytes, append_ms, self.max_timestamp)
         offsets = self.index.encode(
@@ -435,7 +435,8 @@ class Segment:
             return self.find_from(self.index.floor(offset), offset, end)
 
     def find_from(self, entry: IndexEntry, offset: int, end: int) -> LogBatch:
-        """Search as ``find`` does, walking headers from a known batch boundary. Raises BadBatch."""
+        """Return the batch that holds ``offset``, by walking headers from the batch boundary
+        ``entry``. Raises BadBatch."""
         expected, position = entry
         for found in walk_headers(
             self.file, position, end, expected, policy=_ANY_EPOCHS, chunk_bytes=FIND_CHUNK_BYTES

@@ -34,15 +34,15 @@ class Strays:
         return self._since.keys()
 
     def found(self, name: str) -> bool:
-        """Record the name of a directory if the directory is a stray; return whether it is."""
+        """Return whether the name is that of a stray's directory. If so, record the stray."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
             self._since[stray[0]] = stray[1]
         return stray is not None
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Return the rows of a checkpoint that belong to strays; they are kept as long as the
-        strays.
+        """Return the offsets of a checkpoint that belong to strays. Checkpoints keep these rows as
+        long as the strays exist.
         """
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 

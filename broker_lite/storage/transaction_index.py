@@ -34,8 +34,8 @@ class AbortedEntry(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
-    """First offset of the oldest transaction that was still open after the marker, else the offset
-    after the marker. No later entry begins below it.
+    """The last stable offset once the marker is committed: the first offset of the oldest open
+    transaction, else the offset after the marker. Transactions of later entries begin no earlier.
     """
 
 

@@ -98,7 +98,8 @@ class Participant:
         return known is not None and known.number is not None
 
     def number(self, producer_id: int) -> int:
-        """Return the number of a verified producer's transaction."""
+        """Return the number of a verified producer's transaction, -1 if the producer is not
+        verified."""
         known = self._producers.get(producer_id)
         return NO_NUMBER if known is None or known.number is None else known.number
 

@@ -35,7 +35,7 @@ transaction version, start.
 
 
 class TransactionState(IntEnum):
-    """The states of a transactional id, by Kafka's numbers."""
+    """The states of a transactional id, with Kafka's numbers."""
 
     EMPTY = 0
     ONGOING = 1
@@ -109,7 +109,7 @@ def changed_ms_of(value: bytes) -> int:
 
 
 def encode_transaction(record: TransactionRecord) -> bytes:
-    """Return the value of a record; equal records have equal bytes."""
+    """Return the record as bytes, the value in the log. Equal records have equal bytes."""
     writer = Writer()
     writer.pack(_HEAD, _VERSION, record.changed_ms)
     writer.pack(

@@ -113,7 +113,7 @@ def slot_of(key: bytes) -> int | None:
 
 
 def encode_head(head: SinkHead) -> bytes:
-    """Return the value of a head; equal heads have equal bytes."""
+    """Return a head as bytes, the value in the log. Equal heads have equal bytes."""
     writer = Writer()
     writer.pack(_VERSION_FIELD, _VERSION)
     writer.pack(_HEAD, head.batch, head.rows, head.state, head.ends_batch, head.day)
@@ -138,7 +138,7 @@ def decode_head(value: bytes) -> SinkHead:
 
 
 def encode_slot(slot: SinkSlot) -> bytes:
-    """Return the value of a slot; equal slots have equal bytes."""
+    """Return a slot as bytes, the value in the log. Equal slots have equal bytes."""
     writer = Writer()
     writer.pack(_VERSION_FIELD, _VERSION)
     writer.pack(_SLOT, slot.epoch, slot.batch, slot.task, slot.attempt, slot.timeout_ms)

@@ -52,7 +52,7 @@ markers follow in any case."""
 RETRY_MS = 1_000
 """Milliseconds after which a refused record is written again, if no request waits for it."""
 ATTEMPTS_MAX = 10_000
-"""Maximum open attempts of one sink."""
+"""Maximum open task attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
 _DAY_MS = 86_400_000
 
@@ -67,9 +67,9 @@ class _Sink:
     writing: int | None = None
     parked: list[ev.SinkRequest] = field(default_factory=list)
     attempts: set[int] = field(default_factory=set)
-    """Slots of this sink that are not free."""
+    """Producer ids of this sink's slots that are not free."""
     unmarked: set[int] = field(default_factory=set)
-    """Slots whose markers are being sent."""
+    """Producer ids of the slots whose markers are being sent."""
     freeing: set[int] = field(default_factory=set)
     """Slots whose markers are written, but whose free state is not in the log yet. The reopened
     head must follow these records in the log: until then, another coordinator that takes over must
@@ -109,9 +109,9 @@ class SinkPartition:
         self._opened: dict[int, Now] = {}
         """The time at which the attempt of each open slot joined, or was loaded."""
         self._opening: dict[int, list[int]] = {}
-        """Tokens of the joins that wait for a slot's record, by producer id."""
+        """Tokens of the JoinBatch requests that wait for the record of a slot, by producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
-        """The continuation of each record in flight, called with its outcome, by number."""
+        """By number of a record in flight, the callback for its outcome: an error, or None."""
         self._without_slot: list[ev.JoinBatch] = []
         self._ids_fetched = 0
         self._numbers = 0

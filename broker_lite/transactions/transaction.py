@@ -108,7 +108,8 @@ class Transaction:
         """
         self._is_end_refused = False
         self._connection: int | None = None
-        """Connection on which the transaction began; None if it began before the load."""
+        """Number of the connection on which the transaction began; None if it began under another
+        coordinator."""
         self._spare_id: int | None = None
         self._is_fetching_id = False
 
@@ -148,7 +149,7 @@ class Transaction:
 
     @property
     def state(self) -> TransactionState:
-        """The state that administrators see."""
+        """The state in the answers to DescribeTransactions and ListTransactions."""
         if self.record is None:
             return TransactionState.DEAD
         if self._pending is not None and self._pending.is_fence:
@@ -169,8 +170,8 @@ class Transaction:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the committed record is the complete state, so that the machine can be
-        dropped."""
+        """Whether the committed record is the whole state, so that the shell can drop this
+        machine."""
         is_open = self.record is not None and self.record.is_open
         return not (self._is_busy or self._parked or is_open or self._is_end_refused)
 

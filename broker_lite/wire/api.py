@@ -19,7 +19,8 @@ from broker_lite.wire.primitives import I32, Reader, Writer, put_tag
 
 
 class ApiKey(IntEnum):
-    """The APIs that logbus's clients and brokers speak; keys from 10000 up are logbus's own."""
+    """The keys of the APIs that logbus' clients and brokers use. Keys from 10000 up are logbus'
+    own."""
 
     PRODUCE = 0
     FETCH = 1

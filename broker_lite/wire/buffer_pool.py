@@ -31,7 +31,7 @@ def _is_free(block: bytearray) -> bool:
 
 
 class BufferPool:
-    """A pool of writable buffers that keeps at most ``limit_bytes``; ``take`` returns a buffer."""
+    """A pool of writable buffers with at most ``limit_bytes`` in all its blocks."""
 
     __slots__ = ("_blocks", "_untouched", "kept_bytes", "limit_bytes")
 

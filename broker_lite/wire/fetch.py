@@ -145,8 +145,8 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """The partitions of one topic; ``name`` is empty from version 13, ``topic_id`` is null
-    before.
+    """The partitions of one topic. Versions before 13 use ``name``; later versions use
+    ``topic_id``.
     """
 
     name: str
@@ -420,7 +420,7 @@ def encode_request(
     client_id: str | None,
     version: int = CLIENT_VERSION,
 ) -> bytearray:
-    """Encode a whole frame, length included."""
+    """Return a request as a whole frame, which begins with its length."""
     flexible = version >= FLEXIBLE
     writer = Writer()
     writer.i32(0)

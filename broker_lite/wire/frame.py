@@ -17,8 +17,8 @@ from broker_lite.errors import ProtocolError
 from broker_lite.wire.primitives import I32
 
 SCRATCH_BYTES = 64 * 1024
-"""Bytes of a receiver's own buffer for small frames, and of the first part of a large frame. The
-rest of a large frame bypasses the buffer.
+"""Bytes of a receiver's buffer, which receives small frames and the first part of a large frame.
+The rest of a large frame goes directly into the frame's own memory.
 """
 
 PREFIX_BYTES = 4

@@ -63,8 +63,8 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """The partitions of one topic; ``name`` is empty from version 13, ``topic_id`` is null
-    before.
+    """The partitions of one topic. Versions before 13 use ``name``; later versions use
+    ``topic_id``.
     """
 
     name: str
@@ -178,7 +178,7 @@ def _take_room(room: int, count: int) -> int:
 
 
 def encode_response(response: ProduceResponse, version: int, correlation_id: int) -> bytes:
-    """Return a whole frame with its length."""
+    """Return a response as a whole frame, which begins with its length."""
     flexible = version >= FLEXIBLE
     out = bytearray(4)
     out += response_header_bytes(ApiKey.PRODUCE, version, correlation_id)

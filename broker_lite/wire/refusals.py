@@ -188,7 +188,7 @@ def _name_of(fields: list[Any], is_text: bool) -> str:
 
 
 def _asks_nothing(table: Any, version: int, asked: Any) -> bool:
-    """Return whether the request's arrays are all empty: then an empty response is correct. A
+    """Return whether all arrays of the request are empty, so that an empty response is correct. A
     null array usually requests everything."""
     arrays = [field for field in table.untagged_fields(version) if field.is_array()]
     given = [getattr(asked, field.name) for field in arrays]

@@ -15,13 +15,13 @@ from kafka.protocol.schemas import StructField
 from broker_lite.wire.api import ApiKey
 
 Field = tuple[str, Any] | tuple[str, Any, str]
-"""A field: its name; its type (``?`` if it may be null) or, for an array, its fields; its
-versions.
+"""A field: its name, its type and optionally its versions. A type that ends in ``?`` may be null.
+An array has the list of its fields in place of a type.
 """
 
 
 _NO_STRUCT = "struct?"
-"""A null struct."""
+"""The type of a field that is always a null struct in an answer."""
 
 
 def _table(versions: str, *fields: Field) -> Any:

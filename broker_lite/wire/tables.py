@@ -203,7 +203,7 @@ _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     users.DescribedUsers: users.encode_described_users,
     verification.VerifiedPartitions: verification.encode_verified,
 }
-"""Encoders of answers with tagged fields of logbus, by class."""
+"""The encoder of each answer that has tagged fields of logbus, by the answer's class."""
 
 _F64 = struct.Struct(">d")
 _FIXED: dict[str, Decoder] = {
@@ -281,7 +281,7 @@ def set_throttle(response: Message, wait_ms: int) -> None:
 
 
 def own_tag(item: Message) -> Any:
-    """Return the value of logbus's tagged field in a request or row; None if absent."""
+    """Return the value of logbus' tagged field in a request or row; None if it lacks the field."""
     return item.unknown_tags
 
 
