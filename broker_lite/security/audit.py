@@ -7,10 +7,11 @@ has the number of omitted events. Text from clients is cut, and JSON escapes it.
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Hashable, Mapping
 from typing import Any
+
+from broker_lite.config.time_text import iso
 
 REPEAT_MS = 10_000
 """Milliseconds for which further events of one kind are omitted after a line."""
@@ -59,10 +60,9 @@ class AuditLimit:
 
 
 def line_of(now_ms: int, event: str, fields: Mapping[str, Any]) -> str:
-    """Return one line of the log: ``{"time", "event", …}``; None and empty values are left out."""
-    moment = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
-    line = {"time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
-    line["event"] = event
+    """Return one line of the log: a JSON object with ``time``, ``event`` and the fields that are
+    not None, empty or 0."""
+    line = {"time": iso(now_ms), "event": event}
     kept = {name: cut(value) for name, value in fields.items() if value not in (None, "", 0)}
     return json.dumps(line | kept)
 
