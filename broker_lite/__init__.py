@@ -2,8 +2,9 @@
 
 A layer may import only the layers to its left:
 
-    model → errors → config → record | wire → storage | replication | coordinator
-          → metadata → client → native → bus → mirror → server → local → cli
+    model → errors → config → record | wire | security → net
+          → storage | replication | coordinator | transactions → metadata → client → native
+          → bus → mirror → server → local → observing → console → cli
 
 ``CONTRIBUTING.md`` lists the files of a produced batch, a fetched batch, a Spark micro-batch and a
 group join in reading order.
