@@ -144,12 +144,8 @@ class ProducerState:
         - ``begins_at_zero``: an unknown producer must begin at sequence 0 in any case, because its
           epoch is new in each transaction (transaction version 2).
 
-        Raises:
-
-        - InvalidProducerEpochError for an old epoch;
-        - OutOfOrderSequenceError for a gap in the sequences;
-        - the error of ``refused`` if that batch lies in the gap;
-        - InvalidTxnStateError for a batch outside of the producer's open transaction.
+        Raises InvalidProducerEpochError, InvalidTxnStateError for a batch outside of the producer's
+        open transaction, and for a gap OutOfOrderSequenceError or the error of ``refused``.
         """
         producer = self._producers.get(header.producer_id)
         first = header.base_sequence
