@@ -52,6 +52,7 @@ def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> Log
         )
     if not event.member_id and own is None and roster.size >= limits.size_max:
         return GroupMaxSizeReachedError(
-            f"group {group!r} has {roster.size} members, as many as group.max.size allows"
+            f"group {group!r} has {roster.size} members, as many as group.max.size allows; stop a "
+            "member, or raise the brokers' group.max.size"
         )
     return None

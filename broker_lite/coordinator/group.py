@@ -264,7 +264,8 @@ class Group:
         led = self._roster.leader == old
         member = self._roster.members[old]
         fenced = FencedInstanceIdError(
-            f"another process with group.instance.id {event.instance_id!r} has joined"
+            f"another process with group.instance.id {event.instance_id!r} has joined; give each "
+            "process its own group.instance.id"
         )
         self._answer_waiting(member, fenced)
         before = member.metadata(self._protocol)
@@ -448,7 +449,9 @@ class Group:
             or event.protocol_name not in (None, self._protocol)
         ):
             error = InconsistentGroupProtocolError(
-                f"group {self.name!r} uses {self._protocol!r}, type {self._roster.protocol_type!r}"
+                f"group {self.name!r} has protocol {self._protocol!r} of type "
+                f"{self._roster.protocol_type!r}, not {event.protocol_name!r} of type "
+                f"{event.protocol_type!r}; join again"
             )
         if error is not None:
             self._reply(event.token, fx.SyncResult(error))
@@ -483,7 +486,8 @@ class Group:
         error = self._roster.why_not(member_id, instance_id)
         if error is None and generation != self.generation:
             return IllegalGenerationError(
-                f"group {self.name!r} is in generation {self.generation}, not {generation}"
+                f"group {self.name!r} is in generation {self.generation}, not {generation}; "
+                "join again"
             )
         return error
 
@@ -507,13 +511,15 @@ class Group:
             )
         if event.generation < 0 and not event.member_id and event.instance_id is None:
             return UnknownMemberIdError(
-                f"group {self.name!r} has members, and only they may commit; stop them first"
+                f"group {self.name!r} has members, so only members may commit; stop them first"
             )
         error = self._check_generation(event.member_id, event.instance_id, event.generation)
         if error is not None:
             return error
         if self.state is State.COMPLETING or self._written_empty is not None:
-            return RebalanceInProgressError(f"group {self.name!r} rebalances; commit after it")
+            return RebalanceInProgressError(
+                f"group {self.name!r} rebalances; commit again after the rebalance"
+            )
         self._renew(self._roster.members[event.member_id])
         return None
 

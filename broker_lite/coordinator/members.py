@@ -127,11 +127,12 @@ class Roster:
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(
-                    f"another process with group.instance.id {instance_id!r} has joined"
+                    f"another process with group.instance.id {instance_id!r} has joined; give each "
+                    "process its own group.instance.id"
                 )
             return None
         if instance_id is not None or member_id not in self.members:
-            return UnknownMemberIdError(f"the group has no member {member_id!r}")
+            return UnknownMemberIdError(f"the group has no member {member_id!r}; join again")
         return None
 
     def fits(self, protocol_type: str, protocols: Sequence[Protocol], own: Member | None) -> bool:

@@ -189,7 +189,7 @@ def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
     declared = _scalar(metadata, message, _MESSAGE_BODY_LENGTH, _I64)
     if declared != body_bytes:
         raise CorruptMessageError(
-            f"the columns' body is said to take {declared} bytes; {body_bytes} are there"
+            f"the columns declare a body of {declared} bytes, but {body_bytes} bytes are present"
         )
     return _table_at(metadata, _follow(metadata, header))
 
@@ -275,7 +275,8 @@ def _check_values(
             first, last = read_i32(body, at)[0], read_i32(body, at + 4 * length)[0]
             if not 0 <= first <= last <= limit:
                 raise CorruptMessageError(
-                    f"field {node} of the columns lies from {first} to {last} in {limit}"
+                    f"the offsets in field {node} of the columns go from {first} to {last}; "
+                    f"at most 0 to {limit} are valid"
                 )
             if length < ORDERED_MAX:
                 offsets = _offsets(length).unpack_from(body, at)

@@ -142,7 +142,7 @@ class BatchWalker:
                     reason = f"offsets {base} to {following - 1} do not continue"
                     raise BadBatch(position, expected, reason)
             if orders_epochs and (epoch < self.epoch or epoch > latest >= 0):
-                reason = f"leader epoch {epoch} is out of place after epoch {self.epoch}"
+                reason = f"leader epoch {epoch} follows epoch {self.epoch} and is not valid there"
                 raise BadBatch(position, expected, reason)
             if position + length > end:
                 raise BadBatch(position, expected, f"the batch is cut: it takes {length} bytes")

@@ -140,8 +140,9 @@ class Leader:
         """
         if event.acks == ACKS_ALL and not self.is_enough:
             error = NotEnoughReplicasError(
-                f"{len(self.isr.replicas)} replicas are in sync; min.insync.replicas="
-                f"{self.limits.min_insync_replicas} are needed{self._damage()}"
+                f"{self.log.key}: {len(self.isr.replicas)} replicas are in sync, but acks=all "
+                f"needs min.insync.replicas={self.limits.min_insync_replicas}; start the brokers "
+                f"of the other replicas{self._damage()}"
             )
             return [Reply(event.token, error=error)]
         self.appending[event.token] = event.acks
@@ -239,7 +240,7 @@ class Leader:
         if replica.broker_id not in self.replicas and replica not in self.isr.maximal:
             return UnknownLeaderEpochError(
                 f"{self.log.key} is not assigned to broker {replica.broker_id} in this broker's "
-                f"metadata"
+                f"metadata; retry"
             )
         if event.fetch_offset < event.log_start_offset:
             return OffsetOutOfRangeError(

@@ -56,7 +56,9 @@ def sync_names(files: Files, directory: str) -> None:
     try:
         files.sync_dir(directory)
     except OSError as error:
-        raise OSError(errno.EIO, f"its names could not be synced: {error}", directory) from error
+        raise OSError(
+            errno.EIO, f"the file names in it could not be synced: {error}", directory
+        ) from error
 
 
 def read_whole(files: Files, path: str) -> bytes | None:

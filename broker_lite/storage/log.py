@@ -209,7 +209,8 @@ class Log:
         latest = self.leader_epochs.latest
         if leader_epoch < latest:
             raise FencedLeaderEpochError(
-                f"{self.key}: leader epoch {leader_epoch} is fenced; the latest is {latest}"
+                f"{self.key}: leader epoch {leader_epoch} is fenced, because the log has epoch "
+                f"{latest}; refresh the metadata"
             )
         self.start_epoch(leader_epoch)
 
@@ -730,6 +731,8 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
     for timestamp in (header.base_timestamp, header.max_timestamp):
         if timestamp != NO_TIMESTAMP and not now_ms - before <= timestamp <= now_ms + after:
             raise InvalidTimestampError(
-                f"timestamp {timestamp} is outside message.timestamp.before.max.ms={before} and "
-                f"message.timestamp.after.max.ms={after} of the broker's clock, {now_ms}"
+                f"timestamp {timestamp} is too far from the broker's clock, {now_ms}: "
+                f"message.timestamp.before.max.ms={before}, "
+                f"message.timestamp.after.max.ms={after}; correct the producer's clock, or these "
+                "settings of the topic"
             )

@@ -554,5 +554,5 @@ def _stored(value: memoryview) -> StoredRange:
     device, inode, position, length = tag.unpack(_STORED)
     path = bytes(value[tag.position :])
     if position < 0 or length <= 0 or not path or b"\0" in path:
-        raise ProtocolError("a stored range is no range of a file")
+        raise ProtocolError("an answer has a stored range that is not a range of a file")
     return StoredRange(path.decode("utf-8", "surrogateescape"), device, inode, position, length)
