@@ -24,6 +24,7 @@ from sim.zk import SimZk, ZkService
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint, topic_id_text
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import (
     SUPPORTED_FEATURES,
     BrokerRegistration,
@@ -155,9 +156,14 @@ def struct(api: str, path: str, **fields: Any) -> Any:
     return found(**fields)
 
 
-def received(frame: memoryview) -> RequestContext:
-    """Return the context of a request frame from a client on this machine."""
-    return RequestContext.read(frame, Session(1, "127.0.0.1:40000"), 0)
+def received(frame: memoryview, clock: Clock | None = None) -> RequestContext:
+    """Return the context of a request frame from a client on this machine.
+
+    The request arrives now, by ``clock``, or else when virtual time begins. In real time that
+    begin is long ago: the request's deadline would have passed when it arrives.
+    """
+    arrived_ms = 0 if clock is None else clock.monotonic_ms()
+    return RequestContext.read(frame, Session(1, "127.0.0.1:40000"), arrived_ms)
 
 
 def context_of(api_key: int, version: int, client_id: str | None = None) -> RequestContext:

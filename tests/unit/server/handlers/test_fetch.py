@@ -53,7 +53,7 @@ class Reader:
         request = wire.FetchRequest(topics, max_wait_ms, replica_id=replica_id)
         sent = wire.encode_request(request, correlation_id=1, client_id="c", version=18)
         frame = memoryview(sent)[4:]
-        fetch.handle(self.parts, received(frame), frame, cast(Any, self))
+        fetch.handle(self.parts, received(frame, self.parts.clock), frame, cast(Any, self))
 
     def build(self, size: int, start: Callable[[], None]) -> None:
         start()

@@ -44,13 +44,13 @@ class Connection:
             [topic], acks=-1, timeout_ms=5000, correlation_id=1, client_id="c"
         )
         frame = memoryview(bytearray(b"".join(bytes(part) for part in sent)))[4:]
-        produce.handle(self.parts, received(frame), frame, cast(Any, self))
+        produce.handle(self.parts, received(frame, self.parts.clock), frame, cast(Any, self))
 
     def fetch(self, partition: int) -> None:
         topic = fetch_wire.FetchTopic("", TOPIC_ID, (fetch_wire.FetchPartition(partition, 0, 1),))
         request = fetch_wire.FetchRequest((topic,), 0)
         frame = memoryview(fetch_wire.encode_request(request, correlation_id=1, client_id="c"))[4:]
-        fetch.handle(self.parts, received(frame), frame, cast(Any, self))
+        fetch.handle(self.parts, received(frame, self.parts.clock), frame, cast(Any, self))
 
 
 def new_partition(world: World) -> threading.Event:

@@ -54,7 +54,7 @@ class Producer:
             done.set_result(response.topics[0].partitions[0].error_code)
 
         reply = cast(Any, SimpleNamespace(answer=answer))
-        produce.handle(self.parts, received(frame), frame, reply)
+        produce.handle(self.parts, received(frame, self.parts.clock), frame, reply)
         return done
 
     async def finds_its_pipeline_refused(self, code: int) -> None:

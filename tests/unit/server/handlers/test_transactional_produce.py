@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -37,6 +38,7 @@ from broker_lite.server.coordinators import transaction_verifier
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
 from broker_lite.server.handlers import produce
+from broker_lite.server.partitions import purgatory
 from broker_lite.wire import produce as wire
 from broker_lite.wire import tables
 from broker_lite.wire.api import Call, decode_call, encode_call, parse_header
@@ -142,7 +144,7 @@ class TransactionalProducer:
             done.set_result(response.topics[0].partitions[0].error_code)
 
         reply = cast(Any, SimpleNamespace(answer=answer))
-        produce.handle(self.parts, received(frame), frame, reply)
+        produce.handle(self.parts, received(frame, self.parts.clock), frame, reply)
         return await done
 
 
@@ -204,6 +206,26 @@ def test_questions_of_a_loop_turn_share_a_request() -> None:
         assert request.transactions[0].topics[0].partitions == (0, 1)
 
     run(test, partitions=2)
+
+
+def test_append_that_outlasts_a_sweep_is_acknowledged_within_its_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(purgatory, "SWEEP_MS", 1)
+
+    async def test(world: World) -> None:
+        node = await world.serves(1)
+        producer, gate = TransactionalProducer(node), threading.Event()
+        node.disk.call(node.replica().key, gate.wait, lambda *_: None)
+        sent = asyncio.ensure_future(producer.send(0))
+        deadlines = node.manager._produces._deadlines
+        await world.until(lambda: len(deadlines) == 1)
+        timer = deadlines._timer
+        await world.until(lambda: deadlines._timer is not timer)
+        gate.set()
+        assert await sent == 0
+
+    run(test)
 
 
 @pytest.mark.parametrize(

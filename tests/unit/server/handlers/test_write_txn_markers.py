@@ -84,7 +84,7 @@ class Client:
         )  # fmt: skip
         sent = wire.encode_request(request, correlation_id=1, client_id="c", version=13)
         frame = memoryview(sent)[4:]
-        fetch.handle(self.parts, received(frame), frame, cast(Any, self))
+        fetch.handle(self.parts, received(frame, self.parts.clock), frame, cast(Any, self))
         await self.node.world.until(lambda: bool(self.frames))
         answer = wire.decode_response(memoryview(self.frames.pop())[4:], 13)
         return answer.topics[0].partitions[0]
@@ -109,7 +109,7 @@ class Client:
         write_request_header(writer, ApiKey.WRITE_TXN_MARKERS, 2, 1, "coordinator")
         WriteTxnMarkersRequest(markers).encode(writer)
         frame = memoryview(writer.buffer)
-        request = received(frame)
+        request = received(frame, self.parts.clock)
         message = tables.decode(ApiKey.WRITE_TXN_MARKERS, 2, frame, request.body_at)
         response = await write_txn_markers.handle(self.parts, request, message)
         data = tables.encode(ApiKey.WRITE_TXN_MARKERS, 2, 1, response)
