@@ -6,6 +6,7 @@ keeps only the last view of the cluster and is never pickled. Planner's thread.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -23,6 +24,7 @@ from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
@@ -146,7 +148,9 @@ class OffsetReader:
         ids, options = self.partitions(), self.options
         is_whole = options.starting == offsets.EARLIEST_EVERYWHERE
         if ids and is_whole and options.ending == offsets.LATEST_EVERYWHERE:
-            return self._whole_logs(ids)
+            # Brokers of an earlier version need a request for the starts and one for the ends.
+            with contextlib.suppress(UnsupportedVersionError):
+                return self._whole_logs(ids)
         start = self._start(ids)
         at = self._resolve(options.ending, options.ending_option, ids, late="latest")
         return start, self._offset(ids, at)

@@ -135,7 +135,7 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.LIST_TRANSACTIONS: (0, 2),
     ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
-    ApiKey.OFFSETS_FOR_BYTES: (1, 1),
+    ApiKey.OFFSETS_FOR_BYTES: (0, 0),
     ApiKey.RECORD_TIMES: (0, 0),
     ApiKey.END_GROUP_OFFSETS: (0, 0),
     ApiKey.JOIN_BATCH: (0, 0),

@@ -12,10 +12,16 @@ from support.spark_planning import DEADLINE_S, batch, fill, step, values_of
 from broker_lite.client.fetch import range_reader, small_ranges
 from broker_lite.client.fetch.small_ranges import SmallRange, read_small_ranges
 from broker_lite.client.transport.blocking import shared_pool
-from broker_lite.errors import DataLossError, InvalidConfigError, LogbusError
+from broker_lite.errors import (
+    DataLossError,
+    InvalidConfigError,
+    LogbusError,
+    UnsupportedVersionError,
+)
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire import fetch
 from broker_lite.wire.api import parse_header
+from broker_lite.wire.calls import offsets as offset_calls
 from pyspark_logbus.datasource import DefaultSource
 from pyspark_logbus.offset_ranges import TASKS_MIN
 from pyspark_logbus.read_task import ReadTask
@@ -46,6 +52,20 @@ def test_batch_query_reads_its_range(bus, make_topic, given, expected):
     fill(bus, topic, 6, 6, start_ms=1_700_000_000_000)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
     assert sorted(batch(bus, subscribe=topic, **given)) == expected
+
+
+def test_batch_query_of_brokers_without_bounds_looks_starts_and_ends_up(
+    bus, make_topic, monkeypatch
+):
+    # The broker skips this tagged field, as a broker of an earlier version skips field 10000.
+    monkeypatch.setattr(offset_calls, "TAG_BOUNDS", 10_099)
+    topic = make_topic(0, 0)
+    fill(bus, topic, 6, 4)
+    tp = TopicPartition(topic, 0)
+    with pytest.raises(UnsupportedVersionError, match="upgrade the brokers"):
+        bus.admin.log_bounds({tp: bus.admin.cluster([topic]).topic_id(topic)}, 1)
+    bus.admin.delete_records({tp: 2})
+    assert sorted(batch(bus, subscribe=topic)) == [(0, 2, 6), (1, 0, 4)]
 
 
 def test_invalid_batch_range_is_refused(bus, make_topic):

@@ -36,11 +36,13 @@ from broker_lite.errors import (
     LogbusError,
     NetworkError,
     NoBrokersError,
+    OffsetOutOfRangeError,
     SaslAuthenticationError,
     TlsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedSaslMechanismError,
+    UnsupportedVersionError,
     error_for,
 )
 from broker_lite.model import (
@@ -355,7 +357,10 @@ def log_bounds(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[LogBounds]]:
-    """Return the bounds of whole logs and the reach of ``max_bytes`` in one request per leader."""
+    """Return the bounds of whole logs and the reach of ``max_bytes`` in one request per leader.
+
+    The result of a partition is UnsupportedVersionError if its leader's version is without bounds.
+    """
     answers = yield from _offsets_for_bytes(
         cluster,
         dict.fromkeys(topic_ids, (EARLIEST_TIMESTAMP, max_bytes)),
@@ -363,12 +368,19 @@ def log_bounds(
         {tp.topic: topic_id for tp, topic_id in topic_ids.items()},
         isolation_level,
     )
-    return {
-        tp: row
-        if isinstance(row, LogbusError)
-        else LogBounds(row.start_offset, row.latest_offset, row.end_offset, row.size_bytes)
-        for tp, row in answers.items()
-    }
+    return {tp: _bounds(tp, row) for tp, row in answers.items()}
+
+
+def _bounds(tp: TopicPartition, row: offsets.BytesAnswer | LogbusError) -> LogBounds | LogbusError:
+    if isinstance(row, OffsetOutOfRangeError):
+        # Every log has a start. A broker of an earlier version looks for offset -2 instead.
+        return UnsupportedVersionError(
+            f"the leader of {tp} cannot return the bounds of a log in one request; "
+            "upgrade the brokers"
+        )
+    if isinstance(row, LogbusError):
+        return row
+    return LogBounds(row.start_offset, row.latest_offset, row.end_offset, row.size_bytes)
 
 
 def _offsets_for_bytes(
@@ -376,7 +388,7 @@ def _offsets_for_bytes(
     ranges: Mapping[TopicPartition, tuple[int, int]],
     deadline_ms: float,
     topic_ids: Mapping[str, str],
-    isolation_level: int = 0,
+    isolation_level: int | None = None,
 ) -> Operation[PerPartition[offsets.BytesAnswer]]:
     def topic_id(name: str) -> str:
         return topic_ids.get(name) or cluster.view.topic_id(name)

@@ -6,7 +6,8 @@ Readers also use it to skip a batch with a damaged header: for the offset of suc
 answer is the next readable offset. End offsets are batch boundaries at or below the high watermark
 (read_committed: the last stable offset); a range holds at least one batch if any is available. The
 answer also has the end of the readable offsets, as ListOffsets does, so that the plan of a whole
-log takes one request.
+log takes one request. A client of an earlier version does not ask for it and gets an answer
+without it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
     """Answer each partition, in the request's order."""
-    is_committed = message.isolation_level == READ_COMMITTED
-    found = [_find(parts, request, row, is_committed) for row in message.partitions]
+    level = message.isolation_level
+    found = [_find(parts, request, row, level) for row in message.partitions]
     # Use one read-thread job for all partitions: one job per partition would cost more than the
     # lookups.
     answers = await parts.disk.run_read(lambda: [_answer(one) for one in found])
-    return OffsetsForBytesResponse(tuple(answers))
+    return OffsetsForBytesResponse(tuple(answers), level is not None)
 
 
 class _Lookup(NamedTuple):
@@ -42,16 +43,17 @@ class _Lookup(NamedTuple):
 
 
 def _find(
-    parts: BrokerContext, request: RequestContext, row: BytesPartition, is_committed: bool
+    parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
 ) -> BytesAnswer | _Lookup:
     """Return the lookup for a read thread, or the answer if no lookup is needed."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
         replica.check_leader()
-        log, start, end = replica.log, row.start_offset, replica.readable_end(is_committed)
+        end = replica.readable_end(level == READ_COMMITTED)
+        log, start = replica.log, row.start_offset
         log_start = log.log_start_offset
-        if start == EARLIEST_TIMESTAMP:
+        if start == EARLIEST_TIMESTAMP and level is not None:
             start = log_start
         if not log_start <= start <= log.log_end_offset:
             raise OffsetOutOfRangeError(f"{replica} has no offset {start}")

@@ -1,4 +1,4 @@
-"""Lookups in a log: ListOffsets v7, and logbus's own OffsetsForBytes v1 and RecordTimes v0.
+"""Lookups in a log: ListOffsets v7, and logbus's own OffsetsForBytes v0 and RecordTimes v0.
 
 Each partition's leader receives them. Field names are Kafka's; topic ids are their 22 characters.
 """
@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_EPOCH, NO_OFFSET
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 Row = TypeVar("Row")
 
@@ -98,6 +99,11 @@ def _listed_partition(reader: Reader) -> ListedPartition:
     )
 
 
+TAG_BOUNDS = 10000
+"""Tagged field of an OffsetsForBytes request that asks for the bounds of logs, and of its
+answer."""
+
+
 class BytesPartition(NamedTuple):
     """A lookup of the offset at which ``max_bytes`` of stored batches from
     ``start_offset`` on end; -2: from the start of the log.
@@ -112,7 +118,8 @@ class BytesPartition(NamedTuple):
 class BytesAnswer(NamedTuple):
     """The result of the lookup. ``end_offset`` is a batch boundary after at least one batch;
     ``size_bytes`` is the stored size of the range from ``start_offset``. ``latest_offset`` is the
-    end of the offsets that the client may read.
+    end of the offsets that the client may read. Both are -1 if the request did not ask for them,
+    or if the broker is of a version without them.
     """
 
     error_code: int
@@ -123,9 +130,11 @@ class BytesAnswer(NamedTuple):
 
 
 class OffsetsForBytesResponse(NamedTuple):
-    """One result for each requested partition, in the request's order."""
+    """One result for each requested partition, in the request's order. ``has_bounds``: whether
+    the results have the bounds of the logs."""
 
     answers: tuple[BytesAnswer, ...]
+    has_bounds: bool = False
 
 
 class TimePartition(NamedTuple):
@@ -152,37 +161,51 @@ class RecordTimesResponse(NamedTuple):
 
 _BYTES_ASKED, _TIME_ASKED = struct.Struct(">iqq"), struct.Struct(">iq")
 """Layouts of the fields after the topic id in a row of each request."""
-_BYTES_ANSWER, _TIME_ANSWER = struct.Struct(">hqqqq"), struct.Struct(">hqq")
-"""Layouts of a row of each answer."""
+_ANSWERED = struct.Struct(">hqq")
+"""Layout of a row of either answer."""
+_BOUNDS = struct.Struct(">qq")
+"""Layout of the bounds of one log in tagged field ``TAG_BOUNDS`` of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsForBytesRequest:
     """Find the ends of ranges of a given size, from the sparse offset index. API of logbus.
 
-    With ``isolation_level`` 1, ranges end at the last stable offset instead of the high watermark.
+    With an ``isolation_level``, the answer has the bounds of the logs too, and level 1 ends ranges
+    at the last stable offset instead of the high watermark. A broker of a version without bounds
+    skips the level and finds no offset -2.
     """
 
     API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 0
 
     partitions: tuple[BytesPartition, ...]
-    isolation_level: int = 0
+    isolation_level: int | None = None
 
     def encode(self, writer: Writer) -> None:
-        writer.i8(self.isolation_level)
         _put_asked(writer, self.partitions, _BYTES_ASKED)
+        if self.isolation_level is None:
+            writer.tag_end()
+        else:
+            put_tag(writer, TAG_BOUNDS, bytes((self.isolation_level,)))
 
     @staticmethod
     def decode(reader: Reader) -> OffsetsForBytesResponse:
-        return OffsetsForBytesResponse(_answers(reader, BytesAnswer, _BYTES_ANSWER))
+        answers = _answers(reader, BytesAnswer)
+        bounds = reader.tags().get(TAG_BOUNDS)
+        if bounds is None:
+            return OffsetsForBytesResponse(answers)
+        if len(bounds) != len(answers) * _BOUNDS.size:
+            raise ProtocolError(f"{len(bounds)} bytes for the bounds of {len(answers)} logs")
+        rows = zip(answers, _BOUNDS.iter_unpack(bounds))
+        return OffsetsForBytesResponse(tuple(BytesAnswer(*row[:3], *of) for row, of in rows), True)
 
     @staticmethod
     def decode_request(reader: Reader) -> OffsetsForBytesRequest:
         """Decode the request, on the broker; ``reader`` is at its body."""
-        isolation_level = reader.i8()
         rows = _asked(reader, BytesPartition, _BYTES_ASKED)
-        return OffsetsForBytesRequest(rows, isolation_level)
+        level = reader.tags().get(TAG_BOUNDS)
+        return OffsetsForBytesRequest(rows, level[0] if level else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,33 +221,36 @@ class RecordTimesRequest:
 
     def encode(self, writer: Writer) -> None:
         _put_asked(writer, self.partitions, _TIME_ASKED)
+        writer.tag_end()
 
     @staticmethod
     def decode(reader: Reader) -> RecordTimesResponse:
-        return RecordTimesResponse(_answers(reader, TimeAnswer, _TIME_ANSWER))
+        return reader.ended(RecordTimesResponse(_answers(reader, TimeAnswer)))
 
     @staticmethod
     def decode_request(reader: Reader) -> RecordTimesRequest:
         """Decode the request, on the broker; ``reader`` is at its body."""
-        return RecordTimesRequest(_asked(reader, TimePartition, _TIME_ASKED))
+        return reader.ended(RecordTimesRequest(_asked(reader, TimePartition, _TIME_ASKED)))
 
 
 def encode_answers(response: OffsetsForBytesResponse | RecordTimesResponse, writer: Writer) -> None:
     """Write the body of the answer to either request, on the broker."""
 
     rows: tuple[tuple[int, ...], ...] = response.answers
-    fields = _BYTES_ANSWER if isinstance(response, OffsetsForBytesResponse) else _TIME_ANSWER
 
     def put(row: tuple[int, ...]) -> None:
-        writer.pack(fields, *row)
+        writer.pack(_ANSWERED, *row[:3])
         writer.tag_end()
 
     writer.array(rows, put)
-    writer.tag_end()
+    if isinstance(response, OffsetsForBytesResponse) and response.has_bounds:
+        put_tag(writer, TAG_BOUNDS, b"".join(_BOUNDS.pack(*row[3:]) for row in rows))
+    else:
+        writer.tag_end()
 
 
-def _answers(reader: Reader, kind: Callable[..., Row], fields: struct.Struct) -> tuple[Row, ...]:
-    return reader.ended(reader.array(lambda row: row.ended(kind(*row.unpack(fields)))))
+def _answers(reader: Reader, kind: Callable[..., Row]) -> tuple[Row, ...]:
+    return reader.array(lambda row: row.ended(kind(*row.unpack(_ANSWERED))))
 
 
 def _put_asked(writer: Writer, rows: tuple[tuple[Any, ...], ...], fields: struct.Struct) -> None:
@@ -235,8 +261,7 @@ def _put_asked(writer: Writer, rows: tuple[tuple[Any, ...], ...], fields: struct
         writer.tag_end()
 
     writer.array(rows, put)
-    writer.tag_end()
 
 
 def _asked(reader: Reader, kind: Callable[..., Row], fields: struct.Struct) -> tuple[Row, ...]:
-    return reader.ended(reader.array(lambda row: row.ended(kind(row.uuid(), *row.unpack(fields)))))
+    return reader.array(lambda row: row.ended(kind(row.uuid(), *row.unpack(fields))))

@@ -75,8 +75,9 @@ PRODUCED = produce.encode_response(
     produce.ProduceResponse([produce.ProducedTopic("", TOPIC_ID, [REFUSED])]), 13, 8
 )
 BYTES = OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 3, 42, 8 << 20),))
-REACHED = BytesAnswer(0, 4711, 8_300_000, 42, 5003)
-ANSWERED = tables.encode(10000, 1, 9, OffsetsForBytesResponse((REACHED,)))
+ANSWERED = tables.encode(10000, 0, 9, OffsetsForBytesResponse((BytesAnswer(0, 4711, 8_300_000),)))
+WHOLE = OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 3, -2, 8 << 20),), 1)
+BOUNDS = OffsetsForBytesResponse((BytesAnswer(0, 4711, 8_300_000, 42, 5003),), True)
 COMMIT = groups.OffsetCommitRequest(
     "g", (groups.OffsetCommitTopic("t", (groups.OffsetToCommit(3, 42, 5, ""),), TOPIC_ID),)
 )
@@ -105,7 +106,8 @@ STAND = groups.OffsetFetchResponse(
 OURS = [FETCH, b"".join(map(bytes, FETCHED)), b"".join(PRODUCE), PRODUCED,
         encode_call(BYTES, 9, "logbus"), ANSWERED,
         encode_call(COMMIT, 10, "logbus"), encode_call(OFFSETS, 11, "logbus"),
-        tables.encode(9, 8, 11, STAND)]  # fmt: skip
+        tables.encode(9, 8, 11, STAND),
+        encode_call(WHOLE, 12, "logbus"), tables.encode(10000, 0, 12, BOUNDS)]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_encoded_frames_match_recorded_bytes(name: str, octets: bytes, ours: byt
 
 def test_recorded_requests_are_decoded() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
-    fetched, _, produced, _, bytes_asked, _, committed, offsets_asked, _ = frames
+    fetched, _, produced, _, bytes_asked, _, committed, offsets_asked, _, bounds_asked, _ = frames
     header = parse_header(fetched)
     request = fetch.decode_request(fetched, header.api_version, header.body_at)
     assert (request.columns_body_version, request.flags) == (1, FLAG_CHECKS_CRC | FLAG_ENDS_ONLY)
@@ -131,6 +133,7 @@ def test_recorded_requests_are_decoded() -> None:
     assert (partition, bytes(records or b"")) == (3, b"batch")
     header = parse_header(bytes_asked)
     assert tables.decode(header.api_key, 0, bytes_asked, header.body_at) == BYTES
+    assert tables.decode(header.api_key, 0, bounds_asked, header.body_at) == WHOLE
     header = parse_header(committed)
     (topic,) = tables.decode(header.api_key, 9, committed, header.body_at).topics
     assert (topic.name, tables.own_tag(topic)) == ("t", TOPIC_ID)
@@ -142,11 +145,12 @@ def test_recorded_requests_are_decoded() -> None:
 
 def test_recorded_responses_are_decoded() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
-    _, fetched, _, produced, _, bytes_answered, _, _, stand = frames
+    _, fetched, _, produced, _, bytes_answered, _, _, stand, _, bounds = frames
     assert fetch.decode_response(fetched).topics[0].partitions[0].high_watermark == 100
     assert produce.decode_response(produced).topics[0].partitions[0] == REFUSED._replace(
         record_errors=[]
     )
     answer = decode_call(OffsetsForBytesRequest, bytes_answered)
-    assert answer.answers == (REACHED,)
+    assert answer == OffsetsForBytesResponse((BytesAnswer(0, 4711, 8_300_000),))
+    assert decode_call(OffsetsForBytesRequest, bounds) == BOUNDS
     assert decode_call(groups.OffsetFetchRequest, stand) == STAND

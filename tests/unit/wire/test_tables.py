@@ -241,7 +241,13 @@ def test_envelope_round_trips(host: str, response: EnvelopeResponse) -> None:
     [
         (
             OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 1, -2, 3),), 1),
-            OffsetsForBytesResponse((BytesAnswer(0, 9, 1000, 2, 10), BytesAnswer(100, -1, -1))),
+            OffsetsForBytesResponse(
+                (BytesAnswer(0, 9, 1000, 2, 10), BytesAnswer(100, -1, -1)), has_bounds=True
+            ),
+        ),
+        (
+            OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 1, 2, 3),)),
+            OffsetsForBytesResponse((BytesAnswer(0, 9, 1000), BytesAnswer(100, -1, -1))),
         ),
         (
             RecordTimesRequest((TimePartition(TOPIC_ID, 1, 2),)),
