@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -176,6 +177,26 @@ def test_election_handles_draining_full_suspected_and_unassigned_members(
     assert not gone or len(after.isr) >= min_insync
     # No other dead member stays in the ISR.
     assert all(r in able or r in guessed for r in after.isr)
+
+
+@pytest.mark.parametrize(
+    ("full", "min_insync", "leader", "epoch", "isr"),
+    [
+        (1, 2, 2, 4, (2, 3)),
+        (2, 2, 1, 3, (1, 3)),
+        (1, 3, 2, 4, (1, 2, 3)),
+        (2, 3, 1, 3, (1, 2, 3)),
+    ],
+)
+def test_full_broker_leads_nothing_and_leaves_the_isr_down_to_its_minimum(
+    full: int, min_insync: int, leader: int, epoch: int, isr: tuple[int, ...]
+) -> None:
+    state = LeaderAndIsr(1, 3, tuple(ReplicaId(n, "A") for n in IDS), 1, leader_broker_epoch=1)
+    live = brokers_of(dict.fromkeys(IDS, ("A", 1)))
+    live[full] = BrokerView(full, Endpoint("h", 1), "A", 1, is_full=True)
+    after = elect(state, IDS, live, 7, min_insync=min_insync) or state
+    assert (after.leader, after.leader_epoch) == (leader, epoch)
+    assert tuple(replica.broker_id for replica in after.isr) == isr
 
 
 @given(states, assigned, registered_brokers)
