@@ -1,8 +1,9 @@
 """Third-party clients from their package managers, and the table of their results.
 
-``make compat`` runs all (mark ``compat``: those from Maven, npm, Go or Debian, which the plain
-suite leaves out) and writes the table to the file that LOGBUS_COMPAT_RESULTS names. A run of some
-of them (``PYTEST_ARGS='-k java'``) replaces their rows and keeps the others.
+``make test`` leaves out the tests with the mark ``compat``, whose clients come from Maven, npm, Go
+or Debian. ``make compat`` runs all tests, and writes the table of results to the file that
+LOGBUS_COMPAT_RESULTS names. A run of some tests (``PYTEST_ARGS='-k java'``) replaces only the rows
+of their clients.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]
 
 @pytest.fixture(scope="session")
 def kcat() -> str:
-    """Return the path of kcat as the system has it."""
+    """Return the path of the installed kcat."""
     program = kcat_program()
     if program is None:
         pytest.skip("kcat is not installed: apt-get install kcat")

@@ -1,7 +1,7 @@
 """Groups of third-party clients, unchanged: joins, leaves, deaths, static and cooperative members.
 
-The coordinator is also killed under a group of all of them. Each client polls in its own thread, as
-users' programs do.
+One test kills the coordinator of a group with members of all kinds. Each client polls in a thread
+of its own, as users' programs do.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def feed(bus: Bus, topic: str) -> Iterator[Callable[[], list[Where]]]:
 
 
 def shared(readers: list[Reader]) -> bool:
-    """Return whether every partition has one owner and every reader owns some."""
+    """Return whether every partition has one owner, and every reader owns a partition."""
     owned = [partition for reader in readers for partition in reader.owned]
     return sorted(owned) == list(range(PARTITIONS)) and all(reader.owned for reader in readers)
 

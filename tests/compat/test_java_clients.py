@@ -1,7 +1,7 @@
 """Kafka's own Java clients, unchanged, from the user's Maven: producer, consumers, administration.
 
-Also the APIs that logbus does not serve, and every request that the clients could send, frame by
-frame.
+The tests also request APIs that logbus does not serve, and send a frame of every request that the
+clients know.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka Connect and Kafka Streams, unchanged, from the user's Maven: what runs and what is refused.
+"""Kafka Connect and Kafka Streams, unchanged, from the user's Maven.
 
 Connect's standalone worker stores its offsets in a file. The distributed worker stores its state in
 compacted topics, which are refused. Streams also keeps its stores in compacted topics unless two
@@ -165,7 +165,8 @@ def test_kafka_streams_counts_words_and_restores_its_store(
 def test_kafka_streams_counts_words_exactly_once_while_it_is_killed(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
-    """Each line adds one to a word's count, so a line that counts twice or never shows."""
+    """Each line adds one to a word's count, so the final counts reveal a line that was counted
+    twice or not at all."""
     for topic in ("streams-plaintext-input", "streams-wordcount-output"):
         bus.delete_topic(topic, if_exists=True)
         bus.create_topic(topic, partitions=1)

@@ -1,7 +1,7 @@
 """Apache Kafka's own command line tools, unchanged, from the user's Maven.
 
-Each runs as by its shell script: a JVM, its arguments, its exit code. An API that logbus does not
-serve is refused with Kafka's own error.
+Each tool runs in a JVM with the arguments that its shell script would pass, and the tests check its
+exit code. For an API that logbus does not serve, the tool must report Kafka's own error.
 """
 
 from __future__ import annotations
@@ -173,10 +173,10 @@ def test_tools_describe_log_dirs_and_the_cluster(
 def test_replica_verification_tool_reports_lag(
     tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
-    """The tool runs until it is killed, and fetches from followers too.
+    """The tool runs until it is killed, and fetches from followers, too.
 
-    Its line has the lag behind the end that all replicas share; a replica that has not fetched the
-    end yet lags briefly.
+    It prints the largest lag of a replica. The lag may briefly be above 0, until every replica has
+    fetched the last records.
     """
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:

@@ -1,6 +1,6 @@
 """kcat, unchanged, from the system's packages: modes, codecs, headers, times and formats.
 
-test_members has its group members. The tests skip where kcat is not installed.
+``test_members`` tests kcat as a group member. The tests are skipped if kcat is not installed.
 """
 
 from __future__ import annotations

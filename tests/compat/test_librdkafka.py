@@ -1,8 +1,8 @@
 """librdkafka's own test runner, unchanged, against three brokers.
 
-An npm package brings its source, with tests, and this machine's compiler builds it in about three
-minutes. Without npm, make or a C++ compiler these tests skip. Its tests run four at a time; a test
-that fails runs once more by itself, since some of them measure times.
+An npm package contains librdkafka's source with its tests, which the installed compiler builds in
+about three minutes. These tests are skipped without npm, make or a C++ compiler. The runner runs
+four tests at a time. A test that fails runs once more alone, because some tests measure times.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ BUILD_SECONDS = 1800
 RUN_SECONDS = 1800
 OUTPUT_LINES = 40
 AS_KAFKA = "4.3.0.0"
-"""The broker version that its tests expect."""
+"""The broker version that librdkafka's tests are told to expect."""
 
 SETTINGS = {
     "num.partitions": "4",
     "default.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "100",
 }
-"""The settings of its own Kafka test cluster."""
+"""The broker settings of the Kafka cluster with which librdkafka's authors run the tests."""
 
 NOT_BUILT = {
     "compacted topics": ("0077",),
@@ -46,7 +46,7 @@ NOT_BUILT = {
         "0181", "0184", "0185",
     ),
 }  # fmt: skip
-"""Numbers of its tests for features that the README lists as not built."""
+"""Numbers of librdkafka's tests for features that logbus lacks, as its README says."""
 
 IN_PARTS = {
     "0011": (
@@ -79,7 +79,7 @@ Run = Callable[..., dict[str, str]]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of its tests with the runner built in it."""
+    """Return the folder of librdkafka's tests, in which the test runner is built."""
     for tool in ("make", "gcc", "g++"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed, and librdkafka's tests are built with it")
@@ -123,7 +123,7 @@ def kafka_path(tmp_path_factory: pytest.TempPathFactory, class_path: str) -> Pat
 def run(
     built: Path, kafka_path: Path, make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> Run:
-    """Run its tests with a new cluster; return the state of each test that ran."""
+    """Run librdkafka's tests with a new cluster; return the state of each test that ran."""
 
     def start(scenario: str, authorizer: str) -> dict[str, str]:
         creates = "false" if scenario == "noautocreate" else "true"

@@ -89,7 +89,7 @@ def make_topic(kafka: str, name: str, partitions: int = 1, **config: str) -> Non
 
 
 def rows_at(servers: str, topic: str, partitions: int = 1) -> list[list[tuple[Any, ...]]]:
-    """Return what librdkafka reads from each partition: offset, time, key, value, headers."""
+    """Return the records that librdkafka reads, by partition: offset, time, key, value, headers."""
     found = []
     consumer = ck.Consumer(
         {

@@ -1,7 +1,7 @@
 """Third-party Python clients, unchanged: confluent-kafka (librdkafka), kafka-python and aiokafka.
 
-Producing and consuming by assignment with every codec, headers, tombstones and timestamps;
-administration; committed offsets. test_groups has their group members.
+The tests produce and consume by assignment with every codec, headers, tombstones and timestamps.
+They also administer topics and commit offsets. ``test_groups`` tests the clients as group members.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def new_name(prefix: str) -> str:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Retry until the condition holds: brokers learn of the controller's change a moment later,
-    as in Kafka."""
+    """Retry until the condition holds: as in Kafka, other brokers learn of a change later than the
+    controller."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline

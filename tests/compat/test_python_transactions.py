@@ -1,7 +1,7 @@
 """Transactional producers of third-party Python clients, with the first transaction version.
 
-Also with connections that are cut before the end of each transaction. The end then arrives on a
-newer connection than the begin; the coordinator refuses only older connections.
+Some tests cut the connections before the end of each transaction. The end then arrives on a newer
+connection than the begin, which the coordinator must accept; it refuses only older connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """sarama, unchanged and built with the user's Go; most shippers and collectors in Go use it.
 
-Tested are the newest version and the last one of its first owner, each without a configured Kafka
-version and with the newest version that it supports.
+The tests use two versions of sarama: the newest, and the last one of its first owner. Each runs
+without a configured Kafka version, and with the newest Kafka version that it supports.
 """
 
 from __future__ import annotations

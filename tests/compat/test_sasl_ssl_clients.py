@@ -1,4 +1,4 @@
-"""Clients that log in over TLS, unchanged: each writes rows and reads them in a group.
+"""Unchanged third-party clients that log in over TLS. Each writes rows and reads them in a group.
 
 Debian's kcat is linked with a librdkafka that sends a wrong SCRAM nonce; logbus refuses it.
 """

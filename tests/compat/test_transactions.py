@@ -1,5 +1,5 @@
-"""Transactions of Node's and Go's clients of Kafka, also with connections that close before the end
-of each transaction."""
+"""Transactions of Kafka clients for Node and Go, also if their connections close before the end of
+each transaction."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BLOCK_S = 60
-"""Longest time of one shell block."""
+"""Maximum seconds of one shell block."""
 OWN_TESTS = {"how-to/test-with-pytest.md": "tests/spark/test_testing_fixtures.py"}
 """Pages whose blocks another test runs."""
 
@@ -45,7 +45,7 @@ _AFTER = re.compile(r"<!-- after (\S+) -->")
 
 
 def chains() -> list[tuple[str, ...]]:
-    """Return the pages that have a block to run, those that continue another one behind it."""
+    """Return the pages with a block to run, in chains: a page, then the pages that continue it."""
     names = [path.relative_to(site.PAGES).as_posix() for path in sorted(site.PAGES.rglob("*.md"))]
     names = [name for name in names if name not in OWN_TESTS and any(to_run(name))]
     before = {name: found[1] for name in names if (found := _AFTER.match(text_of(name)))}
@@ -75,8 +75,9 @@ while read -r group; do groups+=("$group"); done
 for group in "${groups[@]}"; do kill -9 -- "-$group"; done
 find . -name cluster.json | while read -r file; do logbus down --dir "$(dirname "$file")"; done
 """
-"""Ends the processes of a page once its pipe closes: at the end of the test, or of pytest itself,
-even by SIGKILL. The pipe has the process groups of the shell blocks."""
+"""A shell script that ends the processes of a page. The test writes the process groups of the shell
+blocks into the script's pipe. The pipe closes at the end of the test, or when pytest itself ends,
+even by SIGKILL."""
 RELATIVE_CHECKPOINT = re.compile(r'(?<="checkpointLocation", ")(?=[^/])')
 KEEPER_S = 60
 
@@ -88,8 +89,8 @@ def keeper(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[IO[bytes]]:
-    """The pipe of the page's keeper. The reader has a folder and an environment of its own. Pages
-    that start no cluster share one."""
+    """The pipe of the page's keeper (``KEEPER``). Sets a working folder and an environment for the
+    blocks of one page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ".data"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -114,7 +115,7 @@ def keeper(
 
 @pytest.fixture(scope="module")
 def shared_cluster() -> Iterator[LocalCluster]:
-    """The cluster of all pages that start none."""
+    """The cluster that all pages share which start none."""
     cluster = LocalCluster(brokers=1)
     cluster.start()
     yield cluster
@@ -160,13 +161,14 @@ def test_blocks_of_the_page_run(
 
 
 def free_ports(source: str) -> dict[str, str]:
-    """Return a free port for each port of a page. Ports that a script numbers (``1909$n``) stay a
-    decade."""
+    """Return a free port for each port of a page. Ports with a number from a script (``1909$n``)
+    get nine free ports that differ only in the last digit."""
     decades = sorted({*NUMBERED_PORT.findall(source)})
     singles = sorted({port for port in PORT.findall(source) if port[:-1] not in decades})
     found: dict[str, str] = {}
     taken: set[int] = set()
-    # Below the ports of clients; by process, because tests run side by side.
+    # Choose ports below the system's range for clients. Tests run side by side, so begin at a port
+    # that depends on the process.
     begin = 2100 + os.getpid() % 900
     for decade in decades:
         first = next(port for port in range(begin, 3200) if is_free_decade(port, taken))
@@ -233,8 +235,8 @@ def ends_of_logs(folder: Path) -> str:
 def run_python(place: str, source: str, names: dict[str, Any]) -> None:
     """Run a Python block in the page's namespace. A failure names the page and the line.
 
-    Spark's JVM, which all tests share, keeps the folder that it was started in: checkpoints get
-    the page's.
+    All tests share one Spark JVM, whose current folder cannot change, so relative checkpoint paths
+    are made absolute in the page's folder.
     """
     source = RELATIVE_CHECKPOINT.sub(f"{Path.cwd()}/", source)
     try:

@@ -1,4 +1,5 @@
-"""Random changes of valid inputs: most parsers refuse bytes that are random from the start."""
+"""Random changes of valid inputs. Parsers would refuse most wholly random inputs at the first
+bytes, which tests little."""
 
 from __future__ import annotations
 

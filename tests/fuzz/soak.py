@@ -21,11 +21,12 @@ from fuzz.targets import TARGETS, Target, quiet
 OUT = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.json"
 ALLOCATED_SHARE_MAX = 2
 ALLOCATED_FREE = 1 << 20
-"""Bytes that any input may allocate, beside ALLOCATED_SHARE_MAX times its size."""
+"""Bytes that any input may allocate, in addition to ALLOCATED_SHARE_MAX times its own size."""
 RSS_GROWTH_MAX = 32 << 20
 WATCHED_EVERY = 1000
 WARM_UP = 2000
-"""Inputs before the resident memory is measured: caches and simulated worlds fill first."""
+"""Number of inputs before the resident memory is first measured, because caches and simulated
+brokers grow at the beginning."""
 
 
 def run(name: str, first: int, count: int, seconds: float) -> dict[str, object]:

@@ -42,13 +42,14 @@ SHA_256 = ScramMechanism.SHA_256
 USER, PASSWORD = "alice", "of alice"
 FRAME_BYTES_MAX = 16 << 10
 SHORT_NAME = 12
-"""Characters of a name for which even an exponential pattern takes microseconds."""
+"""Maximum characters of a name that is matched with a random pattern. On so short a name even a
+pattern of exponential cost takes microseconds."""
 LOGINS_A_WORLD = 2000
-"""Sequences after which a target begins anew, so that its state stays small."""
+"""Sequences of frames after which a target creates a new broker, so that its state stays small."""
 
 
 class Target(Protocol):
-    """One target. ``is_remote``: the input comes over the network, so its memory is bounded."""
+    """One target. ``is_remote``: the input comes over the network and must not exhaust memory."""
 
     is_remote: bool
 
@@ -56,7 +57,7 @@ class Target(Protocol):
 
 
 class Jaas:
-    """Texts of ``sasl.jaas.config``, which a program's own configuration has."""
+    """The parser of ``sasl.jaas.config``, a setting of a client program."""
 
     is_remote = False
     _TEXT = (
@@ -79,10 +80,10 @@ class Jaas:
 
 
 class Names:
-    """Names of certificates, and rules that map them.
+    """The mapping of names in certificates to principals (``ssl.principal.mapping.rules``).
 
-    The rules are a broker's own. A random pattern may repeat a repetition, which takes exponential
-    time on a long name, so random rules map only short names.
+    A broker's operator writes the rules, and clients send the names. A random rule may have nested
+    repetitions, which take exponential time on a long name, so random rules map only short names.
     """
 
     is_remote = False
@@ -101,13 +102,13 @@ class Names:
                 assert principal_of(each, known).startswith("User:")
         only = parse_rules("RULE:^CN=(broker-[0-9]+)$/$1/")
         with contextlib.suppress(SaslAuthenticationError):
-            # A rule must match the whole name, so no other part of a name makes a broker.
+            # A rule must match the whole name, so that no part of a name can become a broker's.
             assert principal_of(name, only) == f"User:{name.removeprefix('CN=')}"
         return len(name) + len(text)
 
 
 class Frames:
-    """A stream of bytes, cut at random places, before the login."""
+    """The framing of a connection before its login: a stream of bytes, split at random places."""
 
     is_remote = True
 
@@ -130,7 +131,7 @@ class Frames:
 
 
 class _Loop(SimLoop):
-    """A loop whose threads are itself."""
+    """An event loop that runs the work of other threads itself."""
 
     def run_in_executor(self, executor: Any, work: Any, *arguments: Any) -> Any:
         done = self.create_future()
@@ -139,7 +140,7 @@ class _Loop(SimLoop):
 
 
 class _FuzzIssuer:
-    """An issuer whose tokens are the user's name."""
+    """An issuer of tokens that consist of the user's name."""
 
     async def check(self, token: str) -> CheckedToken:
         if token != USER:
@@ -197,7 +198,7 @@ class _World:
 
 
 class Sasl(_World):
-    """Frames of a client before its login: logins with broken messages, and other requests."""
+    """The requests of a client before its login: logins with broken messages, and other APIs."""
 
     def once(self, rng: random.Random) -> int:
         self.count()
@@ -238,7 +239,7 @@ class Sasl(_World):
     def _frame(
         self, rng: random.Random, step: int, name: str, message: bytes
     ) -> tuple[bytes, bool]:
-        """Return a frame, and whether it is what a proper client would send now."""
+        """Return a frame, and whether a correct client would send it in this state."""
         if rng.random() < 0.1:
             key = rng.choice(sorted(VERSIONS))
             version = rng.randrange(VERSIONS[key][0], VERSIONS[key][1] + 1)
@@ -255,7 +256,7 @@ class Sasl(_World):
 
 
 class Envelopes(_World):
-    """Envelopes with broken contents, from brokers and from clients."""
+    """Envelope requests with broken contents, sent by brokers and by clients."""
 
     def once(self, rng: random.Random) -> int:
         self.count()
@@ -276,7 +277,8 @@ class Envelopes(_World):
 
 
 class Tokens:
-    """OAUTHBEARER: messages, access tokens, and key sets, of which only the issuer's own count."""
+    """The checks of OAUTHBEARER: client messages, access tokens and key sets. Only tokens that the
+    issuer signed with its own keys may pass."""
 
     is_remote = True
     _PARTS = (
@@ -314,7 +316,7 @@ class Tokens:
 
 
 class PlainMessages:
-    """A client's message of PLAIN."""
+    """The parser of a client's SASL PLAIN message."""
 
     is_remote = True
 
@@ -328,7 +330,7 @@ class PlainMessages:
 
 
 class ScramMessages:
-    """A client's reading of a broker's messages, from a broker that knows no password."""
+    """The client's side of a SCRAM login with a broker that does not know the password."""
 
     is_remote = True
 
@@ -360,5 +362,5 @@ TARGETS: dict[str, type[Target]] = {
 
 
 def quiet() -> None:
-    """Turn logging off: most inputs are logged as refused."""
+    """Turn logging off, because brokers log almost every input as refused."""
     logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""A thousandth of ``make fuzz`` in every run of the tests."""
+"""Run each target of ``make fuzz`` briefly, with a thousandth of its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reassign partitions, add partitions and elect leaders while faults happen.
+"""An administrator that reassigns partitions, adds partitions and elects leaders under faults.
 
 ``Administrator`` starts and cancels reassignments, adds partitions and elects preferred leaders. It
 records the replicas on which each partition may end: the target of the last accepted reassignment,
@@ -88,7 +88,7 @@ class Administrator(Client):
     # Requests.
 
     async def _ask(self, function: Callable[[Process], Awaitable[Outcomes]]) -> Outcomes | None:
-        """Send a request to the controller; return None if its outcome is unknown.
+        """Send a request to the controller. Return its response, or None if its outcome is unknown.
 
         A broker that answers NOT_CONTROLLER may have been deposed after it carried out half of the
         request.

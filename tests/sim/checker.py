@@ -1,9 +1,9 @@
 """Invariants that are checked after every step of every replica and every write to ZooKeeper.
 
-The names are those of the TLA+ models of Kafka's protocol. *True* values are derived by the
-simulator, and no broker has them: a partition's true high watermark is the highest that any leader
-ever showed, and its true records are the records below. ``stepped`` checks each step of a replica
-(``observing`` wraps ``Partition.step``); ``written`` checks each write to ZooKeeper.
+Invariants have the names of the TLA+ models of Kafka's protocol, such as StrongISR. The simulator
+derives *true* values that no broker has. A partition's true high watermark is the highest that any
+leader ever showed; its true records are the records below that offset. ``stepped`` checks each step
+of a replica (``observing`` wraps ``Partition.step``); ``written`` checks each write to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -310,9 +310,7 @@ class Checker:
                 self.transactions.committed(key, batch, header)
 
     def _check_copies(self, key: PartitionKey, end: int) -> None:
-        """Check that committed records are on at least min.insync.replicas disks, whatever the ISR
-        is.
-        """
+        """Check that committed records are on at least min.insync.replicas disks, for any ISR."""
         ends = self._ends.get(key, {})
         # A disk that was lost, or truncated at damage, had the records when they were committed.
         struck = self._cluster.rot.struck_disks

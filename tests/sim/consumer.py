@@ -2,9 +2,9 @@
 
 ``FetchEngine`` (leaders, epochs, failover, fetch scheduling) and ``FetchCollector`` (positions,
 checks) run unchanged over ``SimShell``. A fetch is sent as its real bytes and answered by the
-broker's real handler. Every batch that is returned is compared with the committed log and must
-start where the one before ended. So no record is read before it is committed, skipped or read
-twice.
+broker's real handler. Every returned batch is compared with the committed log, and must start where
+the previous batch ended. A record that is uncommitted, skipped or read twice therefore fails the
+seed.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class Consumer(Client):
                 await self._news.wait()
 
     def _begin_again(self) -> None:
-        """Seek every partition that reported damage; the report stays until then."""
+        """Seek every partition that reported corruption, because the consumer repeats the error
+        until a seek."""
         if self._is_told:
             self._is_told = False
             self._seek(dict(self.positions))

@@ -49,7 +49,7 @@ def planted(options: Mapping[str, object]) -> Any:
 
 
 @planted(ROTS)
-def checksums_of_what_is_read_are_not_compared(patch: Patch) -> None:
+def checksums_of_fetched_batches_are_not_compared(patch: Patch) -> None:
     """A consumer accepts batches without comparing their checksums."""
     patch.setattr(received, "check_crc", lambda buffer, header: None)
 

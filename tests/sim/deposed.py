@@ -1,10 +1,12 @@
 """Send a batch that arrives after a new coordinator has aborted its transaction.
 
-A client with transaction version 1 adds a partition at the coordinator, and its batch is delayed.
-The controller suspects the coordinator, and the client aborts at the next one, whose marker keeps
-the epoch. The former coordinator and the partition's leader learn of the change late. When the
-batch arrives, the leader therefore asks the former coordinator, which still has the transaction
-open.
+The sequence needs a client with transaction version 1, whose abort does not bump the epoch:
+
+1. The client adds a partition at the coordinator and sends a batch, which is delayed.
+2. The controller suspects the coordinator and chooses another one, at which the client aborts.
+3. The former coordinator and the partition's leader do not know of the change yet.
+4. The batch arrives. The leader verifies it with the former coordinator, for which the transaction
+   is still open.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ async def late_batch(
 ) -> None:
     """Run this sequence if three brokers have the needed roles.
 
-    ``suspect`` makes the first process take the second one for dead.
+    ``suspect(one, other)`` makes process ``one`` consider process ``other`` dead.
     """
     truth = cluster.checker.transactions
     roles = None if truth is None else _roles(cluster, truth, rng)

@@ -1,8 +1,8 @@
-"""The broker's disk threads in virtual time: the same jobs and the same code, without threads.
+"""The broker's disk threads in virtual time. Production code executes the jobs, without threads.
 
-A worker takes all waiting jobs as one group after a short delay, executes them at one instant,
-flushes after the disk's simulated latency, and posts the results. A power cut in the middle
-(``MemFiles.stop_at``) ends the process at once, and no result of that group is posted.
+After a short delay a worker takes all waiting jobs as one group and executes them at one instant.
+It flushes after the disk's simulated latency, and then posts the results. A power cut in a group
+(``MemFiles.stop_at``) ends the process at once, so that no result of the group is posted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Simulate one group that Kafka members and native members may join, while its offsets expire.
 
 Three brokers run production coordinators, and native members are production code; all use one
-simulated ZooKeeper. Members of one kind or of both join a group that does not exist, or that a
-commit without a member created. They are killed, stopped and cut off; at times they commit nothing
-for long. Then all leave, for more or less than the offset retention time.
+simulated ZooKeeper. Members of one kind or of both kinds join a group. The group does not exist
+before, or a commit without a member created it. Members are killed, stopped and cut off; at times
+they commit nothing for long. Then all members leave, for more or less than the offset retention
+time.
 
 Every write is checked as it happens:
 
@@ -234,8 +235,8 @@ class World(base.World):
             is_told = (self._incarnation, generation) in self._assigned
             if is_told and self._coordinator.members:
                 self.fail(f"{offset} is written beside the members of generation {generation}")
-            # The number was the highest when the commit was sent. The commit may be applied after
-            # later commits of members, once they have left or while native members join. That is
+            # The offset was the highest when the commit was sent. The commit may be applied after
+            # later commits of members, if these have left or while native members join. That is
             # allowed.
             self.counts["set back"] += before is not None and before.offset > offset.offset
             self._offsets[path] = offset
@@ -412,7 +413,8 @@ class World(base.World):
         self.counts["ended " + ("native" if is_native else "as Kafka's")] += 1
 
     def check_settled(self) -> None:
-        """Check that the member that came last was refused, and the others own every partition."""
+        """Check that the group refused the last member, whose kind differs, and that the other
+        members own every partition."""
         if self.kind != znodes.KIND_NATIVE:
             super().check_settled()
             refused = self.natives[-1].refused

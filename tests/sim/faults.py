@@ -219,7 +219,8 @@ class Faults:
         self._start_later(broker_id)
 
     def empty_disk(self) -> None:
-        """Lose a disk for good, while one or two other members of every ISR have intact disks."""
+        """Replace a disk by an empty one for good. One or two other members of every ISR must have
+        intact disks."""
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return
@@ -239,8 +240,8 @@ class Faults:
     def flip_a_bit_of_a_stopped_broker(self) -> None:
         """Flip a bit while the broker is stopped.
 
-        At its start the broker reads indexes and checkpoints, and after a clean shutdown it trusts
-        them.
+        The broker reads indexes and checkpoints when it starts. After a clean shutdown it does not
+        compare them with the log.
         """
         process = self._some()
         if process is None or process.files is not self._own(process):
@@ -270,7 +271,7 @@ class Faults:
         elif self.cluster.disks[broker_id].locked:
             return
         if self._last_start(logs.directory_id) > logs.start_counter:
-            # Otherwise ZooKeeper has no record that the directory was started since the copy.
+            # Start the directory once more: ZooKeeper then has a newer start counter than the copy.
             await self.cluster.start(broker_id, files=old, is_stale=True)
         if broker_id in self.cluster.processes:
             self.cluster.kill(broker_id)

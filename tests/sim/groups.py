@@ -33,8 +33,8 @@ CHAOS_S = 40.0
 SETTLE_S = 12.0
 QUIET_S = 4.0
 REQUESTS_PER_S_MAX = 3
-"""Most requests a second of an idle member, without commits: two heartbeats and an occasional full
-read.
+"""Maximum requests per second of an idle member to ZooKeeper, except commits: two heartbeats and an
+occasional full read.
 """
 TOPICS = ("alpha", "beta", "beta-two")
 
@@ -142,7 +142,7 @@ class World:
         owner = self.service.peek(znodes.owner_path(GROUP, *tp))
         if owner is not None and owner.session_id == reader.zk.session_id:
             return
-        # The reader learns of a session that the test expires early only later.
+        # If the test expires a session early, the reader learns of that only later.
         if self.loop.time() - reader.expired_at > SESSION_S:
             self.fail(f"{tp} was handed out by {reader.name}; its owner is {owner}")
 

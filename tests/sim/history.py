@@ -1,7 +1,7 @@
 """The batches, commits and positions of all clients, and the checks at the end of a run.
 
-Values are unique. A batch is acknowledged at a known offset, certainly refused, or of unknown
-outcome; in the last case it may be in the log or not. Reads are checked at once by ``Checker``.
+Values are unique. A batch is acknowledged at a known offset, certainly refused, or has an unknown
+outcome; then it may or may not be in the log. ``Checker`` checks reads when they happen.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class Member:
         return None
 
     def last_words(self) -> None:
-        """Send a commit late: the member has given up, and the commit is still in flight."""
+        """Send a commit that arrives after the member has given up its partitions."""
         chance = self.world.chance
         if self.broker is None or not self.positions or chance.random() < 0.5:
             return

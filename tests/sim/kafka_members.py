@@ -1,11 +1,11 @@
 """Simulate logbus's members of Kafka groups with production coordinators.
 
-All faults of ``kafka_groups`` occur here too. A member is production code from its state machine to
-its commits; only records are left out. A poll increments a number while the member's lease holds.
-Some polls come so late that the member has left the group. The checks are those of
-``kafka_groups``; a cooperative member may also commit a partition that it is about to give up and
-that no member owns in the new generation. ``python -m sim.kafka_members --seeds 1000`` runs many
-seeds.
+All faults of ``kafka_groups`` occur here, too. A member is production code from its state machine
+to its commits; only records are left out. A poll increments a number, which stands for the
+position, while the member's lease holds. Some polls come so late that the member has left the
+group. The checks are those of ``kafka_groups``, with one exception: a cooperative member may commit
+a partition that it is about to give up and that no member owns in the new generation. ``python -m
+sim.kafka_members --seeds 1000`` runs many seeds.
 """
 
 from __future__ import annotations
@@ -234,9 +234,10 @@ class MachineMember(base.Member):
         self.owner = Owner(self)
         self.alive = True
         self.took_at = -1.0
-        """The time at which its last join without a member id reached a coordinator.
+        """The time at which the member's last join without a member id reached a coordinator.
 
-        From then on it owns its static name, even if another process of that name is newer.
+        From then on the member owns its static name, even if another process with that name
+        started later.
         """
         self.wire = Wire(self)
         bootstrap = tuple(Endpoint("sim", number) for number in world.brokers)
@@ -340,7 +341,8 @@ class World(base.World):
     def handed_out(self, reader: MachineMember, tp: TopicPartition) -> None:
         """Check that no other member of the same coordinator would return records of the partition.
 
-        A coordinator that is cut off and already replaced still confirms its own members.
+        The check ignores members of another coordinator: one that is cut off and already replaced
+        still confirms its own members.
         """
         self.counts["handed out"] += 1
         for other in self.members:

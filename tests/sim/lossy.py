@@ -1,9 +1,9 @@
 """A topic with unclean leader elections, which may lose committed records.
 
-While a seed runs its batches are not compared with the committed log. At the end all replicas must
-be equal. A consumer that followed from the beginning, and dropped the records that were reported as
-lost, must have exactly the records of the log: none that was truncated silently, and all that
-replaced them. If no election was unclean, no record may be lost.
+While a seed runs, the topic's batches are not compared with the committed log. At the end all
+replicas must be equal. A consumer reads the topic from the beginning, and drops the records that
+logbus reports to it as lost. At the end the consumer must have exactly the records of the log. If
+no election was unclean, no record may be lost.
 """
 
 from __future__ import annotations

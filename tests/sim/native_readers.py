@@ -1,10 +1,9 @@
 """Consumers of a simulated native group: a production member, and a reader for each stream.
 
-A reader learns of assigned and revoked partitions only when it polls, as a thread does with
-production's ``ReaderCore`` and ``NativeMembership``. Records are left out: a poll moves the
-position forward while the lease holds. Between two polls a reader works, at times so long that its
-partitions have moved to another stream or consumer and back. It commits automatically, before its
-work, or after it.
+A reader learns of assigned and revoked partitions only when it polls, as in production
+(``ReaderCore`` and ``NativeMembership``). Records are left out: a poll moves the position forward
+while the lease holds. Between two polls a reader works, at times so long that its partitions move
+to another stream or consumer and back. It commits automatically, before its work, or after it.
 """
 
 from __future__ import annotations
@@ -257,7 +256,8 @@ class Reader:
 
 
 class Telling(SessionDispatcher):
-    """Production's dispatcher, which counts renewals and keeps the refusal."""
+    """The production dispatcher of a member's events, which also counts renewals of the lease and
+    stores the error that refused the member."""
 
     def __init__(self, consumer: Reader, world: World) -> None:
         super().__init__(consumer.readers)

@@ -1,8 +1,8 @@
 """Protocol rules, each with a switch that removes the rule from production code; for tests only.
 
-A simulator without findings may simply check too little; ``test_planted`` shows that it detects the
-removal of each rule. Each plant replaces one function or attribute by a version without the rule.
-Its docstring says what goes wrong.
+A simulator that finds nothing may simply check too little. ``test_planted`` therefore shows that it
+detects the removal of each rule. Each plant replaces one function or attribute of production code
+by a version without the rule. The docstring of a plant states the wrong behaviour.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def plant(function: Plant) -> Plant:
 
 
 @plant
-def who_joins_does_not_count(patch: Patch) -> None:
+def joining_replica_does_not_count(patch: Patch) -> None:
     """The high watermark advances past a replica whose ISR expansion is not yet written."""
     patch.setattr(PendingExpandIsr, "maximal", property(lambda self: self.replicas))
 
 
 @plant
-def who_leaves_counts_no_more(patch: Patch) -> None:
+def leaving_replica_counts_no_more(patch: Patch) -> None:
     """The high watermark advances past a replica whose ISR shrink is not yet written."""
 
     def staying(self: PendingShrinkIsr) -> tuple[ReplicaId, ...]:
@@ -500,7 +500,7 @@ def strays_stay(patch: Patch) -> None:
 
 
 @plant
-def consumers_get_what_is_flushed(patch: Patch) -> None:
+def consumers_get_flushed_records(patch: Patch) -> None:
     """A consumer's fetch returns records up to the leader's flushed end."""
     wanted = fetch._ConsumerFetch._wanted
 

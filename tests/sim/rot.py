@@ -1,10 +1,11 @@
 """Flip bits on disks: in segments, indexes, producer snapshots and checkpoints, one disk at a time.
 
-In a segment only committed and flushed batches below the recovery point are damaged, and only while
-another ISR member's disk has them intact. Above the recovery point a flipped bit cannot be told
-from a write torn by a power cut. Topics with one replica have no other copy, so they are not
-damaged; nor is a batch's leader epoch, which no checksum covers. A log's first batch is damaged
-more often than by chance, because a truncation there leaves an empty log.
+In a segment, bits flip only in committed and flushed batches below the recovery point, and only
+while another ISR member's disk has them intact. Above the recovery point, recovery cannot
+distinguish a flipped bit from a write torn by a power cut. Two things are never damaged: topics
+with one replica, which have no other copy, and a batch's leader epoch, which no checksum covers.
+The first batch of a log is damaged more often than by chance, because a truncation there leaves an
+empty log.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Rot:
         self._cluster.count("bits flipped")
 
     def _is_whole(self) -> bool:
-        """Return whether the last damaged disk is known to be repaired, or is lost for good."""
+        """Return whether the last damaged disk has been repaired or is lost for good."""
         if not self.directory_id or self.directory_id in self._cluster.checker.bad_disks:
             return True
         for process in self._cluster.processes.values():

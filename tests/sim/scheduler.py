@@ -4,8 +4,8 @@ There are no sockets, threads or wall clocks: the same coroutines with the same 
 order every time. A loop without timers on which a coroutine still waits raises Deadlock.
 
 A context variable names the *owner* (a simulated process) of each callback; tasks and timers
-inherit it. So a process can be stopped between two callbacks and resumed later (SIGSTOP), or ended
-without running any more of its code (SIGKILL).
+inherit the variable. Between two callbacks, a process can therefore be stopped and resumed later
+(SIGSTOP), or ended without running any more of its code (SIGKILL).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Deadlock(Exception):
 
 
 class Owner:
-    """A simulated process, which can be stopped as a whole."""
+    """A simulated process, all of whose callbacks can be stopped or dropped together."""
 
     __slots__ = ("context", "dead", "held", "of", "paused")
 

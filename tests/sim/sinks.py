@@ -2,9 +2,9 @@
 
 A driver runs batches in order. It starts attempts of each task until one attempt has written its
 rows and all are acknowledged. Some attempts fail, and some race another attempt and continue as
-zombies. The driver commits the batch with the first successful attempt of each task. A driver dies
-before or after the commit, or continues beside the next driver, which repeats the batch that is
-missing in the query's commit log.
+zombies. The driver commits the batch with the first successful attempt of each task. A driver may
+die before or after the commit, or continue as a zombie beside the next driver. The next driver
+repeats the batch that the query's commit log lacks.
 """
 
 from __future__ import annotations

@@ -46,9 +46,10 @@ TRANSACTIONS: Mapping[str, Any] = {
     "readers": 0,
     "loses": False,
 }
-"""Use few plain clients: other seeds test them, and they would double the running time."""
+"""Options of seeds with transactions. They have few plain clients, which other seeds test and which
+would double the running time."""
 AT_ONCE = 10
-"""Seeds that a process runs in one task."""
+"""Number of seeds that a worker process runs in one task."""
 TWICE_EVERY = 100
 PLANT_SEEDS_MAX = 1000
 PLANT_SAFETY_S = 40.0

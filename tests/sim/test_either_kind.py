@@ -75,7 +75,7 @@ def test_group_has_one_kind_and_expires_when_empty() -> None:
     assert counts["taken over"] and counts["deletions"] and counts["generations"]
 
 
-def whatever_was_claimed_since_is_taken_over(patch: Patch) -> None:
+def claims_are_taken_over_without_a_version(patch: Patch) -> None:
     """A native member takes the group over without comparing the coordinator znode's version."""
 
     def blind(
@@ -117,7 +117,7 @@ def groups_age_by_their_commits_alone(patch: Patch) -> None:
     patch.setattr(GroupOffsets, "age", blind)
 
 
-def who_is_no_member_commits_beside_members(patch: Patch) -> None:
+def commits_without_a_member_beside_members(patch: Patch) -> None:
     """The coordinator accepts a commit without a member id although the group has members."""
     committing: Any = Group._check_commit
 
@@ -133,11 +133,11 @@ def who_is_no_member_commits_beside_members(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
-        (whatever_was_claimed_since_is_taken_over, 6),
+        (claims_are_taken_over_without_a_version, 6),
         (the_claim_outlives_the_taking, 0),
         (every_group_of_kafkas_is_open, 1),
         (groups_age_by_their_commits_alone, 1),
-        (who_is_no_member_commits_beside_members, 1),
+        (commits_without_a_member_beside_members, 1),
     ],
 )
 def test_removed_mixed_group_rule_is_detected(

@@ -105,7 +105,7 @@ def readers_are_not_waited_for(patch: Patch) -> None:
     patch.setattr(MemberMachine, "_prepare", lambda self: self._join())
 
 
-def what_is_lost_is_kept(patch: Patch) -> None:
+def lost_partitions_are_kept(patch: Patch) -> None:
     """A member whose session ended keeps its partitions when it rejoins."""
 
     def forget(self: MemberMachine) -> None:
@@ -131,7 +131,7 @@ def any_beat_renews_the_lease(patch: Patch) -> None:
     [
         (nothing_is_held_back, 0),
         (readers_are_not_waited_for, 0),
-        (what_is_lost_is_kept, 0),
+        (lost_partitions_are_kept, 0),
         (no_lease, 4),
         (any_beat_renews_the_lease, 2),
     ],

@@ -22,14 +22,16 @@ BEGINS = {
     "aborted_of_one_segment_only": 2,
     "any_disk_leads": 7,
     "any_epoch_is_counted": 8,
-    "checksums_of_what_is_read_are_not_compared": 16,
+    "checksums_of_fetched_batches_are_not_compared": 16,
     "damaged_logs_are_cut_in_the_isr": 5,
     "deposed_coordinators_decide": 23,
     "diverging_log_begins_anew": 22,
     "epoch_ends_at_the_log_end": 24,
+    "joining_replica_does_not_count": 86,
     "joins_though_moved_away": 67,
     "joins_without_the_epochs_start": 59,
     "late_verifications_count": 46,
+    "leaving_replica_counts_no_more": 24,
     "lost_answers_mean_done": 129,
     "moves_are_not_followed_up": 5,
     "producers_are_not_cut": 10,
@@ -39,8 +41,6 @@ BEGINS = {
     "strays_stay": 12,
     "truncation_keeps_transactions": 2,
     "versions_are_not_compared": 84,
-    "who_joins_does_not_count": 86,
-    "who_leaves_counts_no_more": 24,
 }
 """The seed at which the search starts, by rule. If the simulator changes, another seed detects the
 removal, and the test takes longer."""

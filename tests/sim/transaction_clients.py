@@ -364,8 +364,8 @@ class Copier(Producer):
         await reader.start()
         while True:
             try:
-                # The transactional id is initialised before the offsets are read, so that a fenced
-                # producer writes no offset later.
+                # Initialise the transactional id before reading the offsets: this fences the former
+                # producer, which could otherwise commit offsets after the read.
                 self.attempted.append(await client.begin())
                 if not await self._position(client, reader):
                     await client.end(is_commit=False)

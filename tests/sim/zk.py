@@ -521,7 +521,7 @@ class SimZk:
 
 
 def _nobody_hears(event: StoreEvent) -> None:
-    """Drop a message to a dead process."""
+    """Drop a message, because its receiver is dead."""
 
 
 def _unavailable() -> CoordinationUnavailableError:

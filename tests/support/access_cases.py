@@ -1,8 +1,8 @@
 """The permissions that every served API needs, and its answer to a denial.
 
-This table is written by hand from the "Protocol" table of Kafka's documentation on authorization,
-not from ``access.ROWS``: the matrix compares the two through the handlers' behaviour. An API
-without a case fails the matrix.
+The table is written by hand from the "Protocol" table of Kafka's documentation on authorization,
+not derived from the broker's own table ``access.ROWS``. ``test_access_matrix`` compares it with the
+responses of the handlers, and fails for an API without a case.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Permission = tuple[ResourceKind, Operation]
 class Case:
     """One kind of request of an API and the permissions that it needs.
 
-    ``needs`` are the permissions that it needs together; each permission in ``instead`` replaces
-    all of them. ``hides``: a denied request is answered without the resource, not with an error.
+    The request needs all permissions in ``needs``, or one of the permissions in ``instead``.
+    ``hides``: the response to a denied request omits the resource, instead of reporting an error.
     """
 
     key: ApiKey

@@ -1,7 +1,7 @@
 """One broker in virtual time behind an authorizer: real dispatch, handlers, replicas and registry.
 
-It has a topic with a record, a group with an offset, a transactional id, a user and an ACL. They
-contain canaries: texts that no response to an unauthorized client may contain.
+The broker has a topic with a record, a group with an offset, a transactional id, a user and an ACL.
+These contain canaries: texts that no response to an unauthorized client may contain.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def grants(
 
 
 def merged(*parts: Acls) -> Acls:
-    """Return all ACLs of several sets."""
+    """Return the union of several sets of ACLs."""
     found: Acls = {}
     for part in parts:
         for pattern, entries in part.items():
@@ -98,10 +98,10 @@ class Reply:
         start()
 
     def hold(self) -> None:
-        """Called when Produce keeps its frame."""
+        """Do nothing: the Produce handler calls this when it keeps the frame."""
 
     def go_on(self) -> None:
-        """Called when Produce lets the next request begin."""
+        """Do nothing: the Produce handler calls this when the next request may begin."""
 
     def answer(self, parts: Sequence[Any]) -> None:
         data = bytearray()
@@ -115,9 +115,9 @@ class Reply:
         self._end()
 
     def refuse(self, reason: str) -> None:
-        """Close the connection and drop responses of the same loop turn.
+        """Close the connection, and drop responses of the same loop turn.
 
-        ``ClientConnection`` also flushes in the next turn.
+        ``ClientConnection`` drops them, too, because it sends responses only in the next turn.
         """
         self.refusal, self.frame = reason, b""
         self._end()
@@ -128,7 +128,7 @@ class Reply:
 
 
 class AccessWorld:
-    """The broker.
+    """One broker with an authorizer, in virtual time.
 
     ``answer`` sends one request; ``digest`` returns all state that a request could change.
     """
@@ -219,7 +219,7 @@ class AccessWorld:
         return reply, api_frames.error_codes(api_frames.answer_of(key, version, reply.frame))
 
     def canaries(self, case: Case, version: int) -> Iterable[bytes]:
-        """Yield the texts that the request does not contain itself."""
+        """Yield the canaries that the request itself does not contain."""
         frame = request_frame(case.key, version, self.names, case.fields)
         topic_id = topic_id_bytes(self.names[TOPIC_ID])
         for canary in (*(name.encode() for name in NAMES.values()), topic_id, *CONTENTS):

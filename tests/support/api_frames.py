@@ -1,7 +1,7 @@
 """One request frame for any served API in any version, whose resources the caller names.
 
-Kafka's APIs are filled in by the message tables, field by field, so a new version or a new API
-needs no code here unless it has a field of a new name. logbus's own APIs use its own calls.
+The fields of Kafka's APIs are filled from kafka-python's message tables. A new version or API needs
+code here only if it has a field with a new name. logbus's own APIs are encoded by its own calls.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _VALUES: Mapping[str, Any] = {
     "include_authorized_operations": True, "election_type": 0, "users": [],
     "client_software_name": "tests", "client_software_version": "1",
 }  # fmt: skip
-"""Values of fields that a request needs to be answered at all; other fields are zero or null."""
+"""Field values without which a broker would not answer a request; other fields are zero or null."""
 
 
 def batch(value: bytes = b"v", **fields: Any) -> bytes:

@@ -1,6 +1,6 @@
 """A client shell without network and real time: the test moves the clock and answers requests.
 
-Requests and answers are encoded and decoded, so tests cover the codecs too.
+The world encodes and decodes requests and answers, so that tests cover the codecs, too.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class RunningConsole:
     ) -> None:
         """Start the console.
 
-        ``before`` is a program that starts it, such as prlimit. ``trusted`` is the CA of a console
-        with TLS.
+        ``before`` is a command that runs the console's command, such as prlimit. ``trusted`` is the
+        CA of a console with TLS.
         """
         if trusted:
             self._tls = ssl.create_default_context(cafile=trusted)
@@ -76,7 +76,7 @@ class RunningConsole:
         return self.send("GET", path, headers)
 
     def json(self, path: str) -> Any:
-        """Return the JSON twin of a page."""
+        """Return the data of a page as JSON."""
         answer = self.get(f"/api/v1{path}")
         assert answer.status == 200, answer.text
         return answer.json

@@ -75,7 +75,8 @@ class LoopFace:
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Run a function or coroutine on the loop and return its result.
 
-        It sees the exception that the caller handles, as ``close`` does in ``finally``.
+        The function runs in the context of the exception that the caller handles, because ``close``
+        in a ``finally`` block looks at that exception.
         """
         handled = sys.exc_info()[1]
 

@@ -135,7 +135,7 @@ def contiguous(size: int = 0) -> list[bytes]:
         columns([24, 25], pid=1, size=size),
         marker(26, 1, COMMIT),
         empty(27, 28),
-        marker(28, 9, ABORT),  # This producer has no records in this log.
+        marker(28, 9, ABORT),  # The marker's producer has no records in this log.
         columns([29, 30], pid=3, size=size),  # These records belong to an aborted transaction.
         rows([31], pid=3, size=size),  # This record belongs to an aborted transaction.
         rows([32], size=size),

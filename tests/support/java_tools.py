@@ -94,8 +94,8 @@ class Tools:
         return said.splitlines()[:count]
 
     def eventually(self, says: str, tool: str, *arguments: str) -> str:
-        """Retry until a condition holds: other brokers learn of the controller's change later,
-        as in Kafka."""
+        """Run a tool until its output contains ``says``. As in Kafka, other brokers learn of a
+        change later than the controller."""
         deadline = time.monotonic() + WAIT_SECONDS
         while says not in (said := self(tool, *arguments)):
             assert time.monotonic() < deadline, said

@@ -208,7 +208,8 @@ class _MemLock:
 
 
 class MemFiles:
-    """The file system in memory (see the module). ``operations`` counts changing operations."""
+    """The file system in memory that the module describes. ``operations`` counts the operations
+    that change it."""
 
     def __init__(
         self, *, now_ms: Callable[[], int] = lambda: 0, capacity_bytes: int | None = None

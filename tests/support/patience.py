@@ -1,6 +1,6 @@
-"""Polling for conditions of other processes, such as brokers and Spark, that send no event.
+"""Polls for a condition in other processes, such as brokers and Spark, which send no event.
 
-Only a failing test waits until the limit.
+A passing test waits only until the condition holds; a failing test waits until the limit.
 """
 
 from __future__ import annotations

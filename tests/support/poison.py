@@ -1,4 +1,4 @@
-"""Batches that a faulty producer writes: their CRC is right, their records cannot be decoded."""
+"""Batches of a faulty producer: their CRC is correct, but their records cannot be decoded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from broker_lite.record import arrow
 
 
 def backwards(rows: int = 3, compression: arrow.Compression = "none") -> bytes:
-    """Columns whose values' offsets do not ascend; compressed, only a reader can find that."""
+    """Return a column batch in which the offsets of the values in the value column do not ascend.
+    If the batch is compressed, a broker does not notice, and only readers do."""
     offsets = np.arange(rows + 1, dtype=np.int32) * 4
     offsets[rows // 2] = offsets[-1]
     return _columns(rows, offsets, compression)

@@ -83,7 +83,8 @@ class Kcat(RowClient):
 class Lines(RowClient):
     """A test program around a client library, with rows as lines of JSON and bytes in base64.
 
-    ``write SERVERS TOPIC CODEC`` reads them, ``read SERVERS TOPIC START COUNT`` prints them.
+    ``write SERVERS TOPIC CODEC`` reads rows from stdin, and ``read SERVERS TOPIC START COUNT``
+    prints rows.
     """
 
     command: list[str]

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker_lite.cli.alerts import rules
 
 MINUTES = 40
-"""Minutes for which the values continue: longer than any alert's ``for``."""
+"""Minutes for which the scraped values repeat, which is longer than any alert's ``for``."""
 
 
 class Series(NamedTuple):

@@ -370,7 +370,7 @@ class World:
         )
         answer, records = self.answer, list(self.readable(disk, asked.fetch_offset, end))
         if answer == fx.AnswerFollower() and not records and asked.fetch_offset < end:
-            # The next record is corrupt: the leader returns an error, and the shell retries.
+            # The next record is corrupt: the leader returns an error, and the follower retries.
             return
         content = (asked, answer, records, leader.machine.high_watermark, disk.start)
         self.net.append(("answer", node, incarnation, content))

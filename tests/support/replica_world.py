@@ -136,7 +136,7 @@ class Node:
         return [(h.base_offset, h.next_offset, h.leader_epoch) for h in found]
 
     def cut_off(self) -> None:
-        """Cut the broker off: no fetch arrives any more, and waiting fetches get no answer."""
+        """Cut the broker off: it receives no more fetches, and does not answer waiting ones."""
         self.reached = False
         for waiting in list(self.manager.follower_fetches.waiting.values()):
             waiting.end_wait()
@@ -165,7 +165,7 @@ def _received(topics: list[wire.TopicAnswer]) -> list[wire.FetchedTopic]:
 
 
 def part_bytes(part: wire.Part) -> bytes:
-    """Return the bytes that a connection would send for a part of an answer."""
+    """Return the bytes that a connection would send for one partition of a fetch response."""
     if isinstance(part, wire.FileRange):
         file: Any = part.file
         return bytes(file.pread(part.position, part.length))

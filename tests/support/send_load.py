@@ -14,8 +14,9 @@ BATCH = 10
 class Load:
     """Send values to ``topic`` with acks=all with a separate producer, batch after batch.
 
-    With ``copies`` the first value of each batch is also written there in a transaction of id
-    ``name``. ``sent`` has the acknowledged values, ``failures`` the errors that ended the load.
+    If ``copies`` names a topic, the load also writes the first value of each batch to that topic,
+    in a transaction of id ``name``. ``sent`` has the acknowledged values, ``failures`` the errors
+    that ended the load.
     """
 
     def __init__(

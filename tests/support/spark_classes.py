@@ -1,9 +1,9 @@
-"""Write the archive of Spark's classes with which the tests' Spark processes start.
+"""Writes an archive of Spark's loaded classes (JEP 350), with which the tests start Spark faster.
 
-``python tests/support/spark_classes.py FILE`` runs one query and writes 155 MB when the JVM exits.
-Some forty processes of the tests start Spark, and each would load and verify 10,000 classes from
-jars: ten seconds of processor time. ``make test`` writes the archive once for each virtual
-environment.
+``python tests/support/spark_classes.py FILE`` runs one query, and writes 155 MB when the JVM exits.
+About forty processes of the tests start Spark. Without the archive, each would load and verify
+10,000 classes, which takes ten seconds of processor time. ``make test`` writes the archive once for
+each virtual environment.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     # Verifying the classes of Spark's jars would take a quarter of the start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    # A JVM with another class path does not use the archive, and need not report that.
+    # A JVM with another class path ignores the archive; do not let it print a warning.
     "-Xlog:disable"
 )
 ARCHIVE = Path(sys.prefix, ".spark-classes.jsa")
 
 
 def jvm_options() -> str:
-    """Return the options of a test's Spark JVM: with the archive, if it was written."""
+    """Return the options of a test's Spark JVM, which use the archive if it exists."""
     return f"{OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.is_file() else OPTIONS
 
 

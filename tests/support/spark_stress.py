@@ -1,8 +1,8 @@
 """Random changes of topics under a running query: creation, growth, trimming, deletion, records.
 
-``Life`` records the expected result. A query from the earliest offset must return every remaining
-record once. It may return deleted records, but none twice. A seed determines the changes; only the
-progress of the query varies.
+``Life`` makes the changes and records the expected result. A query from the earliest offset must
+return every remaining record once. It may also return deleted records, but none twice. A seed
+determines the changes, but not how far the query is at each change.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def batch(
     attributes: int = 0,
     fill: int = 0x55,
 ) -> bytearray:
-    """Return a batch of ``size`` bytes as a client sends it, with a valid CRC and a meaningless
-    body."""
+    """Return a batch of ``size`` bytes as a client sends it, with a valid CRC, but with a body that
+    cannot be decoded."""
     header = (0, size - 12, -1, fmt.MAGIC_ROWS, 0, attributes, rows - 1, timestamp, timestamp)
     data = bytearray(fmt.HEADER.pack(*header, *producer, rows))
     data += bytes([fill]) * (size - len(data))

@@ -1,7 +1,7 @@
-"""A pytest plugin that limits the teardown of tests, too.
+"""A pytest plugin that applies a test's time limit to its teardown, too.
 
-pytest-timeout raises once in a test and stops its timer at a failure. A fixture that then waits for
-ever, as for a query that does not stop, would hold up the whole run.
+pytest-timeout raises once in a test, and stops its timer when the test fails. A fixture that then
+waits for ever, such as for a query that does not stop, would block the whole run.
 """
 
 from __future__ import annotations

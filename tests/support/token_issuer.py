@@ -43,7 +43,8 @@ class Issuer:
         return json.dumps({"keys": [{**row, "kid": self.key_id, "use": "sig"}]}).encode()
 
     def token(self, user: str = "carol", **claims: Any) -> str:
-        """Return a token; ``headers`` replaces its header, a claim of None is left out."""
+        """Return a token. ``headers`` replaces the token's header; a claim whose value is None is
+        omitted."""
         headers = claims.pop("headers", {"kid": self.key_id})
         now = time.time()
         given = {"iss": ISSUER, "aud": AUDIENCE, "sub": user, "iat": now - 1, "exp": now + 600}

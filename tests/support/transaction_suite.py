@@ -301,7 +301,8 @@ def test_asyncio_commits_aborts_and_sends_offsets(servers: str, topic: str) -> N
 def test_asyncio_commits_no_transaction_that_lacks_a_refused_record(
     servers: str, topic: str
 ) -> None:
-    """A caller that awaits only the commit would lose the record."""
+    """If the commit succeeded, a caller that awaits only the commit would not notice that the
+    record is lost."""
 
     async def run() -> None:
         async with await aconnect(servers, max_request_bytes=1 << 20) as bus:
@@ -322,7 +323,8 @@ def test_asyncio_commits_no_transaction_that_lacks_a_refused_record(
 def test_asyncio_sends_no_record_of_an_aborted_transaction_in_the_next(
     servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records that wait for buffer space outlive the abort."""
+    """A record that waits for buffer space while its transaction aborts must not join the next
+    one."""
     watch_space = AsyncProducer._watch_space
 
     def watch_late(producer: AsyncProducer) -> None:

@@ -158,7 +158,8 @@ class Browser:
         return str(self._send("POST", "/element", using)[ELEMENT])
 
     def complaints(self) -> list[str]:
-        """Return the page's errors and violations of its policy since the last call."""
+        """Return the page's script errors and violations of its Content-Security-Policy since the
+        last call."""
         rows = self._send("POST", "/se/log", {"type": "browser"})
         return [row["message"] for row in rows if row["level"] in ("SEVERE", "WARNING")]
 

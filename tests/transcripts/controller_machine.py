@@ -2,8 +2,8 @@
 
 Every verb takes these words:
 - ``now=`` sets the clock.
-- ``conflict=t-0:1:A+2:B`` refuses the step's first write of states, because t-0 has that ISR by
-  now. The step is then repeated, and all decisions are made again, as the shell does.
+- ``conflict=t-0:1:A+2:B`` refuses the step's first write of states, because another writer has set
+  this ISR of t-0. The step is then repeated with new decisions, as the controller's shell does.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ControllerMachine:
         return ev.StatesRead([self._by_leader(words["state"])])
 
     def _late_notice(self, words: Words) -> ev.ControllerEvent:
-        """Add a notice with a state of an old version, which is read late."""
+        """Add a change notice that arrives late: its partition state has an old version."""
         change = self._by_leader(words["state"])
         version = int(words["version"])
         return ev.StatesRead(

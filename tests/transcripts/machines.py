@@ -1,4 +1,4 @@
-"""The state machines, driven by lines of text for the transcripts.
+"""Drivers that feed the lines of a transcript to the state machines.
 
 A line is a verb and ``key=value`` words. The output has one line per effect and one for the state.
 """

@@ -69,7 +69,7 @@ class NativeVerb:
     # The consumer's connection, its readers, and time.
 
     def _connect(self, words: Words) -> None:
-        """Connect. ``unanswered``: writes on this connection succeed, but their answers
+        """Connect the consumer. ``unanswered``: writes on this connection succeed, but the answers
         are lost.
         """
         self.is_deaf_to_writes = "unanswered" in words
@@ -80,7 +80,7 @@ class NativeVerb:
         self._step(ev.SessionConnected(self.session.session_id, is_new, TIMEOUT_MS))
 
     def _suspend(self, words: Words) -> None:
-        """Disconnect. ``deaf``: earlier writes succeed, but their answers are lost."""
+        """Disconnect the consumer. ``deaf``: writes in flight succeed, but the answers are lost."""
         self.session.connected = False
         self.service.forget_watches(self.session)
         self.inbox.clear()

@@ -1,7 +1,7 @@
 """The transactions of a producer (the client's side), driven by lines of text.
 
-- ``producer`` creates one with the transactional id ``x``; ``begin``, ``commit``, ``abort`` and
-  ``offsets`` are the user's calls.
+- ``producer`` creates a producer with the transactional id ``x``; ``begin``, ``commit``, ``abort``
+  and ``offsets`` are the user's calls.
 - ``sent`` sends a batch: from then on the coordinator may know of the transaction.
 - ``initialized``, ``ended`` and ``offsets_sent`` answer requests; ``init_failed``, ``end_failed``
   and ``offsets_sent`` with ``error=90`` fail them with Kafka's code.

@@ -6,7 +6,8 @@
 - ``keep who=a run=r1 batch=3``; ``add who=p as=7:0 parts=T-1``.
 - ``commit who=d run=r1 batch=3 winners=7:0,8:0 rows=10`` and ``abort who=d run=r1 batch=3``.
 - ``persisted`` and ``refused`` settle the oldest record that has no outcome.
-- ``marked 7:1`` reports an attempt's markers; ``id 7`` brings a producer id, ``id`` fails to.
+- ``marked 7:1`` reports an attempt's markers; ``id 7`` delivers a new producer id; ``id`` alone
+  reports that none could be assigned.
 - ``reload`` lets another coordinator load the committed records.
 """
 

@@ -8,7 +8,8 @@
 - ``commit who=a as=5:3`` and ``abort``, with ``v1`` and ``on=``.
 - ``persisted`` and ``refused`` settle the oldest record that has no outcome; ``persisted end`` and
   ``refused end`` the last record that ends a transaction.
-- ``done T-0 g`` reports participants; ``pid 9`` brings a producer id, ``pid`` fails to.
+- ``done T-0 g`` reports participants; ``pid 9`` delivers a new producer id; ``pid`` alone reports
+  that none could be assigned.
 """
 
 from __future__ import annotations
