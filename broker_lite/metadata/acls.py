@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import gather
+from broker_lite.metadata.loader import refreshed
 from broker_lite.metadata.notices import security_changed
 from broker_lite.metadata.registration import write_cluster_change
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
@@ -79,14 +79,7 @@ async def load_acls(store: MetadataStore) -> Acls:
 
 async def refresh_acls(store: MetadataStore, known: Acls, paths: Iterable[str]) -> Acls:
     """Return ``known`` with the patterns at ``paths`` read again."""
-    fresh = dict(known)
-    changed = list(paths)
-    for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
-        if znode is None:
-            fresh.pop(path_pattern(path), None)
-        else:
-            fresh[path_pattern(path)] = decode_entries(path, znode.data)
-    return fresh
+    return await refreshed(store, known, paths, key_of=path_pattern, decode=decode_entries)
 
 
 async def change_entries(

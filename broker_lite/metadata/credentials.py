@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import gather
+from broker_lite.metadata.loader import refreshed
 from broker_lite.metadata.notices import security_changed
 from broker_lite.metadata.registration import write_cluster_change
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
@@ -79,14 +79,7 @@ async def load_users(store: MetadataStore) -> Users:
 
 async def refresh_users(store: MetadataStore, known: Users, paths: Iterable[str]) -> Users:
     """Return ``known`` with the users at ``paths`` read again."""
-    users = dict(known)
-    changed = list(paths)
-    for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
-        if znode is None:
-            users.pop(user_name(path), None)
-        else:
-            users[user_name(path)] = decode_user(path, znode.data)
-    return users
+    return await refreshed(store, known, paths, key_of=user_name, decode=decode_user)
 
 
 async def change_user(

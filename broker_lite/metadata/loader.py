@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from broker_lite.errors import WriteConflictError
@@ -24,6 +24,7 @@ TOPICS_AT_ONCE_MAX = 20
 ATTEMPTS_MAX = 20
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class Seen(NamedTuple):
@@ -46,6 +47,28 @@ async def gather(
                 read.close()
             raise
     return results
+
+
+async def refreshed(
+    store: MetadataStore,
+    known: Mapping[K, T],
+    paths: Iterable[str],
+    *,
+    key_of: Callable[[str], K],
+    decode: Callable[[str, bytes], T],
+) -> dict[K, T]:
+    """Return ``known`` with the values at ``paths`` read again, without those of deleted znodes.
+
+    ``key_of`` returns the key of a path, and ``decode`` the value of a path and its data.
+    """
+    fresh = dict(known)
+    changed = list(paths)
+    for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
+        if znode is None:
+            fresh.pop(key_of(path), None)
+        else:
+            fresh[key_of(path)] = decode(path, znode.data)
+    return fresh
 
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import gather
+from broker_lite.metadata.loader import refreshed
 from broker_lite.metadata.notices import security_changed
 from broker_lite.metadata.registration import write_cluster_change
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
@@ -44,6 +44,11 @@ def path_entity(path: str) -> Entity:
     )
 
 
+def decode_quotas(path: str, data: bytes) -> Values:
+    values: Values = decode_value(path, data)["quotas"]
+    return values
+
+
 async def load_quotas(store: MetadataStore) -> ClientQuotas:
     """Return all quotas, by entity."""
     names = await store.children(QUOTAS) or []
@@ -59,13 +64,7 @@ async def refresh_quotas(
     changed = list(paths)
     if not changed:
         return known
-    fresh = dict(known)
-    for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
-        if znode is None:
-            fresh.pop(path_entity(path), None)
-        else:
-            fresh[path_entity(path)] = decode_value(path, znode.data)["quotas"]
-    return fresh
+    return await refreshed(store, known, changed, key_of=path_entity, decode=decode_quotas)
 
 
 async def change_quotas(
@@ -81,7 +80,7 @@ async def change_quotas(
 
     async def write() -> Operation | None:
         znode = await store.get(path)
-        before = {} if znode is None else decode_value(path, znode.data)["quotas"]
+        before = {} if znode is None else decode_quotas(path, znode.data)
         after = dict(change(before))
         if after == before:
             return None
