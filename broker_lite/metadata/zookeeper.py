@@ -212,10 +212,10 @@ def _is_open(client: KazooClient, path: str) -> bool:
 
 
 def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
-    """Return the endpoints of a cluster's live brokers, in order of broker id. Blocking.
+    """Return the endpoints of a cluster's live brokers, in order of broker id.
 
-    For clients that know only ZooKeeper's address. Raises CoordinationUnavailableError if ZooKeeper
-    does not answer within ``timeout_s``.
+    Clients that know only ZooKeeper's address call this function, which blocks. Raises
+    CoordinationUnavailableError if ZooKeeper does not answer within ``timeout_s``.
     """
     with _reading(address, timeout_s) as (client, chroot):
         endpoints = []
@@ -230,9 +230,10 @@ def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
 def read_group_offsets(
     address: str, group: str, *, timeout_s: float = 10.0
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return a group's committed offsets from ZooKeeper, without a broker. Blocking.
+    """Return a group's committed offsets from ZooKeeper, without a broker.
 
-    Raises CoordinationUnavailableError if ZooKeeper does not answer within ``timeout_s``.
+    The function blocks. Raises CoordinationUnavailableError if ZooKeeper does not answer within
+    ``timeout_s``.
     """
     with _reading(address, timeout_s) as (client, chroot):
         offsets = {}

@@ -2,7 +2,7 @@
 
 A marker is a batch of rows with one record, which takes one offset. Its key is a version and a type
 (0 abort, 1 commit); its value is a version and the coordinator epoch. Applications never receive
-markers. Pure, any thread.
+markers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Marker(NamedTuple):
     transaction version 2.
     """
     transaction_number: int = -1
-    """Number of the transaction among those of its transactional id; -1 if unknown. Not stored in
-    the log.
+    """Number of the transaction among those of its transactional id; -1 if unknown. The log does
+    not store this number.
     """
 
 

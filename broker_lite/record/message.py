@@ -62,8 +62,8 @@ class _Shape(NamedTuple):
 
 
 class _Declared(NamedTuple):
-    """Checked metadata. ``size_bytes`` is the total size of the buffers, -1 if they are
-    compressed.
+    """The checked metadata of a message. ``size_bytes`` is the total size of the buffers, -1 if
+    they are compressed.
     """
 
     row_count: int

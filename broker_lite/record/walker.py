@@ -29,7 +29,7 @@ offset deltas, key length, version, type. Kafka never compresses control batches
 
 
 class WalkPolicy(NamedTuple):
-    """The checks of a walk, and the rules by which it marks batches as void.
+    """The checks of a walk, and the aborted transactions whose batches it marks as void.
 
     ``allows_gaps``: offsets may be missing between batches, as after Kafka's compaction; in
     logbus's own logs a gap is corruption. ``orders_epochs``: leader epochs must not fall.

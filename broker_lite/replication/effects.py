@@ -86,7 +86,8 @@ class HighWatermark(NamedTuple):
 
 
 class RaiseStart(NamedTuple):
-    """Delete the records below ``offset``, the start of the leader's log. Has no answer."""
+    """Delete the records below ``offset``, the start of the leader's log. This effect has no
+    answer."""
 
     offset: int
 
@@ -105,7 +106,7 @@ class FetchFrom(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a produce request with ``appended`` or ``error``. Never emitted for acks=0."""
+    """Answer a produce request with ``appended`` or ``error``. A request with acks=0 gets none."""
 
     token: int
     appended: Appended | None = None

@@ -202,8 +202,9 @@ class IsrRefused(NamedTuple):
 class CorruptionFound(NamedTuple):
     """The flushed batch at ``offset`` is damaged.
 
-    The replica leaves the ISR; a leader also resigns. It then truncates its log to ``offset`` and
-    fetches again. A replica that is alone in the ISR does nothing. May be repeated.
+    The replica leaves the ISR; a leader also resigns. The replica then truncates its log to
+    ``offset`` and fetches again. A replica that is alone in the ISR does nothing. The shell may
+    repeat the event.
     """
 
     offset: int
@@ -219,7 +220,8 @@ class Closed(NamedTuple):
 class Tick(NamedTuple):
     """A periodic event: check due flushes, lagging followers and retries.
 
-    Sent to every replica about once a second, and every 100 ms if ``flush_messages`` > 1.
+    The shell sends it to every replica about once a second, and every 100 ms if ``flush_messages``
+    is above 1.
     """
 
 

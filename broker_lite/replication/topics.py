@@ -64,7 +64,7 @@ def create(held: Holding, event: TopicCreationRequested) -> TopicView:
         raise TopicExistsError(f"topic {event.name!r} exists already")
     count = event.partition_count if event.assignment is None else len(event.assignment)
     factor = event.replication_factor
-    # Checked before placement: a request may ask for 2**31 partitions.
+    # Check the count before the placement, because a request may ask for 2**31 partitions.
     _check_count(event.name, count, _replica_count(held, event))
     if event.assignment is None and factor is not None and factor < 1:
         raise InvalidReplicationFactorError(f"replication_factor={factor}: give at least 1")

@@ -502,7 +502,7 @@ class Log:
     # -- truncation ----------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Remove every batch with an offset at or above ``offset``, and sync. Used by followers.
+        """Remove every batch with an offset at or above ``offset``, and sync, for a follower.
 
         If ``offset`` is below the log's start, restart the log at ``offset`` (``start_at``). If the
         first batch itself is removed, the log is empty and keeps its start. The follower then
@@ -606,7 +606,7 @@ class Log:
     # -- restarting the log at another offset --------------------------------------------------
 
     def start_at(self, offset: int, now_ms: int = 0) -> None:
-        """Remove every batch, restart the log at ``offset``, and sync. Used by followers.
+        """Remove every batch, restart the log at ``offset``, and sync, for a follower.
 
         A crash in between leaves a truncated or an empty log.
         """

@@ -151,8 +151,8 @@ class LogReader:
 
     @_translated
     def aborted_in(self, start: int, end: int) -> list[AbortedEntry]:
-        """Return the aborted transactions with records in [start, end), which ends below the last
-        stable offset. May read index files, except within the active segment.
+        """Return the aborted transactions with records in [start, end). ``end`` must not exceed the
+        last stable offset. For closed segments this may read index files.
         """
         bases, segments = self.chain
         found: list[AbortedEntry] = []

@@ -1,7 +1,7 @@
 """Read the batches of a log file: headers alone, or whole batches with their checksums.
 
 ``BatchWalker`` checks the bytes, chunk by chunk. ``resync`` finds the next valid batch after a bad
-one. Read-only, through one open file; any thread.
+batch. The functions only read, through an open file, and any thread may call them.
 """
 
 from __future__ import annotations

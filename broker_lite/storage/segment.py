@@ -327,8 +327,8 @@ class Segment:
     def append(self, buffer: Buffer, now_ms: int, *, keep: bool = True) -> int:
         """Write whole batches with final headers, and return the position of the first.
 
-        With ``keep`` they stay in the page cache. The caller then calls ``note`` for each batch. An
-        OSError may leave a partial tail: call ``repair``.
+        With ``keep`` the batches stay in the page cache. The caller then calls ``note`` for each
+        batch. After an OSError it calls ``repair``, because a part of the buffer may be written.
         """
         file = self._file
         assert file is not None and file.size == self.size_bytes

@@ -55,7 +55,7 @@ class TimeIndex:
         return len(self._timestamps)
 
     def add(self, timestamp: int, offset: int) -> None:
-        """Record that no batch up to ``offset`` is newer than ``timestamp``. Ignored unless
+        """Record that no batch up to ``offset`` is newer than ``timestamp``. Do nothing unless
         ``timestamp`` exceeds that of the last entry.
         """
         if not self._timestamps or timestamp > self._timestamps[-1]:

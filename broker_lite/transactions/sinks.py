@@ -107,7 +107,8 @@ class SinkPartition:
         """The partitions in each slot's committed record, by producer id. The attempt may write
         only to these."""
         self._opened: dict[int, Now] = {}
-        """The time at which the attempt of each open slot joined, or was loaded."""
+        """By producer id of an open slot, the time at which its attempt joined, or at which this
+        coordinator loaded the slot."""
         self._opening: dict[int, list[int]] = {}
         """Tokens of the JoinBatch requests that wait for the record of a slot, by producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
@@ -192,8 +193,8 @@ class SinkPartition:
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}
 
     def opened(self) -> dict[int, Now]:
-        """Return, by producer id, the time at which the attempt of each open slot joined or was
-        loaded.
+        """Return, by producer id of an open slot, the time at which its attempt joined or its slot
+        was loaded.
         """
         return dict(self._opened)
 

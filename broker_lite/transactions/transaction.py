@@ -202,8 +202,8 @@ class Transaction:
             self._fail(event, error)
 
     def _is_settled(self, event: Request) -> bool:
-        """Return whether an Add can be answered while a record is in flight: the open transaction
-        already has all its participants, and the record only adds others.
+        """Return whether an Add can be answered although a record is in flight. True if the open
+        transaction already contains all participants of the Add, and the record only adds others.
         """
         record, pending = self.record, self._pending
         return (

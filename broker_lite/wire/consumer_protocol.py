@@ -57,7 +57,7 @@ def decode_member(data: Buffer) -> Subscription:
     """Decode a subscription of any version. Raises ProtocolError.
 
     Several clients (@platformatic/kafka, older Go clients) declare a later version but send only
-    the fields of version 0. As in Kafka, this is accepted; ``owned`` is then empty.
+    the fields of version 0. As Kafka does, accept such a subscription, with an empty ``owned``.
     """
     reader = Reader(data)
     version = reader.i16()

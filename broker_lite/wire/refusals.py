@@ -236,8 +236,8 @@ def _newer_layout(key: int, version: int) -> _Layout | None:
 
 @cache
 def _kinds() -> dict[int, tuple[Any, Any]]:
-    """Return request and response classes of every API in the library. ApiVersions is excluded:
-    it is always answered."""
+    """Return the request and response classes of every API in the library, except ApiVersions,
+    which the broker never refuses."""
     found = {}
     for module in (admin, consumer, metadata, producer, sasl):
         for name, kind in vars(module).items():
