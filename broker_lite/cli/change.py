@@ -9,6 +9,7 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.context import Command
+from broker_lite.cli.main import EXIT_FAILED
 
 
 class ChangeOptions(NamedTuple):
@@ -20,18 +21,25 @@ class ChangeOptions(NamedTuple):
     def is_wanted(self, question: str = "") -> bool:
         """Return whether to make the change: False with --dry-run, else True.
 
-        Asks ``question`` first unless --yes is given; an empty question asks nothing. Raises
-        click.Abort if the answer is no.
+        Asks ``question`` first unless --yes is given; an empty question asks nothing. Exits with
+        EXIT_FAILED if the answer is no.
         """
         if self.dry_run:
             output.say("nothing was changed (--dry-run)")
-        elif question and not self.yes:
-            try:
-                click.confirm(question, abort=True, err=True)
-            except click.Abort:
-                output.say("nothing was changed; --yes answers the question")
-                raise
+        elif question and not self.yes and not _is_confirmed(question):
+            output.say("nothing was changed; --yes answers the question")
+            raise click.exceptions.Exit(EXIT_FAILED)
         return not self.dry_run
+
+
+def _is_confirmed(question: str) -> bool:
+    """Ask on stderr. The end of stdin is a no. Raises click.Abort on Ctrl-C."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort as abort:
+        if isinstance(abort.__context__, EOFError):
+            return False
+        raise
 
 
 def change_options(command: Command) -> Command:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
+from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.numbers import Real, Whole
@@ -58,7 +59,7 @@ POLL_SECONDS = 0.2
     metavar="BYTES/s",
     help="Maximum bytes per second and broker; needs --wait. 0 alone: remove all throttles.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would move.")
+@change_options
 @cluster_options
 @output.output_option
 def reassign(
@@ -71,18 +72,20 @@ def reassign(
     cancel: bool,
     seconds: float | None,
     rate: int | None,
-    dry_run: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
 ) -> None:
     """Move partitions to other brokers; without an option, show the moves in progress.
 
+    It prints the replicas of each partition before and after, and asks.
+
     \b
     Examples:
       logbus topic reassign
       logbus topic reassign events --replicas 0,1,2 --dry-run
-      logbus topic reassign --off 2 --wait 600
+      logbus topic reassign --off 2 --wait 600 --yes
       logbus topic reassign --plan moves.json --throttle 10000000 --wait 600
     """
     ways = [replicas, replication_factor, off, plan, cancel or None]
@@ -113,24 +116,42 @@ def reassign(
             return
         if cancel:
             back = [tp for tp in tps if tp in ongoing]
-            if not dry_run:
-                admin.reassign(dict.fromkeys(back))
             output.show([_move(tp, ongoing[tp]) for tp in back], form)
+            if change.is_wanted():
+                admin.reassign(dict.fromkeys(back))
             return
         if off is None and plan is None and not names:
             raise click.UsageError("name the topics to move")
         moves = _planner(replicas, replication_factor, off, plan)(view, ongoing, tps)
-        if not dry_run:
-            if rate and moves:
-                throttled_moves.throttle(admin, view, ongoing, moves, rate)
-            admin.reassign(moves)
         output.show([_step(view, ongoing, tp, row) for tp, row in moves.items()], form)
         if not moves:
             output.say("nothing to move")
-        if seconds is not None and not dry_run:
-            _wait(admin, moves, seconds)
-            if rate and moves:
-                throttled_moves.unthrottle(admin, {tp.topic for tp in moves})
+        elif change.is_wanted(f"Move the replicas of {_partitions(len(moves))}?"):
+            _carry_out(admin, view, ongoing, moves, rate=rate, seconds=seconds)
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
+
+
+def _carry_out(
+    admin: Admin,
+    view: ClusterView,
+    ongoing: Ongoing,
+    moves: Plan,
+    *,
+    rate: int | None,
+    seconds: float | None,
+) -> None:
+    """Begin the moves, at most ``rate`` bytes a second, and wait at most ``seconds`` for their
+    end."""
+    if rate:
+        throttled_moves.throttle(admin, view, ongoing, moves, rate)
+    admin.reassign(moves)
+    if seconds is not None:
+        _wait(admin, moves, seconds)
+        if rate:
+            throttled_moves.unthrottle(admin, {tp.topic for tp in moves})
 
 
 @click.command()
@@ -141,14 +162,14 @@ def reassign(
     is_flag=True,
     help="If no in-sync replica lives, elect another one. Records that it lacks are lost.",
 )
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@change_options
 @cluster_options
 @output.output_option
 def elect(
     names: tuple[str, ...],
     partitions: tuple[int, ...],
     unclean: bool,
-    yes: bool,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -157,18 +178,24 @@ def elect(
 
     \b
     Examples:
-      logbus topic elect
+      logbus topic elect --dry-run
       logbus topic elect events -P 0
       logbus topic elect events -P 0 --unclean --yes
     """
     if unclean and not names:
         raise click.UsageError("--unclean loses records: name the topics")
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        tps = _tps(admin.cluster(), names, partitions) if names or partitions else None
-        if unclean and not yes:
-            click.confirm(
-                "Records that the new leaders lack are lost. Go on?", abort=True, err=True
+        view = admin.cluster()
+        tps = _tps(view, names, partitions) if names or partitions else None
+        if unclean or change.dry_run:
+            ongoing = admin.reassignments()
+            planned = replica_plans.elections(
+                view, ongoing, tps or _tps(view, (), ()), unclean=unclean
             )
+            _show_elections(planned, form, dry_run=change.dry_run)
+        question = "Records that the new leaders lack are lost. Go on?" if unclean else ""
+        if not change.is_wanted(question):
+            return 0
         outcomes = admin.elect_leaders(tps, unclean=unclean)
         view = admin.cluster()
     rows = []
@@ -188,6 +215,27 @@ def elect(
         output.say("nothing to elect: each preferred replica leads, or is not in sync")
     needed = [e for e in outcomes.values() if e and not isinstance(e, ElectionNotNeededError)]
     return 1 if needed else 0
+
+
+def _show_elections(
+    planned: dict[TopicPartition, replica_plans.Election], form: str | None, *, dry_run: bool
+) -> None:
+    """Show planned elections: as rows for a dry run, else as notes above the question."""
+    if dry_run:
+        rows = [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "from": each.leader,
+                "to": each.leader if each.elected is None else each.elected,
+                "why": each.why,
+            }
+            for tp, each in planned.items()
+        ]
+        output.show(rows, form)
+        return
+    for tp, each in planned.items():
+        output.say(f"{tp}: {each.why or f'broker {each.elected} becomes leader'}")
 
 
 def _tps(

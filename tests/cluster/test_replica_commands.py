@@ -90,20 +90,26 @@ def test_partitions_are_reassigned(shell: Shell) -> None:
     was = [row["replicas"] for row in shell.partitions("moved")]
     rows = shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--dry-run")
     assert [row["to"] for row in rows] == [[2, 0], [0, 2]]
+    # Without an answer nothing moves.
+    asked = shell.run("topic", "reassign", "moved", "--replicas", "2,0", code=1).stderr
+    assert "Move the replicas of 2 partitions?" in asked and "nothing was changed" in asked
     assert [row["replicas"] for row in shell.partitions("moved")] == was
-    shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--wait", "30")
+    shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--wait", "30", "--yes")
     assert [row["replicas"] for row in shell.until_ok("moved")] == [[2, 0], [0, 2]]
     # The present leader is one of the target replicas, so it stays until an election of the
     # preferred leader, or for a minute.
+    plan = shell.rows("topic", "elect", "moved", "--dry-run")
+    assert [row["to"] for row in plan] == [2, 0]
+    assert [row["leader"] for row in shell.partitions("moved")] == [row["from"] for row in plan]
     shell.run("topic", "elect", "moved")
     assert [row["leader"] for row in shell.partitions("moved")] == [2, 0]
-    shell.rows("topic", "reassign", "moved", "-r", "3", "--wait", "30")
+    shell.rows("topic", "reassign", "moved", "-r", "3", "--wait", "30", "--yes")
     assert [len(row["isr"]) for row in shell.until_ok("moved")] == [3, 3]
-    shell.rows("topic", "reassign", "moved", "-r", "2", "--wait", "30")
-    shell.rows("topic", "reassign", "moved", "-P", "0", "--off", "2", "--wait", "30")
+    shell.rows("topic", "reassign", "moved", "-r", "2", "--wait", "30", "--yes")
+    shell.rows("topic", "reassign", "moved", "-P", "0", "--off", "2", "--wait", "30", "--yes")
     rows = shell.until_ok("moved")
     assert rows[0]["replicas"] == [1, 0] and 2 in rows[1]["replicas"]
-    done = shell.run("topic", "reassign", "moved", "--replicas", "1,9", code=1)
+    done = shell.run("topic", "reassign", "moved", "--replicas", "1,9", "--yes", code=1)
     assert "broker 9, which is not alive" in done.stderr
     assert shell.rows("topic", "reassign") == []
 
@@ -119,7 +125,7 @@ def test_throttled_reassignment_is_bounded_and_completes(shell: Shell) -> None:
         target = next(broker for broker in (0, 1, 2) if broker not in tp["replicas"])
         words = ("--replicas", str(target), "--throttle", str(rate))
         began = time.monotonic()
-        shell.run("topic", "reassign", "slow", *words, "--wait", "60")
+        shell.run("topic", "reassign", "slow", *words, "--wait", "60", "--yes")
         # One second of allowance and one batch of 10 kB may exceed the rate.
         assert rate * (time.monotonic() - began + 1) + 20_000 >= 600_000
         assert [row["replicas"] for row in shell.until_ok("slow")] == [[target]]
@@ -145,7 +151,7 @@ def test_reassignment_plan_file_is_validated(shell: Shell, tmp_path: Path) -> No
     plan = tmp_path / "plan.json"
     row = {"topic": "planned", "partition": 0, "replicas": [1, 2]}
     plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
-    shell.run("topic", "reassign", "--plan", str(plan), "--wait", "30")
+    shell.run("topic", "reassign", "--plan", str(plan), "--wait", "30", "--yes")
     assert shell.until_ok("planned")[0]["replicas"] == [1, 2]
     plan.write_text("{}")
     assert "--plan" in shell.run("topic", "reassign", "--plan", str(plan), code=2).stderr

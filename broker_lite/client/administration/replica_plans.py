@@ -1,4 +1,5 @@
-"""Plans for ``Admin.reassign``: the target brokers of partitions. Pure.
+"""Plans for ``Admin.reassign`` and ``Admin.elect_leaders``: the target brokers and the next leaders
+of partitions. Pure.
 
 A plan maps partitions to replicas, the preferred leader first. Unchanged partitions are omitted.
 New replicas go to the live brokers with the fewest replicas.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_lite.client.administration.health import broker_loads
 from broker_lite.client.administration.replica_requests import Reassignment
@@ -105,6 +106,52 @@ def from_text(text: str) -> Plan:
             f'not {{"partitions": [{{"topic", "partition", "replicas"}}]}}: {error!r}'
         ) from None
     return plan
+
+
+class Election(NamedTuple):
+    """The outcome that an election of a partition would have: the present leader, the elected one,
+    and why none is elected. A missing broker is None."""
+
+    leader: int | None
+    elected: int | None
+    why: str | None
+
+
+def elections(
+    view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], *, unclean: bool
+) -> dict[TopicPartition, Election]:
+    """Return the outcome that an election would have in each partition, as far as this view of the
+    cluster tells."""
+    found = {}
+    for tp in tps:
+        partition = _partition(view, tp)
+        leader = partition.leader if partition.leader in view.brokers else None
+        elected, why = _elected(view, partition, target(partition, ongoing.get(tp)), unclean)
+        found[tp] = Election(leader, elected, why)
+    return found
+
+
+def _elected(
+    view: ClusterView, partition: PartitionMetadata, replicas: tuple[int, ...], unclean: bool
+) -> tuple[int | None, str | None]:
+    """Return the broker that an election of the partition would make leader, or why it would make
+    none. The controller applies the same rules (``replication.controller_requests``)."""
+    leads = partition.leader in view.brokers
+    if unclean:
+        if leads:
+            return None, f"broker {partition.leader} leads"
+        if known := [broker for broker in partition.isr if broker in view.brokers]:
+            return None, f"broker {known[0]}, which has all records, is registered"
+        live = [broker for broker in partition.replicas if broker in view.brokers]
+        return (live[0], None) if live else (None, "no replica lives")
+    preferred = replicas[0]
+    if leads and partition.leader == preferred:
+        return None, f"the preferred broker {preferred} leads"
+    if preferred not in view.brokers:
+        return None, f"the preferred broker {preferred} does not live"
+    if not leads or preferred not in partition.isr:
+        return None, f"the preferred broker {preferred} is not in sync"
+    return preferred, None
 
 
 def _planned(row: Any) -> tuple[TopicPartition, tuple[int, ...]]:

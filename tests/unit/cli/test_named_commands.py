@@ -71,7 +71,7 @@ def test_every_named_command_has_its_options() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("logbus topic reassign --off 2 --yes", ["logbus topic reassign has no --yes"]),
+        ("logbus topic reassign --off 2 --force", ["logbus topic reassign has no --force"]),
         ('"logbus topic reassign t "\n    f"--brokers 1"', ["topic reassign has no --brokers"]),
         ("`logbus groups -o json`, or `logbus up -d --console`.", []),
         ("the logbus of today --really", []),

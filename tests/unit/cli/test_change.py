@@ -1,0 +1,59 @@
+"""The question before a change: what each answer does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+import pytest
+
+from broker_lite.cli.change import ChangeOptions
+from broker_lite.cli.main import EXIT_FAILED
+
+ASKED = ChangeOptions(yes=False, dry_run=False)
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | BaseException], None]:
+    """Set the answer, or the error, that the terminal gives."""
+
+    def give(said: str | BaseException) -> None:
+        def read(_: str) -> str:
+            if isinstance(said, BaseException):
+                raise said
+            return said
+
+        monkeypatch.setattr(click.termui, "visible_prompt_func", read)
+
+    return give
+
+
+def test_yes_makes_the_change(answer: Callable[[str], None]) -> None:
+    answer("y")
+    assert ASKED.is_wanted("Delete?")
+
+
+@pytest.mark.parametrize("said", ["n", "", EOFError()])
+def test_no_exits_as_failed_and_names_the_option(
+    said: str | BaseException,
+    answer: Callable[[str | BaseException], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer(said)
+    with pytest.raises(click.exceptions.Exit) as left:
+        ASKED.is_wanted("Delete?")
+    assert left.value.exit_code == EXIT_FAILED
+    assert "nothing was changed; --yes answers the question" in capsys.readouterr().err
+
+
+def test_interrupted_question_aborts(answer: Callable[[BaseException], None]) -> None:
+    answer(KeyboardInterrupt())
+    with pytest.raises(click.Abort):
+        ASKED.is_wanted("Delete?")
+
+
+def test_dry_run_and_yes_ask_nothing(answer: Callable[[BaseException], None]) -> None:
+    answer(AssertionError("asked"))
+    assert not ChangeOptions(yes=True, dry_run=True).is_wanted("Delete?")
+    assert ChangeOptions(yes=True, dry_run=False).is_wanted("Delete?")
+    assert ASKED.is_wanted()
