@@ -12,7 +12,7 @@ from broker_lite.cli.change import ChangeOptions, change_options, if_exists_opti
 from broker_lite.cli.context import Command, cluster_options, open_admin
 from broker_lite.cli.nouns import Noun
 from broker_lite.client.administration import acls
-from broker_lite.errors import InvalidConfigError, ResourceNotFoundError
+from broker_lite.errors import DuplicateResourceError, InvalidConfigError, ResourceNotFoundError
 from broker_lite.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -149,12 +149,14 @@ def list_acls(
 @acl.command()
 @entry_options
 @resource_options
+@click.option("--if-not-exists", is_flag=True, help="No error if all of these ACLs exist.")
 @cluster_options
 @output.output_option
 def add(
     principal: str,
     operations: tuple[str, ...],
     resource: tuple[ResourceKind, str],
+    if_not_exists: bool,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -166,12 +168,19 @@ def add(
     Examples:
       logbus acl add alice read describe --topic events
       logbus acl add alice read --group team- --prefix
-      logbus acl add '*' write --topic audit --deny
+      logbus acl add '*' write --topic audit --deny --if-not-exists
     """
     wanted = _acls(principal, operations, resource, **options)
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        admin.run(lambda cluster, ms: acls.create_acls(cluster, wanted, ms))
-    output.show(map(words_of, wanted), form)
+        known = _known(admin)
+        new = [each for each in wanted if each not in known]
+        if not new and not if_not_exists:
+            raise DuplicateResourceError(
+                f"this ACL exists: {wanted[0]}; --if-not-exists accepts that"
+            )
+        if new:
+            admin.run(lambda cluster, ms: acls.create_acls(cluster, new, ms))
+    output.show([words_of(each) | {"added": each in new} for each in wanted], form)
 
 
 @acl.command()
@@ -202,7 +211,7 @@ def delete(
     wanted = _acls(principal, operations, resource, **options)
     filters = [filter_of(each) for each in wanted]
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        known = set(admin.run(lambda cluster, ms: acls.describe_acls(cluster, AclFilter(), ms)))
+        known = _known(admin)
         found = [each for each in wanted if each in known]
         if not found and not if_exists:
             raise ResourceNotFoundError(
@@ -255,6 +264,10 @@ def check(
     output.show_one({"allowed": allowed, "because": why}, form)
     if not allowed:
         raise click.exceptions.Exit(EXIT_DENIED)
+
+
+def _known(admin: Admin) -> set[Acl]:
+    return set(admin.run(lambda cluster, ms: acls.describe_acls(cluster, AclFilter(), ms)))
 
 
 def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:

@@ -55,9 +55,16 @@ def cert() -> None:
     multiple=True,
     help="Advertised host of the broker; may be repeated. Without --host: a client's certificate.",
 )
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Keep certificates that exist with these hosts and are younger than 30 days.",
+)
 @folder_option
 @output.output_option
-def create(name: str, hosts: tuple[str, ...], folder: Path, form: str | None) -> None:
+def create(
+    name: str, hosts: tuple[str, ...], if_not_exists: bool, folder: Path, form: str | None
+) -> None:
     """Create certificates for a broker or a client, and the CAs if they are missing.
 
     A broker named broker-ID gets two files: NAME-clients.pem for its listeners for clients, and
@@ -66,7 +73,7 @@ def create(name: str, hosts: tuple[str, ...], folder: Path, form: str | None) ->
     \b
     Examples:
       logbus cert create broker-1 --host kafka1.example --host 10.0.0.1
-      logbus cert create alice
+      logbus cert create alice --if-not-exists
     """
     if bool(hosts) != bool(_BROKER.fullmatch(name)):
         raise click.UsageError(
@@ -78,7 +85,7 @@ def create(name: str, hosts: tuple[str, ...], folder: Path, form: str | None) ->
     made = CertificateFolder(folder)
     now = _now()
     for ca in (CLIENTS, BROKERS) if hosts else (CLIENTS,):
-        made.certify(ca, name, hosts, now, anew=True)
+        made.certify(ca, name, hosts, now, anew=not if_not_exists)
     own = {f"{name}-{ca}.pem" for ca in (CLIENTS, BROKERS)}
     _show([each for each in made.certificates() if each.path.name in own or each.is_ca], form)
     output.say(
@@ -109,6 +116,7 @@ def show(files: tuple[Path, ...], form: str | None) -> None:
     \b
     Examples:
       logbus cert show /etc/logbus/broker-1-clients.pem
+      logbus cert show alice-clients.pem broker-1-brokers.pem -o json
     """
     _show(map(read_certificate, files), form)
 

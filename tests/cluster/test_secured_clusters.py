@@ -102,7 +102,11 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
 
         with pytest.raises(LogbusError):
             read()
-        assert logbus("acl", "add", "alice", "read", "--topic", "guarded").returncode == 0
+        add = ("acl", "add", "alice", "read", "--topic", "guarded")
+        assert json.loads(logbus(*add).stdout)["added"] is True
+        again = logbus(*add)
+        assert again.returncode == 1 and "this ACL exists" in again.stderr
+        assert json.loads(logbus(*add, "--if-not-exists").stdout)["added"] is False
         until(lambda: _succeeds(read))
         assert read() == [b"hello"]
         with bus.producer() as producer, pytest.raises(LogbusError) as refused:
@@ -137,7 +141,7 @@ def test_audit_log_names_user_and_action_and_holds_no_password(
     logbus("topic", "alter", "audited", "--config", "retention.ms=60000", "--yes")
     logbus("topic", "alter", "audited", "--config", "retention.ms=70000")
     logbus("topic", "elect", "audited")
-    logbus("topic", "reassign", "audited", "-P", "1", "-r", "1", "--wait", "60")
+    logbus("topic", "reassign", "audited", "-P", "1", "-r", "1", "--wait", "60", "--yes")
     stranger(rows)
     logbus("quota", "set", "producer_byte_rate", "9999999", "--user", "mallory")
     for name, secret in (("mallory", password), ("nobody", wrong)):

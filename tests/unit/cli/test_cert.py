@@ -50,6 +50,21 @@ def test_created_certificates_are_valid_for_their_hosts_and_private(
     assert shown["name"] == "CN=alice" and shown["days_left"] in (89, 90)
 
 
+def test_existing_certificate_is_kept_if_not_exists_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--dir", str(tmp_path))
+    create = ("create", "broker-1", "--host", "k1.example", *where)
+    run(capsys, *create)
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    run(capsys, *create, "--if-not-exists")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+    # Another host needs another certificate.
+    run(capsys, *create, "--host", "k2.example", "--if-not-exists")
+    changed = {path.name for path in tmp_path.iterdir() if path.read_bytes() != first[path.name]}
+    assert changed == {"broker-1-clients.pem", "broker-1-brokers.pem"}
+
+
 def test_renewal_keeps_names_hosts_and_cas(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
