@@ -62,6 +62,7 @@ from broker_lite.errors import MissingDependencyError
 )
 @click.option("--ready-fd", type=int, hidden=True, help="Descriptor for its address.")
 @cluster_options
+@output.output_option
 def console(
     host: str,
     port: int,
@@ -78,12 +79,14 @@ def console(
     ready_fd: int | None,
     bootstrap_servers: str | None,
     zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Serve the web console of a cluster until Ctrl-C.
 
     The console listens on loopback. With another --host it demands TLS and brokers with logins, and
     allows no changes without --allow-changes. If the brokers demand a login, users sign in with
-    their own credentials; the console uses its own credentials only for its overview.
+    their own credentials; the console uses its own credentials only for its overview. -o prints
+    the console's address on stdout.
 
     \b
     Examples:
@@ -120,12 +123,12 @@ def console(
     # Log a line for each change: user, change, outcome.
     logging.getLogger("logbus.console").setLevel(logging.INFO)
     with connect(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-console") as bus:
-        serve(bus, settings, lambda url: _tell(url, ready_fd))
+        serve(bus, settings, lambda url: _tell(url, ready_fd, form))
 
 
-def _tell(url: str, ready_fd: int | None) -> None:
-    """Print the console's address on stderr, and write it to the pipe of a parent process."""
-    output.say(f"console: {url}  (Ctrl-C stops it)")
+def _tell(url: str, ready_fd: int | None, form: str | None) -> None:
+    """Print the console's address, and write it to the pipe of a parent process."""
+    output.report_change({"console": url}, form, f"console: {url}  (Ctrl-C stops it)")
     if ready_fd is not None:
         with os.fdopen(ready_fd, "w", encoding="utf-8") as pipe:
             pipe.write(url + "\n")

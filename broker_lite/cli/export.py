@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from broker_lite.cli import offset_spec, output
+from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.consume import (
     PrintLimits,
@@ -33,38 +34,39 @@ FORMATS = ("csv", "jsonl", "parquet")
 @click.option("-s", "--start", default="earliest", help="earliest, N, +N, -N, @TIME, @-1h.")
 @click.option("--end", default="latest", help="Stop there; same forms as --start.")
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the file's ending.")
-@click.option("--yes", is_flag=True, help="Replace the file if it exists.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the file's ending.")
+@change_options
 @cluster_options
+@output.output_option
 def export(
     topic: str,
     file: Path,
     start: str,
     end: str,
     partition: tuple[int, ...],
-    form: str | None,
-    yes: bool,
+    kind: str | None,
+    change: ChangeOptions,
     bootstrap_servers: str | None,
     zookeeper: str | None,
+    form: str | None,
 ) -> None:
     """Write the records of TOPIC to FILE, from the earliest to the present end.
 
     The file appears once it is complete. Records of one partition are in the order of their
-    offsets.
+    offsets. The command asks before it replaces a file. -o prints a summary.
 
     \b
     Examples:
       logbus export events events.parquet
       logbus export events day.csv -s @2026-11-20 --end @2026-11-21
+      logbus export events events.parquet --dry-run
     """
-    form = form or file.suffix.removeprefix(".")
-    if form not in FORMATS:
+    kind = kind or file.suffix.removeprefix(".")
+    if kind not in FORMATS:
         raise click.BadParameter(
             f"{file.name!r} does not end in .csv, .jsonl or .parquet; give --format",
             param_hint="FILE",
         )
-    if file.exists() and not yes:
-        click.confirm(f"Replace {file}?", abort=True, err=True)
     from broker_lite.client.administration.admin import Admin
 
     servers = bootstrap(bootstrap_servers, zookeeper)
@@ -72,15 +74,23 @@ def export(
         chosen = chosen_partitions(admin, (topic,), partition)
         starts = offset_spec.resolve(admin, chosen, offset_spec.parse(start))
         ends = offset_spec.resolve(admin, chosen, offset_spec.parse(end))
+    row = {"topic": topic, "file": str(file), "records": None, "exported": False}
+    if change.dry_run:
+        most = sum(max(ends[tp] - starts[tp], 0) for tp in chosen)
+        said = f"{file} would have the records of {most:,} offsets of {topic}"
+        output.report_change(row | {"offsets": most}, form, said)
+    if not change.is_wanted(f"Replace {file}?" if file.exists() else ""):
+        return
     options = {"start": "earliest", "client_id": "logbus-cli"}
     bar = output.ProgressBar("records", is_alone=True)
-    with _RecordFile(file, form) as out:
+    with _RecordFile(file, kind) as out:
         if any(starts[tp] < ends[tp] for tp in chosen):
             reader = TopicReader(servers, (topic,), None, starts, options, {})
             with reader.open(chosen) as consumer:
                 limits = PrintLimits(ends, None, None)
                 print_all(consumer, out, RecordChooser(None, None), limits, bar)
-    output.say(f"{out.records:,} records of {topic} in {file}")
+    said = f"{out.records:,} records of {topic} in {file}"
+    output.report_change(row | {"records": out.records, "exported": True}, form, said)
 
 
 class _RecordFile:

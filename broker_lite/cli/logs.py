@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,14 +48,21 @@ JSON. ZooKeeper writes WARN."""
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the cluster. Default: the last one that 'up' started.",
 )
+@output.output_option
 def logs(
-    processes: tuple[str, ...], follow: bool, lines: int, warnings: bool, directory: Path | None
+    processes: tuple[str, ...],
+    follow: bool,
+    lines: int,
+    warnings: bool,
+    directory: Path | None,
+    form: str | None,
 ) -> None:
     """Print the logs of brokers, of ZooKeeper and of 'up' itself, whether they run or not.
 
     PROCESSES are broker ids, 'zookeeper' or 'up'. Default: all. With several, each line begins with
     the name of its process. The command reads only logs of clusters that 'up' started on this
-    machine. A systemd unit logs to the journal: journalctl -u logbus-broker.
+    machine. A systemd unit logs to the journal: journalctl -u logbus-broker. With -o each line is a
+    row with the name of its process.
 
     \b
     Examples:
@@ -64,6 +71,9 @@ def logs(
       logbus logs -f --warnings
       logbus logs zookeeper --dir ./cluster
     """
+    is_text = form in (None, "table")
+    if follow and form not in (None, "table", "jsonl"):
+        raise click.UsageError(f"-o {form} ends, --follow does not; give -o jsonl")
     folder = directory or _directory()
     found = _files(folder)
     if not found:
@@ -74,21 +84,31 @@ def logs(
             raise click.UsageError(
                 f"there is no log of {name!r}; there are: {', '.join(found) or 'none'}"
             )
-    tails = [
-        LogTail(path, f"{name} | ".encode() if len(chosen) > 1 else b"", warnings)
+    has_prefix = is_text and len(chosen) > 1
+    tails = {
+        name: LogTail(path, f"{name} | ".encode() if has_prefix else b"", warnings)
         for name, path in chosen.items()
         if path is not None
-    ]
-    for tail in tails:
+    }
+    for tail in tails.values():
         tail.skip_to_last(lines)
     while True:
-        for tail in tails:
-            for line in tail.new_lines():
-                click.echo(line, nl=False)
+        if is_text:
+            for tail in tails.values():
+                for line in tail.new_lines():
+                    click.echo(line, nl=False)
+        else:
+            output.show(_rows(tails), form, ("process", "line"))
         if not follow:
             return
         output.raise_if_unread()
         time.sleep(LOOK_SECONDS)
+
+
+def _rows(tails: Mapping[str, LogTail]) -> Iterator[dict[str, str]]:
+    for name, tail in tails.items():
+        for line in tail.new_lines():
+            yield {"process": name, "line": line.rstrip(b"\n").decode("utf-8", "replace")}
 
 
 def _directory() -> Path:

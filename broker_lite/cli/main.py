@@ -211,12 +211,8 @@ def run(arguments: list[str]) -> int:
         return leaving.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED
-    except click.NoSuchOption as error:
-        _with_near_names(error).show()
-        return error.exit_code
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _show_click_error(error, arguments)
     except (ReaderGone, BrokenPipeError):
         # The reader (head, less) closed the pipe. Python flushes stdout at exit, which would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -227,19 +223,36 @@ def run(arguments: list[str]) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
         if _wants_json(arguments):
-            return _say_json(error)
+            code = exit_code(error, with_hint=False)
+            _say_json(error.name, error.message or str(error), code)
+            return code
         click.echo(f"Error: {error}", err=True)
         return exit_code(error)
     except PermissionError as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        click.echo(
-            f"Error: {error.filename or 'a file'}: permission denied. Run the command as the user "
-            "that owns it",
-            err=True,
+        said = (
+            f"{error.filename or 'a file'}: permission denied. Run the command as the user that "
+            "owns it"
         )
+        if _wants_json(arguments):
+            _say_json("PERMISSION_DENIED", said, EXIT_FAILED)
+        else:
+            click.echo(f"Error: {said}", err=True)
         return EXIT_FAILED
     return code if isinstance(code, int) else 0
+
+
+def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
+    """Print an error of the command line itself and return its exit code."""
+    if isinstance(error, click.NoSuchOption):
+        error = _with_near_names(error)
+    if _wants_json(arguments):
+        name = "USAGE" if error.exit_code == EXIT_USAGE else "FAILED"
+        _say_json(name, error.format_message(), error.exit_code)
+    else:
+        error.show()
+    return error.exit_code
 
 
 def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
@@ -269,12 +282,10 @@ def _wants_json(arguments: list[str]) -> bool:
     return False
 
 
-def _say_json(error: LogbusError) -> int:
-    """Print an error as one JSON object on stderr and return its exit code."""
-    code = exit_code(error, with_hint=False)
-    said = {"error": error.name, "message": error.message or str(error), "exit_code": code}
+def _say_json(name: str, message: str, code: int) -> None:
+    """Print an error as one JSON object on stderr."""
+    said = {"error": name, "message": message, "exit_code": code}
     click.echo(json.dumps(said, ensure_ascii=False), err=True)
-    return code
 
 
 def exit_code(error: LogbusError, *, with_hint: bool = True) -> int:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 EXIT_PARTLY = 1
 """Exit code if topics could not be copied."""
-FORMS = ("table", "json", "jsonl")
 
 
 @click.command()
@@ -56,7 +55,7 @@ FORMS = ("table", "json", "jsonl")
     help='Only print these offsets of the source, {"topic": {"0": 42}}, as offsets of the copy.',
 )
 @cluster_options
-@click.option("-o", "--output", "form", type=click.Choice(FORMS), help="How to print.")
+@output.output_option
 def mirror(
     source: str,
     target: str | None,
@@ -211,6 +210,9 @@ def _show(running: Mirror, form: str | None, *, brief: bool) -> None:
             "set_aside": aside,
         }
         output.show_one(report, form)
+        return
+    if form == "csv":
+        output.show(partitions, form)
         return
     output.show(partitions, "table")
     if groups:

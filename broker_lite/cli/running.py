@@ -55,13 +55,7 @@ def find(directory: Path | None) -> Facts:
             (directory / "cluster.json").stat()
         facts = discovery.read_cluster(directory / "cluster.json")
         if facts is None:
-            others = alive()
-            cure = (
-                f"these run: {names(others)}"
-                if others
-                else f"start it with: logbus up --dir {directory}"
-            )
-            raise NoClusterError(f"no cluster runs in {directory}; {cure}")
+            raise NoClusterError(_why_none(directory))
         return facts
     last = discovery.read_cluster(discovery.last_cluster_path())
     if last is not None and is_held(last):
@@ -70,6 +64,16 @@ def find(directory: Path | None) -> Facts:
         if facts is not None:
             return facts
     raise NoClusterError("no cluster of 'logbus up' runs; start one with: logbus up")
+
+
+def _why_none(directory: Path) -> str:
+    """Return the reason why no cluster runs in a folder, with the next step."""
+    start = f"logbus up {_dir_option(directory.absolute())}"
+    if any(directory.glob("broker-*/")):
+        return f"the cluster in {directory} is stopped, its data stay; start it with: {start}"
+    if others := alive():
+        return f"no cluster runs in {directory}; these run: {names(others)}"
+    return f"no cluster runs in {directory}; start one with: {start}"
 
 
 def is_recorded(facts: Facts) -> bool:
@@ -88,7 +92,11 @@ def at(servers: str) -> Facts | None:
 
 def names(clusters: Sequence[Facts]) -> str:
     """Return clusters as arguments of ``status`` and ``down``, for a shell in this folder."""
-    return ", ".join(f"--dir {_typed(Path(facts['directory']))}" for facts in clusters)
+    return ", ".join(_dir_option(Path(facts["directory"])) for facts in clusters)
+
+
+def _dir_option(folder: Path) -> str:
+    return f"--dir {_typed(folder)}"
 
 
 def _typed(folder: Path) -> str:

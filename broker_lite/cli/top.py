@@ -7,9 +7,11 @@ import os
 import select
 import sys
 import termios
+import time
 import tty
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -23,6 +25,8 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.health import broker_loads
 from broker_lite.observing.sampler import INTERVAL_S, ClusterReading, Sampler, take_reading
 
+ONCE_S = 1.0
+"""Seconds between the two readings of one view; rates need both."""
 LOOK_S = 0.5
 """Seconds between two redraws; a key redraws at once."""
 ROWS_MAX = 20
@@ -71,21 +75,33 @@ class _View:
 @click.command()
 @click.option("--once", is_flag=True, help="Print one view and leave, for a pipe or a log.")
 @cluster_options
-def top(once: bool, bootstrap_servers: str | None, zookeeper: str | None) -> int:
+@output.output_option
+def top(once: bool, bootstrap_servers: str | None, zookeeper: str | None, form: str | None) -> int:
     """Watch brokers, topics by rate and groups by lag.
 
-    Keys: n r s l sort by name, rate, size or lag; / filters by a part of the name; q ends.
+    Keys: n r s l sort by name, rate, size or lag; / filters by a part of the name; q ends. With
+    --once, or -o for a machine (csv: the topics), it takes two readings and prints one view.
 
     \b
     Examples:
       logbus top
       logbus top -b kafka1:9092
       logbus top --once
+      logbus top -o json
     """
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-top") as admin:
-        if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            Console().print(_tables(take_reading(admin), _View(rows_max=None), 0.0, ""))
+        is_text = form in (None, "table")
+        if once or not is_text or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            before = take_reading(admin)
+            time.sleep(ONCE_S)
+            reading = take_reading(admin, before)
+            if is_text:
+                Console().print(_tables(reading, _View(rows_max=None), 0.0, ""))
+            elif form == "csv":
+                output.show(_topic_rows(reading), form)
+            else:
+                output.show_one(_facts(reading), form)
             return 0
         _watch(Sampler(admin).start())
     return 0
@@ -153,6 +169,44 @@ def _tables(reading: ClusterReading, view: _View, age_s: float, failure: str) ->
     return Group(*rows)
 
 
+def _facts(reading: ClusterReading) -> dict[str, Any]:
+    """Return the view as one object."""
+    return {
+        "state": reading.state,
+        "controller": reading.sample.view.controller_id,
+        "records_per_s": reading.records_per_s,
+        "size_bytes": reading.size_bytes,
+        "lag": reading.lag,
+        "causes": [cause._asdict() for cause in reading.causes],
+        "brokers": _broker_rows(reading),
+        "topics": _topic_rows(reading),
+        "groups": [row._asdict() for row in reading.groups.values()],
+    }
+
+
+def _topic_rows(reading: ClusterReading) -> list[dict[str, Any]]:
+    return [row._asdict() for row in reading.topics.values()]
+
+
+def _broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
+    disks = {row.broker_id: row for row in reading.sample.log_dirs}
+    rows = []
+    for broker_id, load in broker_loads(reading.sample.view).items():
+        disk = disks.get(broker_id)
+        is_known = disk is not None and disk.total_bytes > 0
+        rows.append(
+            {
+                "id": broker_id,
+                "running": broker_id in reading.sample.view.brokers,
+                **load._asdict(),
+                "size_bytes": sum(disk.partitions.values()) if disk is not None else None,
+                "free_bytes": disk.usable_bytes if disk is not None and is_known else None,
+                "total_bytes": disk.total_bytes if disk is not None and is_known else None,
+            }
+        )
+    return rows
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
     for number, name in enumerate(columns):
@@ -162,18 +216,15 @@ def _table(title: str, *columns: str) -> Table:
 
 def _brokers(reading: ClusterReading) -> Table:
     table = _table("Brokers", "broker", "leaders", "replicas", "in sync", "data", "disk free")
-    loads = broker_loads(reading.sample.view)
-    disks = {row.broker_id: row for row in reading.sample.log_dirs}
-    for broker_id, load in loads.items():
-        disk = disks.get(broker_id)
-        known = disk is not None and disk.total_bytes > 0
+    for row in _broker_rows(reading):
+        total = row["total_bytes"]
         table.add_row(
-            f"{broker_id}" if broker_id in reading.sample.view.brokers else f"{broker_id} down",
-            str(load.leaders),
-            str(load.replicas),
-            str(load.in_sync),
-            output.size(sum(disk.partitions.values())) if disk is not None else "-",
-            f"{disk.usable_bytes / disk.total_bytes:.0%}" if disk is not None and known else "-",
+            f"{row['id']}" if row["running"] else f"{row['id']} down",
+            str(row["leaders"]),
+            str(row["replicas"]),
+            str(row["in_sync"]),
+            output.size(row["size_bytes"]),
+            f"{row['free_bytes'] / total:.0%}" if total else "-",
         )
     return table
 

@@ -174,7 +174,8 @@ def up(
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the cluster to stop; needed if several run.",
 )
-def down(directory: Path | None) -> int:
+@output.output_option
+def down(directory: Path | None, form: str | None) -> int:
     """Stop the cluster that 'logbus up' started; its data stay.
 
     \b
@@ -200,7 +201,8 @@ def down(directory: Path | None) -> int:
         error.filename = f"the cluster in {facts['directory']}"
         raise
     running.forget(facts)
-    output.say("stopped" if stopped else "it was not running; its record is removed")
+    said = "stopped" if stopped else "it was not running; its record is removed"
+    output.report_change({"directory": facts["directory"], "stopped": stopped}, form, said)
     return 0
 
 

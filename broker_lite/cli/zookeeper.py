@@ -70,7 +70,8 @@ def zookeeper() -> None:
     help="The brokers' zookeeper.auth.file.",
 )
 @tls_options
-def secure(address: str, auth_file: Path, tls: ZooKeeperTls | None) -> None:
+@output.output_option
+def secure(address: str, auth_file: Path, tls: ZooKeeperTls | None, form: str | None) -> None:
     """Restrict every znode of a cluster to the brokers' credential, or during a rotation to both
     credentials.
 
@@ -79,8 +80,10 @@ def secure(address: str, auth_file: Path, tls: ZooKeeperTls | None) -> None:
     \b
     Examples:
       logbus zookeeper secure --zookeeper zk1:2181/logbus --auth-file zk.auth
+      logbus zookeeper secure --zookeeper zk1:2182 --auth-file a --zookeeper-ca ca
     """
     from broker_lite.metadata.zookeeper import close_znodes
 
     count = close_znodes(address, auth_file, {}, tls=tls)
-    output.say(f"{count} znodes of {address} belong to the credential of {auth_file} alone")
+    said = f"{count} znodes of {address} belong to the credential of {auth_file} alone"
+    output.report_change({"zookeeper": address, "znodes": count}, form, said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.errors import InvalidConfigError, LogbusError, UnknownTopicOrPartitionError
 from broker_lite.mirror.mirror import Mirror
 from broker_lite.model import LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
-from pyspark_logbus.checkpoint.carry import Carried, carry
+from pyspark_logbus.checkpoint.carry import Carried, Moved, carry
 from pyspark_logbus.checkpoint.offset_log import KafkaOffsets
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
@@ -71,7 +72,15 @@ class OffsetConverter:
     "--from", "source", metavar="HOST:PORT", help="The cluster that logbus mirror copied from."
 )
 @click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,…", help="Default: as logbus mirror.")
-@click.option("-o", "--output", "form", type=click.Choice(("table", "json")), default="table")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(("table", "json", "jsonl", "csv")),
+    default="table",
+    show_default=True,
+    help="How to print.",
+)
 def main(
     old: Path, new: Path, source: str | None, bootstrap_servers: str | None, form: str
 ) -> None:
@@ -103,10 +112,15 @@ def main(
 
 
 def print_result(carried: Carried, new: Path, form: str) -> None:
-    if form == "json":
+    if form in ("json", "jsonl"):
         rows = [row._asdict() for row in carried.offsets]
-        click.echo(json.dumps({"batch": carried.batch, "is_completed": carried.is_completed,
-                               "offsets": rows}))  # fmt: skip
+        found = {"batch": carried.batch, "is_completed": carried.is_completed, "offsets": rows}
+        click.echo(json.dumps(found))
+        return
+    if form == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(Moved._fields)
+        writer.writerows(carried.offsets)
         return
     for row in carried.offsets:
         click.echo(f"{row.topic}-{row.partition}: {row.kafka} -> {row.logbus}")

@@ -344,7 +344,7 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
     plan = logbus("groups", "reset-offsets", group, "--to", "earliest", "--dry-run")
     assert b"nothing was changed" in plan.stderr
     assert {row["topic"] for row in rows(plan)} == {new_topic, other}
-    beyond = logbus("groups", "reset-offsets", group, "--to", "9999", stdin=b"n\n", code=130)
+    beyond = logbus("groups", "reset-offsets", group, "--to", "9999", stdin=b"n\n", code=1)
     assert b"Move these offsets of group" in beyond.stderr
     assert f"{other}-0: 9999 is outside of the log; using its end 10" in beyond.stderr.decode()
     assert sum(row["to"] for row in rows(beyond)) == 20
@@ -531,7 +531,7 @@ def test_user_is_deleted_only_after_confirmation(logbus: Logbus, tmp_path: Path)
     name = f"user-{uuid.uuid4().hex[:8]}"
     (tmp_path / "password").write_text("a password\n")
     logbus("user", "add", name, "--password-file", "password")
-    asked = logbus("user", "delete", name, stdin=b"n\n", code=130)
+    asked = logbus("user", "delete", name, stdin=b"n\n", code=1)
     assert b"with its passwords?" in asked.stderr
     assert name in {row["user"] for row in rows(logbus("user", "list"))}
     logbus("user", "delete", name, "--dry-run")
@@ -552,7 +552,7 @@ def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     plan = logbus(*alter, "--dry-run").stderr
     for line in (b"segment.ms: ", b"retention.ms: 60000 -> the default", b"partitions: 2 -> 3"):
         assert line in plan
-    assert b"Added partitions stay for good" in logbus(*alter, stdin=b"n\n", code=130).stderr
+    assert b"Added partitions stay for good" in logbus(*alter, stdin=b"n\n", code=1).stderr
     assert rows(logbus("topic", "describe", name))[0]["config"] == {"retention.ms": "60000"}
     logbus(*alter, "--yes")
     described = rows(logbus("topic", "describe", name))[0]
@@ -564,7 +564,7 @@ def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     assert [(row["topic"], row["partition"]) for row in table] == [(name, p) for p in "012"]
     logbus("produce", name, "-p", "0", stdin=b"a\nb\nc\n")
     assert b"before offset 2" in logbus("topic", "trim", name, "--before", "2", "--dry-run").stderr
-    refused = logbus("topic", "trim", name, "--before", "2", code=130)
+    refused = logbus("topic", "trim", name, "--before", "2", code=1)
     assert b"--yes answers the question" in refused.stderr
     trimmed = rows(logbus("topic", "trim", name, "--before", "2", "--yes"))
     assert {row["partition"]: row["start"] for row in trimmed} == {0: 2, 1: 0, 2: 0}
@@ -577,7 +577,7 @@ def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     assert logbus("consume", name, "-e").stdout == b"c\n"
     near = logbus("topic", "describe", name[:-1], code=1).stderr
     assert f"did you mean {name}".encode() in near
-    logbus("topic", "delete", name, code=130)
+    logbus("topic", "delete", name, code=1)
     logbus("topic", "delete", name, "--yes")
     gone = logbus("topic", "delete", name, "--yes", code=1).stderr
     assert b"does not exist" in gone and b"create" not in gone
@@ -591,7 +591,7 @@ def test_alter_asks_before_a_change_that_loses_records(logbus: Logbus, new_topic
         return found
 
     lower = ("topic", "alter", new_topic, "-c", "retention.ms=60000")
-    asked = logbus(*lower, stdin=b"n\n", code=130)
+    asked = logbus(*lower, stdin=b"n\n", code=1)
     assert b"beyond the lower retention.ms. Go on?" in asked.stderr and retention() is None
     (plan,) = rows(logbus(*lower, "--dry-run", "-o", "jsonl"))
     change = {"topic": new_topic, "setting": "retention.ms", "from": "604800000", "to": "60000"}
@@ -688,6 +688,9 @@ def test_export_writes_every_record_into_a_file(
     done = logbus("export", new_topic, file.name)
     assert f"300 records of {new_topic} in {file.name}" in done.stderr.decode()
     assert done.stdout == b"" and sorted(tmp_path.glob(".*")) == []
+    (plan,) = rows(logbus("export", new_topic, "other.csv", "--dry-run", "-o", "jsonl"))
+    assert (plan["offsets"], plan["exported"]) == (300, False)
+    assert not (tmp_path / "other.csv").exists()
     if form == "parquet":
         found = pq.read_table(file).column("value").to_pylist()
         assert sorted(value.decode() for value in found) == values
@@ -700,8 +703,10 @@ def test_export_writes_every_record_into_a_file(
         envelopes = [json.loads(line) for line in file.read_text().splitlines()]
         assert sorted(row["value"]["n"] for row in envelopes) == list(range(300))
     # An existing file is replaced only with the option, and an empty export writes a file too.
-    assert b"Replace" in logbus("export", new_topic, file.name, code=130).stderr
-    logbus("export", new_topic, file.name, "-s", "latest", "--yes")
+    assert b"Replace" in logbus("export", new_topic, file.name, code=1).stderr
+    latest = ("export", new_topic, file.name, "-s", "latest")
+    (done_row,) = rows(logbus(*latest, "--yes", "-o", "jsonl"))
+    assert (done_row["records"], done_row["exported"]) == (0, True)
     assert file.exists() and str(values[0]) not in file.read_bytes().decode("latin-1")
 
 

@@ -29,9 +29,13 @@ topic create {topic} -p 2
 topic list -r {topic}
 topic describe {topic}
 topic elect {topic}
+topic elect {topic} --dry-run
 topic reassign {topic} -r 2 --dry-run
 produce {topic} {lines} -o json
 consume {topic} -e -n 1
+export {topic} {file}
+export {topic} {file} --dry-run
+top
 topic trim {topic} --before 1 --yes
 config describe --topic {topic}
 config describe --broker 0 --changed
@@ -99,6 +103,7 @@ def names(
     (tmp_path / "broker.conf").write_text(f"log.dir={tmp_path}\n")
     (tmp_path / "password").write_text("a password\n")
     found |= {"user": f"{topic}-user", "password": str(tmp_path / "password")}
+    found |= {"file": str(tmp_path / "records.csv")}
     found |= {"servers": cluster.bootstrap_servers}
     found |= {"lines": str(tmp_path / "lines"), "settings": str(tmp_path / "broker.conf")}
     broker = cluster.brokers[0].directory

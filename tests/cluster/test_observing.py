@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,3 +67,17 @@ def test_top_prints_one_view_into_a_pipe(bus: Bus, cluster: LocalCluster, topic:
     command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert topic in done.stdout and "3 brokers" in done.stdout and "Groups" in done.stdout
+
+
+def test_top_prints_brokers_topics_and_groups_as_json(cluster: LocalCluster, topic: str) -> None:
+    command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
+    done = subprocess.run(
+        [*command, "-o", "json"], capture_output=True, text=True, timeout=60, check=True
+    )
+    view = json.loads(done.stdout)
+    assert [row["running"] for row in view["brokers"]] == [True] * 3
+    assert topic in [row["name"] for row in view["topics"]]
+    done = subprocess.run(
+        [*command, "-o", "csv"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("name,partitions,")

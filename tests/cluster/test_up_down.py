@@ -248,7 +248,10 @@ def test_clusters_are_distinguished_by_directory(logbus: Logbus, tmp_path: Path)
     assert "--dir one, --dir two" in refused
     assert "these run: --dir one, --dir two" in logbus("status", "--dir", "no", code=3).stderr
     # Once the newest cluster is gone every command finds the earlier one.
-    logbus("down", "--dir", two)
+    ended = json.loads(logbus("down", "--dir", two, "-o", "json").stdout)
+    assert ended == [{"directory": two, "stopped": True}]
+    stopped = logbus("status", "--dir", two, code=3).stderr
+    assert "is stopped, its data stay; start it with: logbus up --dir two\n" in stopped
     assert are_gone(second)
     assert json.loads(logbus("status").stdout)["directory"] == one
     logbus("topic", "create", "t")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,17 @@ def test_last_lines_of_each_process_bear_its_name(
         "broker-0", "broker-0", "broker-10", "broker-10", "zookeeper",
     ]  # fmt: skip
     assert lines[0].endswith("broker-0 4")
+
+
+def test_lines_are_rows_with_the_name_of_their_process(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["logs", "--dir", str(folder), "-n", "1", "-o", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["process"] for row in rows] == ["broker-0", "broker-10", "zookeeper"]
+    assert rows[0]["line"] == WARNING.format("hot").rstrip()
+    assert run(["logs", "-f", "--dir", str(folder), "-o", "json"]) == 2
+    assert "give -o jsonl" in capsys.readouterr().err
 
 
 def test_one_process_is_printed_without_a_prefix(

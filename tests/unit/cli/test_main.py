@@ -84,6 +84,25 @@ def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "name", "code"),
+    [
+        (["topic", "list", "--nope", "-o", "json"], "USAGE", 2),
+        (["lag", "-o", "jsonl", "--at", "x", "y"], "USAGE", 2),
+        (["export", "t", "t.xls", "-o", "json"], "USAGE", 2),
+    ],
+)
+def test_usage_error_is_json_with_json_output(
+    words: list[str], name: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert json.loads(said.err) | {"message": ""} == {
+        "error": name, "message": "", "exit_code": code,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
     ("typed", "meant"),
     [("start", "up"), ("stop", "down"), ("help", "--help"), ("version", "--version")],
 )
