@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from broker_lite.errors import BrokerNotAvailableError, LogbusError
 from broker_lite.local.guard import Guard
-from broker_lite.local.process import ending_of
-from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS, ReadyPipe, reported_error
+from broker_lite.local.ready_pipe import ReadyPipe, reported_error
+from broker_lite.local.ready_process import ReadyProcess
 from broker_lite.local.zookeeper import last_line
 from broker_lite.model import Endpoint
 
@@ -27,7 +26,7 @@ START_TIMEOUT_SECONDS = 30.0
 """Maximum seconds from a broker's start until it reports that it is ready."""
 
 
-class LocalBroker:
+class LocalBroker(ReadyProcess):
     """A broker process that can be stopped, killed and restarted with the same port and
     directory."""
 
@@ -40,6 +39,7 @@ class LocalBroker:
         *,
         security: ClusterSecurity | None = None,
     ) -> None:
+        super().__init__()
         self.id = broker_id
         self.directory = directory
         self.log = directory / "broker.log"
@@ -50,25 +50,8 @@ class LocalBroker:
         """The port that serves /metrics; None if metrics are off."""
         self._guard = guard
         self._security = security
-        self._process: subprocess.Popen[bytes] | None = None
         self._begin_fd = -1
-        self._ready: ReadyPipe | None = None
         self._started = 0.0
-
-    @property
-    def pid(self) -> int | None:
-        """The process id, or None while the broker is down."""
-        return self._process.pid if self._process is not None and self.is_running else None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process is running."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether the process was started, and ``wait_ready`` has not returned since."""
-        return self._ready is not None
 
     @property
     def has_answered(self) -> bool:
@@ -76,12 +59,7 @@ class LocalBroker:
         timed out."""
         if time.monotonic() - self._started > START_TIMEOUT_SECONDS:
             return True
-        return self._ready is not None and self._ready.has_report
-
-    @property
-    def ending(self) -> str:
-        """The exit code or signal of a process that ended by itself, as text; else empty."""
-        return ending_of(self._process)
+        return super().has_answered
 
     @property
     def endpoint(self) -> str:
@@ -174,34 +152,6 @@ class LocalBroker:
         self.port = int(facts["port"])
         self.metrics_port = facts.get("metrics_port")
 
-    def stop(self) -> None:
-        """Stop the broker with SIGTERM; kill it after 15 s."""
-        self.request_stop()
-        self.wait_stopped()
-
-    def request_stop(self) -> None:
-        """Send SIGTERM and return, so that several brokers can stop at the same time."""
-        if self.is_running:
-            assert self._process is not None
-            self._process.terminate()
-
-    def wait_stopped(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-        """Wait until the broker has ended after ``request_stop``; kill it after the timeout."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._process = None
-
-    def kill(self) -> None:
-        """Kill the broker (SIGKILL) and wait until it has ended."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
     def pause(self) -> None:
         """Suspend the process (SIGSTOP)."""
         if self.is_running:
@@ -218,9 +168,7 @@ class LocalBroker:
         if self._begin_fd >= 0:
             os.close(self._begin_fd)
             self._begin_fd = -1
-        if self._ready is not None:
-            self._ready.close()
-            self._ready = None
+        self.close_ready_pipe()
 
     def _start_error(self) -> LogbusError:
         line = last_line(self.log)

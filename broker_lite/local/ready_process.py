@@ -1,0 +1,83 @@
+"""A child process that reports on a pipe once it serves: the part that local brokers and consoles
+share."""
+
+from __future__ import annotations
+
+import subprocess
+
+from broker_lite.local.process import ending_of
+from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS, ReadyPipe
+
+
+class ReadyProcess:
+    """A child process with a ``ReadyPipe``. The subclass starts the process. Its ``wait_ready``
+    reads the report, and then sets ``_ready`` to None."""
+
+    stop_timeout_seconds = STOP_TIMEOUT_SECONDS
+    """Seconds after SIGTERM at which ``wait_stopped`` kills the process."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready: ReadyPipe | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None while the process is not running."""
+        return self._process.pid if self._process is not None and self.is_running else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is running."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the process was started, and ``wait_ready`` has not returned since."""
+        return self._ready is not None
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether ``wait_ready`` would return at once: the process has reported or ended."""
+        return self._ready is not None and self._ready.has_report
+
+    @property
+    def ending(self) -> str:
+        """The exit code or signal of a process that ended by itself, as text; else empty."""
+        return ending_of(self._process)
+
+    def stop(self) -> None:
+        """Stop the process with SIGTERM; kill it after ``stop_timeout_seconds``. Idempotent."""
+        self.request_stop()
+        self.wait_stopped()
+
+    def request_stop(self) -> None:
+        """Send SIGTERM and return, so that several processes can stop at the same time."""
+        if self.is_running:
+            assert self._process is not None
+            self._process.terminate()
+
+    def wait_stopped(self, timeout_seconds: float | None = None) -> None:
+        """Wait until the process has ended after ``request_stop``; kill it after the timeout.
+        Default: ``stop_timeout_seconds``."""
+        if self._process is None:
+            return
+        if timeout_seconds is None:
+            timeout_seconds = self.stop_timeout_seconds
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL) and wait until it has ended."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close_ready_pipe(self) -> None:
+        """Close the pipe of an abandoned start."""
+        if self._ready is not None:
+            self._ready.close()
+            self._ready = None
