@@ -33,6 +33,10 @@ class ChangePlan(NamedTuple):
     """The same change on the command line."""
 
 
+Planner = Callable[[PageRequest, Form], ChangePlan]
+"""Returns the plan for a filled form. Raises LogbusError for a form that cannot be applied."""
+
+
 def no_fields(_: PageRequest) -> tuple[Field, ...]:
     """Return a form without fields."""
     return ()
@@ -50,7 +54,7 @@ class Change(NamedTuple):
     title: str
     verb: str
     done: str
-    plan: Callable[[PageRequest, Form], ChangePlan]
+    plan: Planner
     fields: Callable[[PageRequest], tuple[Field, ...]] = no_fields
     intro: str = ""
     is_dangerous: bool = False

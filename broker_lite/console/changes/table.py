@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from broker_lite.console.changes import access, brokers, groups, topics, transactions
-from broker_lite.console.changes.change import Change
+from broker_lite.console.changes.change import Change, Planner
+
+
+def _deletion(noun: str, plan: Planner) -> Change:
+    """Return the change that deletes a topic, a group or a user."""
+    return Change(
+        path=f"/{noun}s/{{{noun}}}/delete",
+        title=f"Delete the {noun}",
+        verb=f"Delete {noun}",
+        done=f"The {noun} is deleted.",
+        plan=plan,
+        is_dangerous=True,
+    )
+
 
 CHANGES = (
     Change(
@@ -59,14 +72,7 @@ CHANGES = (
         plan=topics.trim,
         is_dangerous=True,
     ),
-    Change(
-        path="/topics/{topic}/delete",
-        title="Delete the topic",
-        verb="Delete topic",
-        done="The topic is deleted.",
-        plan=topics.delete,
-        is_dangerous=True,
-    ),
+    _deletion("topic", topics.delete),
     Change(
         path="/groups/{group}/move",
         title="Move offsets",
@@ -77,14 +83,7 @@ CHANGES = (
         plan=groups.move,
         is_dangerous=True,
     ),
-    Change(
-        path="/groups/{group}/delete",
-        title="Delete the group",
-        verb="Delete group",
-        done="The group is deleted.",
-        plan=groups.delete,
-        is_dangerous=True,
-    ),
+    _deletion("group", groups.delete),
     Change(
         path="/brokers/elect",
         title="Elect preferred leaders",
@@ -119,14 +118,7 @@ CHANGES = (
         fields=access.user_fields,
         plan=access.add_user,
     ),
-    Change(
-        path="/users/{user}/delete",
-        title="Delete the user",
-        verb="Delete user",
-        done="The user is deleted.",
-        plan=access.delete_user,
-        is_dangerous=True,
-    ),
+    _deletion("user", access.delete_user),
     Change(
         path="/acls/add",
         title="Add an access control entry",
