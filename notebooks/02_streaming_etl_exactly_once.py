@@ -160,8 +160,8 @@ print(after_kill)
 
 # MAGIC %md
 # MAGIC One micro-batch of 200 orders was committed before the kill. With `exactly_once` a reader sees those 200
-# MAGIC invoices and no row of the second batch, although the finished task's rows are in the log: nobody committed their
-# MAGIC transaction.
+# MAGIC invoices and no row of the second batch. The rows of the finished task are in the log, but their transaction was not
+# MAGIC committed.
 
 # COMMAND ----------
 

@@ -72,7 +72,7 @@ bus.create_topic("monitoring.events", partitions=2)
 # MAGIC %md
 # MAGIC ## A reader that falls behind
 # MAGIC
-# MAGIC Thirty steps of a tenth of a second. A writer sends a burst of records in steps 3 to 14, and nothing afterwards. The reader takes at most half a
+# MAGIC The loop has thirty steps of a tenth of a second. A writer sends a burst of records in steps 3 to 14, and nothing afterwards. The reader takes at most half a
 # MAGIC burst in each step and commits what it has read. After each step the notebook asks the cluster for the lag with `Admin.lag`, and computes it
 # MAGIC from its own counts.
 

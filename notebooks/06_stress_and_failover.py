@@ -2,8 +2,8 @@
 # MAGIC %md
 # MAGIC # Stress and failover
 # MAGIC
-# MAGIC Three brokers, a producer that never pauses, and a broker that is killed with SIGKILL in the middle. Every acknowledged record must be readable
-# MAGIC afterwards, once. The plot shows the gap that producers see.
+# MAGIC This notebook runs three brokers and a producer that never pauses, and kills a broker with SIGKILL in the middle of the run. Afterwards every
+# MAGIC acknowledged record must be readable once. The plot shows how long acknowledgements are missing.
 # MAGIC
 # MAGIC This notebook always starts its own cluster, because it kills a broker.
 # MAGIC
@@ -135,9 +135,9 @@ assert frame.selectExpr("CAST(value AS STRING)").distinct().count() == len(ackno
 # MAGIC %md
 # MAGIC ## The gap
 # MAGIC
-# MAGIC Above, each dot is a record: when it was sent, and how long its acknowledgement took. Records of partition 0 wait for the election of a new leader.
-# MAGIC The others may wait, too: their in-sync replicas change. Below are the acknowledgements of partition 0 in each tenth of a second; the longest gap in the
-# MAGIC second after the kill is shaded.
+# MAGIC In the upper plot each dot is a record: when it was sent, and how long its acknowledgement took. Records of partition 0 wait for the election of a new
+# MAGIC leader. Records of the other partitions may wait, too, until the dead broker has left their in-sync replicas. The lower plot counts the
+# MAGIC acknowledgements of partition 0 in each tenth of a second; the longest gap in the second after the kill is shaded.
 
 # COMMAND ----------
 
@@ -193,7 +193,8 @@ display([(f"partition {p}", f"{1000 * gap:,.0f} ms") for p, gap in gaps.items()]
 # MAGIC %md
 # MAGIC ## The broker returns
 # MAGIC
-# MAGIC It finds its data directory, cuts off what was never committed, copies what it missed, and joins the in-sync replicas again.
+# MAGIC The restarted broker reads its data directory, truncates records that were never committed, copies the records that it missed, and joins the in-sync
+# MAGIC replicas again.
 
 # COMMAND ----------
 

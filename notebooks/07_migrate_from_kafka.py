@@ -80,7 +80,8 @@ def logbus_command(*words):
 # MAGIC %md
 # MAGIC ## The source, before the move
 # MAGIC
-# MAGIC A topic, and a group that has read a third of it. One partition was trimmed, so its offsets do not begin at zero: the offsets of the copy will differ.
+# MAGIC The source has a topic, and a group that has read a third of it. One partition was trimmed, so its offsets do not begin at zero, and the offsets of the
+# MAGIC copy will differ.
 
 # COMMAND ----------
 
