@@ -1,4 +1,5 @@
-"""Connections of clients and other brokers: listening, framing, order of answers. Loop thread.
+"""Accept connections of clients and brokers, receive requests and send answers in request order.
 
-A ``Connection`` hands each request to the dispatcher, with the ``Session`` of its client.
+A ``ClientConnection`` passes each request to the dispatcher, with the ``Session`` of its client.
+All code runs on the event-loop thread.
 """

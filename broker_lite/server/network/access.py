@@ -1,10 +1,9 @@
-"""Authorization of requests: the permissions that each API needs, and the check of a client's
-permissions.
+"""Authorize requests: list the permissions that each API needs, and check them for each client.
 
-``ROWS`` has one row for each served API; a served API without a row fails at import. Dispatch
-checks the operations on the cluster. Handlers check every topic, group and transactional id that a
-request names with ``request.access``; the dispatcher drops the answer of a handler that checked
-nothing (``Access.is_answerable``). Runs on the event-loop thread.
+``ROWS`` has one row for each API that the broker serves; a missing row fails the import. The
+dispatcher checks operations on the cluster. With ``request.access``, handlers check every topic,
+group and transactional id that a request names. If a handler checked nothing, the dispatcher drops
+its answer (``Access.is_answerable``). All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("logbus.access")
 
 ALLOWED_TOPICS_MAX = 100
-"""Maximum allowed topics that one session caches."""
+"""Maximum number of topic names that one session caches as allowed."""
 ANY_BROKER = -1
-"""Returned as the broker id if all brokers share one principal."""
+"""The result of ``Authorizer.broker_id`` if all brokers share one principal."""
 _BROKER_CLIENT = "logbus-broker-"
 OF_THIS_ID = "of this id"
-"""The subject of an error about a topic that the client named by id; it reveals neither name nor
-id.
+"""Text that replaces the topic name in an error, if the client named the topic by id. The name
+would reveal more than the client may know.
 """
 
 
@@ -69,12 +68,13 @@ _ERRORS: Mapping[ResourceKind, type[LogbusError]] = {
 
 
 class AccessRow(NamedTuple):
-    """The operations that one API needs.
+    """The operations that a client must be allowed to use an API.
 
-    Dispatch requires one operation of ``cluster`` before the handler starts. The handler checks
-    each named topic, group and transactional id; permission for the cluster operation ``instead``
-    allows all of them. ``names`` lists the request's fields with resources: if all are empty, the
-    handler has nothing to check.
+    ``topic``, ``group`` and ``transactional_id`` are the operations on each resource that a request
+    names; the handler checks them. A client with permission for ``instead``, an operation on the
+    cluster, needs none of them. ``cluster`` lists operations on the cluster; the dispatcher
+    requires one of them before the handler starts. ``names`` lists the request's fields with
+    resource names. If all these fields are empty, the handler has nothing to check.
     """
 
     topic: Operation | None = None
@@ -86,7 +86,7 @@ class AccessRow(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether the handler has to check resources."""
+        """Whether the handler has to check the resources that a request names."""
         return any((self.topic, self.group, self.transactional_id, self.instead))
 
     def operation(self, kind: ResourceKind) -> Operation:
@@ -110,13 +110,14 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.API_VERSIONS: AccessRow(),
     ApiKey.SASL_AUTHENTICATE: AccessRow(),
     ApiKey.PRODUCE: AccessRow(_OP.WRITE, transactional_id=_OP.WRITE),
-    # READ applies to consumers. A follower's fetch needs the session of a broker instead.
+    # READ applies to consumers. The handler requires a broker's session for a follower's fetch.
     ApiKey.FETCH: AccessRow(_OP.READ),
     ApiKey.LIST_OFFSETS: AccessRow(_OP.DESCRIBE, names=_TOPICS),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
         _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION, names=_TOPICS
     ),
-    ApiKey.METADATA: AccessRow(_OP.DESCRIBE),  # In version 0 an empty list means all topics.
+    # Metadata has no ``names``: in version 0 an empty list of topics requests all topics.
+    ApiKey.METADATA: AccessRow(_OP.DESCRIBE),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
     ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ),
     ApiKey.OFFSET_FETCH: AccessRow(_OP.DESCRIBE, _OP.DESCRIBE, names=("groups", "group_id")),
@@ -159,7 +160,7 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.ALTER_CLIENT_QUOTAS: AccessRow(cluster=(_OP.ALTER_CONFIGS,)),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: AccessRow(cluster=(_OP.DESCRIBE,)),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AccessRow(cluster=(_OP.ALTER,)),
-    # Dispatch also applies the row of the request in the Envelope.
+    # The dispatcher also applies the row of the request that the Envelope carries.
     ApiKey.ENVELOPE: AccessRow(cluster=(_OP.CLUSTER_ACTION,)),
     ApiKey.DESCRIBE_CLUSTER: AccessRow(),
     ApiKey.DESCRIBE_PRODUCERS: AccessRow(_OP.READ, names=_TOPICS),
@@ -178,7 +179,7 @@ ROWS: Mapping[int, AccessRow] = {
 _DATA_ROWS = (ROWS[ApiKey.PRODUCE], ROWS[ApiKey.FETCH])
 """The rows of Produce (API key 0) and Fetch (1), the most frequent requests."""
 _UNKNOWN = AccessRow()
-"""The row of an API key that is not served; dispatch refuses its requests."""
+"""The row of an API key that the broker does not serve; the dispatcher refuses such requests."""
 
 if VERSIONS.keys() != ROWS.keys():
     raise AssertionError(f"without a row, or not served: {sorted(VERSIONS.keys() ^ ROWS.keys())}")
@@ -187,7 +188,7 @@ if VERSIONS.keys() != ROWS.keys():
 FORWARDED = frozenset(
     (ApiKey.CREATE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.UNREGISTER_BROKER)
 )
-"""APIs that an Envelope may carry: those that brokers forward to the controller."""
+"""APIs that an Envelope may carry, because brokers forward their requests to the controller."""
 
 
 class Client(Protocol):
@@ -210,8 +211,8 @@ class Client(Protocol):
 
 
 class NamedTopic(Protocol):
-    """A topic of a Produce or Fetch request. Before version 13 the id is null, from 13 on the name
-    is empty.
+    """A topic in a Produce or Fetch request. Before version 13 its id is null; from version 13 on
+    its name is empty.
     """
 
     @property
@@ -225,8 +226,8 @@ _NOTHING: Mapping[int, LogbusError] = {}
 
 
 class Access:
-    """The permissions of one request, which handlers check. This class allows everything, for a
-    broker without an authorizer.
+    """Permission checks of one request. This class allows every operation, for a broker without an
+    authorizer.
     """
 
     __slots__ = ("_authorizer", "row")
@@ -243,7 +244,7 @@ class Access:
         return self._authorizer.is_broker(session, client_id)
 
     def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
-        """Return whether the operation is allowed; a denial is not logged."""
+        """Return whether the client may use the operation on the resource. Do not log a denial."""
         return True
 
     def may_write_any_topic(self) -> bool:
@@ -251,34 +252,44 @@ class Access:
         return True
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
-        """Raise the authorization error of the kind unless the operation, or the row's ``instead``,
-        is allowed. If ``shown`` is given, the error contains it in place of ``name``.
+        """Raise the authorization error of the kind, for example TopicAuthorizationError, unless
+        the client may use the operation or the row's ``instead``.
+
+        If ``shown`` is given, the error contains that text in place of ``name``.
         """
 
     def check_topic(self, name: str, shown: str = "") -> None:
-        """Raise TopicAuthorizationError unless the row's operation on the topic is allowed."""
+        """Raise TopicAuthorizationError unless the client may use the API's operation on the topic.
+
+        ``shown`` replaces the name in the error.
+        """
 
     def check_creation(self, name: str) -> None:
-        """Raise TopicAuthorizationError unless a Metadata request may describe and create the
-        topic."""
+        """Raise TopicAuthorizationError unless the client may describe and create the topic."""
 
     def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:
-        """Raise TopicAuthorizationError, without the name, unless the row's operation on the topic
-        is allowed or the id does not exist."""
+        """Raise TopicAuthorizationError, without the topic's name, unless the client may use the
+        API's operation on the topic. An id that ``by_id`` lacks raises no error.
+        """
 
     def check_group(self, name: str) -> None:
-        """Raise GroupAuthorizationError unless the row's operation on the group is allowed."""
+        """Raise GroupAuthorizationError unless the client may use the API's operation on the
+        group.
+        """
 
     def check_transactional_id(self, name: str) -> None:
-        """Raise TransactionalIdAuthorizationError unless the row's operation is allowed."""
+        """Raise TransactionalIdAuthorizationError unless the client may use the API's operation on
+        the transactional id.
+        """
 
     def check_cluster(self, *operations: Operation) -> None:
-        """Raise ClusterAuthorizationError unless one of the operations is allowed, by default the
-        row's operation on topics."""
+        """Raise ClusterAuthorizationError unless the client may use one of the operations on the
+        cluster. By default, check the API's operation on topics.
+        """
 
     def leave_to_controller(self) -> None:
-        """Mark the request as checked: it is forwarded with its principal, and the controller
-        authorizes it.
+        """Mark the request as checked without a check. The controller authorizes a forwarded
+        request, with the client's principal.
         """
 
     def check_follower(self, replica_id: int) -> None:
@@ -289,25 +300,32 @@ class Access:
     def denied_topics(
         self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
     ) -> Mapping[int, LogbusError]:
-        """Return the error of each denied topic, by its index. A topic id that does not exist is
-        not denied; it has an error of its own."""
+        """Return the errors of the topics that the client may not use, by index in ``topics``.
+
+        A topic id that ``by_id`` lacks is not denied; the handler returns another error for it.
+        """
         return _NOTHING
 
     def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
-        """Return the names that the row's operation may list."""
+        """Return those of ``names`` on which the client may use the API's operation."""
         return names if isinstance(names, Collection) else list(names)
 
     def operations(self, kind: ResourceKind, name: str) -> frozenset[Operation]:
-        """Return all allowed operations on the resource (KIP-430)."""
+        """Return all operations that the client may use on the resource (KIP-430)."""
         return _ALL_OPERATIONS[kind]
 
     def is_answerable(self, message: Any) -> bool:
-        """Return whether the handler checked a permission, or the request names no resource."""
+        """Return whether the dispatcher may send the handler's answer: the handler checked a
+        permission, or ``message`` names no resource.
+        """
         return True
 
 
 class _CheckedAccess(Access):
-    """The access of one request at a broker with an authorizer."""
+    """Permission checks of one request at a broker with an authorizer.
+
+    ``is_asked`` is whether the handler has checked a permission.
+    """
 
     __slots__ = ("_session", "is_asked")
 
@@ -418,11 +436,11 @@ class _CheckedAccess(Access):
 
 
 class DataAccess(_CheckedAccess):
-    """The access of a session's Produce or Fetch requests, one after another.
+    """Permission checks of all Produce or all Fetch requests of one session.
 
-    It caches allowed topics until the ACLs change, because clients name the same topics with every
-    request. Requests can share it, because dispatch reads ``is_asked`` before the next request
-    begins.
+    The object caches allowed topics until the ACLs change, because a client names the same topics
+    in each request. Successive requests can share the object, because the dispatcher reads
+    ``is_asked`` before the next request starts.
     """
 
     __slots__ = ("_allowed", "_mark", "_principal")
@@ -470,8 +488,8 @@ class DataAccess(_CheckedAccess):
 
 
 def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclIndex) -> None:
-    """Raise InvalidConfigError, which names the settings, if no user could administer the
-    authorizer, or if any client could pose as a broker.
+    """Raise InvalidConfigError if no user could change ACLs, or if any client could pose as a
+    broker. The message names the settings to change.
     """
     if config.authorizer != "enforce":
         return
@@ -496,11 +514,11 @@ def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclInd
 
 
 class Authorizer:
-    """The authorizer of one broker: its ACLs, its super users, and the recognition of other
-    brokers' sessions.
+    """The authorizer of one broker. It decides by ACLs and super users, and recognizes sessions of
+    other brokers.
 
-    ``apply`` takes each metadata snapshot. ``inter_broker`` is the listener for brokers.
-    ``on_denial`` records each denial (``AuditLog.write``).
+    ``apply`` takes the ACLs of each metadata snapshot. ``inter_broker`` is the listener for
+    brokers. ``on_denial`` records each denial (``AuditLog.write``).
     """
 
     def __init__(
@@ -527,13 +545,13 @@ class Authorizer:
         self._open = Access(self, AccessRow())
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Use the snapshot's ACLs from now on."""
+        """Use the ACLs of the snapshot for all later requests."""
         if snapshot.acls is not self._acls:
             self._acls = snapshot.acls
             self.index = self.index.with_entries(snapshot.acls)
 
     def access(self, session: Client, api_key: int) -> Access:
-        """Return the access of a new request."""
+        """Return the permission checks for a new request of the session."""
         if not self.is_on:
             return self._open
         if 0 <= api_key < len(_DATA_ROWS):
@@ -545,8 +563,8 @@ class Authorizer:
         return _CheckedAccess(self, ROWS.get(api_key, _UNKNOWN), session)
 
     def is_broker(self, session: Client, client_id: str | None) -> bool:
-        """Return whether the session is another broker's. The client id decides only if neither
-        certificates nor logins identify brokers.
+        """Return whether the session belongs to another broker. The client id decides only if
+        neither certificates nor logins identify brokers.
         """
         if self.is_on and self.broker_id(session) is not None:
             return True
@@ -556,13 +574,14 @@ class Authorizer:
             return True
         if self._is_separate and not self.only_reports:
             return False
-        # With authorizer=report, a broker of an open cluster that is being secured may still use
-        # another listener.
+        # With authorizer=report, an operator is still securing an open cluster, so a broker may
+        # connect to another listener.
         return (client_id or "").startswith(_BROKER_CLIENT)
 
     def broker_id(self, session: Client) -> int | None:
-        """Return the broker id in the session's principal; None for a client. ``ANY_BROKER`` if all
-        brokers share the principal.
+        """Return the broker id in the session's principal.
+
+        Return None for a client, and ``ANY_BROKER`` if all brokers share the principal.
         """
         if session.listener != self._inter_broker or session.is_forwarded:
             return None
@@ -579,11 +598,11 @@ class Authorizer:
         return None
 
     def check_user_name(self, name: str, *, has_token: bool = False) -> None:
-        """Raise UnacceptableCredentialError if only a broker may have the principal of this user.
+        """Raise UnacceptableCredentialError if the user's principal is reserved for brokers.
 
-        If brokers log in with passwords, they are users themselves, and no name of a user with a
-        password is reserved. A user with a token (``has_token``) is never a broker, because the
-        token's issuer would then decide which client is one.
+        If brokers log in with passwords, brokers are users too, so no user with a password has a
+        reserved name. A user with a token (``has_token``) is never a broker. Otherwise the token's
+        issuer could declare any client a broker.
         """
         if self._brokers_log_in and not has_token:
             return
@@ -599,7 +618,9 @@ class Authorizer:
                 )
 
     def decides(self, session: Client, operation: Operation, kind: ResourceKind, name: str) -> bool:
-        """Return whether an ACL or the session's role allows the operation."""
+        """Return whether the ACLs allow the operation, or the session belongs to a broker and the
+        operation is CLUSTER_ACTION.
+        """
         if self.index.may(session.principal, session.host, operation, kind, name):
             return True
         return (
@@ -616,8 +637,8 @@ class Authorizer:
         name: str,
         shown: str = "",
     ) -> None:
-        """Log the denial, and raise the authorization error of the kind. With authorizer=report,
-        only log it.
+        """Log the denial and raise the authorization error of the kind. With authorizer=report,
+        raise no error.
         """
         verb, noun = operation.name.lower(), kind.name.lower()
         logger.warning(

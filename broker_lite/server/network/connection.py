@@ -1,15 +1,14 @@
-"""One client connection: it receives requests and sends answers in request order. Loop thread
-only.
+"""Receive requests and send answers in request order, for one client connection.
 
-It receives directly into the frame receiver's buffer and sends gathered parts and file ranges
-through its transport, on the loop's reader and writer callbacks. Up to ``requests_max`` requests
-are in flight; an answer waits for those before it. One loop turn writes at most
-``WRITE_TURN_BYTES``, so that a client with large answers cannot starve others.
+The connection receives bytes directly into the frame receiver's buffer. It sends buffers and file
+ranges through its transport. At most ``requests_max`` requests are in flight, and an answer waits
+for the answers of all earlier requests. One turn of the event loop writes at most
+``WRITE_TURN_BYTES``, so that a client with large answers cannot delay others.
 
-Reading pauses while too many requests are unanswered or unsent, or while the memory budget is used
-up (``Budget``); it resumes without any action of the client. For a client that does not read its
-answers, the connection starts no request and builds no large answer. Malformed bytes close this
-connection only.
+Reading pauses while too many answers are due or unsent, or while the memory budget is used up
+(``Budget``). Reading resumes without any action of the client. If a client does not read its
+answers, the connection starts no further request and builds no large answer. Malformed bytes close
+this connection only. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -32,17 +31,23 @@ from broker_lite.wire.frame import FrameReceiver
 logger = logging.getLogger("logbus.connection")
 
 WRITE_TURN_BYTES = 1 << 20
-"""Maximum bytes that one connection sends per loop turn: under 1 ms on loopback."""
+"""Maximum bytes that one connection sends in one turn of the event loop. Sending them takes less
+than 1 ms on loopback.
+"""
 GATHER_MAX = 64
-"""Maximum buffers of one write; the kernel takes 1024, but longer lists only cost Python time."""
+"""Maximum number of buffers in one write. The kernel accepts 1024, but longer lists only cost
+Python time.
+"""
 UNSENT_BYTES_MAX = 1 << 20
-"""Maximum unsent answer bytes in memory; above it, the connection starts no request."""
+"""Unsent answer bytes in memory from which on the connection starts no further request."""
 
 
 class ResponseSlot:
-    """The position of one request's answer in its connection's order. Answer it exactly once.
+    """The place of one request's answer in the connection's order of answers.
 
-    Holds the request's memory until the answer.
+    The handler calls ``answer`` or ``refuse`` exactly once. Until then, the memory budget counts
+    the request's ``held_bytes``. ``arrived_ms`` is the request's monotonic arrival time in
+    milliseconds.
     """
 
     __slots__ = (
@@ -60,13 +65,15 @@ class ResponseSlot:
         self._held_bytes = held_bytes
         self.arrived_ms = arrived_ms
         self.announced: tuple[int, Callable[[], None]] | None = None
-        """Size of an announced answer and the callback that builds it; None if nothing is
-        announced."""
+        """The size in bytes of an answer announced with ``build``, and the callback that builds the
+        answer. None if no answer is announced.
+        """
         self.parts: Sequence[Part] | None = None
+        """The answer; None until ``answer`` is called."""
         self.duration: Histogram | None = None
-        """A histogram of the time from arrival to answer, less ``waited_ms``."""
+        """The histogram that records the seconds from arrival to answer, less ``waited_ms``."""
         self.waited_ms = 0
-        """Milliseconds for which a fetch waited for data."""
+        """Milliseconds for which a fetch request waited for records."""
 
     @property
     def is_open(self) -> bool:
@@ -90,17 +97,17 @@ class ResponseSlot:
         self._connection.resume_soon()
 
     def throttle(self, wait_ms: int) -> None:
-        """Throttle the client for ``wait_ms`` before its next request; 0 does not throttle it."""
+        """Start the connection's next request after ``wait_ms`` milliseconds; 0 means at once."""
         if wait_ms:
             self._connection.mute(wait_ms)
 
     def build(self, size: int, start: Callable[[], None]) -> None:
-        """Call ``start`` once an answer of ``size`` bytes may be built; ``start`` must lead to
-        ``answer``.
+        """Announce an answer of ``size`` bytes, and call ``start`` when it may be built.
 
-        The call follows when the client has read nearly all previous answers and the budget has
-        memory. It never follows if the connection closes first. ``start`` may itself call
-        ``build`` with another size, which replaces the reserved memory.
+        The connection calls ``start`` once the client has read nearly all previous answers and the
+        budget has the memory. If the connection closes first, it never calls ``start``. ``start``
+        builds the answer and passes it to ``answer``, at once or later. It may also call ``build``
+        with another size, which replaces the reservation.
         """
         self._connection.built(self, 0)
         self.announced = size, start
@@ -110,7 +117,9 @@ class ResponseSlot:
             self._connection.build_next()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send these parts after all previous answers; no parts means no answer (acks=0)."""
+        """Send the parts as the answer, after all previous answers. Without parts, as for acks=0,
+        send nothing.
+        """
         assert self.parts is None, "answered twice"
         self.parts = parts
         if self.duration is not None:
@@ -127,12 +136,14 @@ class ResponseSlot:
         self._connection.answered(self, unsent)
 
     def refuse(self, reason: str) -> None:
-        """Close the connection: no answer exists that the client could parse."""
+        """Close the connection with ``reason``, for a request that has no answer which the client
+        could parse.
+        """
         self.release()
         self._connection.close(reason)
 
     def release(self) -> None:
-        """Release the request's memory, also if the connection closed before the answer."""
+        """Release the request's memory from the budget, whether or not the request was answered."""
         held, self._held_bytes = self._held_bytes, 0
         if held:
             self._connection.budget.give(held)
@@ -140,13 +151,15 @@ class ResponseSlot:
 
 
 Begin = Callable[[memoryview, ResponseSlot], None]
-"""A callback that starts a request. It answers at once or later, or raises LogbusError to close
-the connection."""
+"""A callback that starts the request in a frame. It answers through the slot, at once or later. It
+raises LogbusError to close the connection.
+"""
 
 
 class ClientConnection:
-    """One client connection. ``begin`` receives each frame; ``ended`` is called once, at the
-    close."""
+    """One client connection. ``begin`` receives each request; the connection calls ``ended`` once,
+    with the reason, when it closes.
+    """
 
     __slots__ = (
         "_announced_bytes",
@@ -205,21 +218,23 @@ class ClientConnection:
         self.clock = clock
         self._requests_max = requests_max
         self._late_frame_bytes = frame_bytes_max if session.needs_login else 0
-        """Maximum bytes of a request after the login; 0: the limit of the receiver holds."""
+        """Maximum bytes of a request after the login. 0 keeps the limit of the receiver."""
         self._begin = begin
         self._ended = ended
         self._replies: deque[ResponseSlot] = deque()
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
         self._first_sent = 0
-        """Number of bytes already sent of the first part of ``_out``, if that part is in memory."""
+        """Number of bytes already sent of the buffer at the head of ``_out``."""
         self._unsent_bytes = 0
-        """Memory of unsent answers, including those that wait for earlier answers."""
+        """Bytes of unsent answers in memory, including answers that wait for earlier ones."""
         self._building: ResponseSlot | None = None
         self._announced_bytes = 0
         """Announced size in bytes of the answer that is being built."""
         self._built_bytes = 0
-        """Bytes that the budget counts for the answer being built and for large unsent answers."""
+        """Bytes that the budget counts for the answer being built and for unsent answers that were
+        announced.
+        """
         self._unfinished_bytes = 0
         self._mute: asyncio.TimerHandle | None = None
         self._muted_until_s = 0.0
@@ -243,15 +258,16 @@ class ClientConnection:
 
     @property
     def unread_since_ms(self) -> int:
-        """Time at which the client last read from an incompletely read answer; 0 if no answer is
-        unread."""
+        """Monotonic time in milliseconds of the last progress in sending, while the client has not
+        read all answers; 0 if no sent answer is unread.
+        """
         return self.sent_ms if self._writing else 0
 
     # Reading.
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
-            # Other connections may have used up the budget in this loop turn.
+            # Other connections may have used up the budget in this turn of the loop.
             self.resume()
             if not self._reading:
                 return
@@ -289,8 +305,8 @@ class ClientConnection:
                 self._read_soon()
 
     def _read_soon(self) -> None:
-        """Read again in the loop's next turn: bytes that TLS holds in memory make no socket
-        readable.
+        """Read again in the loop's next turn. The event loop does not report bytes that TLS has
+        already taken from the socket.
         """
         if self._reading:
             self._loop.call_soon(self._read_pending)
@@ -308,12 +324,12 @@ class ClientConnection:
         self._backlog.extend(frames)
 
     def _finish(self) -> None:
-        """Count the completed frame as a request, or release its memory."""
+        """Count the partial frame's memory as that of a complete request."""
         self.budget.finish(self, self._unfinished_bytes)
         self._unfinished_bytes = 0
 
     def resume(self) -> None:
-        """Start the waiting requests, then continue reading if the limits allow it."""
+        """Start the requests that wait, then read further requests if the limits allow it."""
         if not self._start_backlog():
             return
         if self._replies:
@@ -332,7 +348,9 @@ class ClientConnection:
                 self._loop.remove_reader(self._fd)
 
     def _start_backlog(self) -> bool:
-        """Start the requests already received; return False if the connection is or gets closed."""
+        """Start requests of the backlog while the limits allow it. Return whether the connection is
+        still open.
+        """
         backlog, replies = self._backlog, self._replies
         while backlog and self._may_begin():
             frame = backlog.popleft()
@@ -345,8 +363,10 @@ class ClientConnection:
         return not self.closed
 
     def mute(self, duration_ms: int) -> None:
-        """Start no request for ``duration_ms``, and read at most the rest of a partial request
-        (KIP-219). A longer mute stays in effect.
+        """Start no request for ``duration_ms`` milliseconds (KIP-219).
+
+        Meanwhile read at most the rest of a partial request. If an earlier mute lasts longer, keep
+        it.
         """
         until_s = self._loop.time() + duration_ms / 1000
         if self.closed or (self._mute is not None and self._muted_until_s >= until_s):
@@ -365,8 +385,8 @@ class ClientConnection:
         return self._mute is None and self._has_capacity()
 
     def _may_receive(self) -> bool:
-        # A muted connection receives the rest of a request: the memory of an incomplete request
-        # is taken, and its timeout runs only while the connection reads.
+        # A muted connection receives the rest of a partial request, because that request holds
+        # memory and its timeout runs only while the connection reads.
         is_cut = not self._receiver.is_between_frames and not self._backlog
         return (self._mute is None or is_cut) and self._has_capacity()
 
@@ -378,12 +398,15 @@ class ClientConnection:
         )
 
     def resume_soon(self) -> None:
-        """Call ``resume`` in the loop's next turn; the caller may still be changing the budget."""
+        """Call ``resume`` in the loop's next turn, because the caller may still be changing the
+        budget.
+        """
         self._loop.call_soon(self.resume)
 
     def _admit(self) -> bool:
-        """Return whether the next bytes may be received; if not, the budget calls ``resume``
-        later."""
+        """Return whether the budget has memory for the next bytes. If not, the budget calls
+        ``resume_soon`` when it has.
+        """
         receiver = self._receiver
         if not receiver.pending_bytes:
             return self.budget.may_start(self)
@@ -402,9 +425,10 @@ class ClientConnection:
     # Writing.
 
     def build_next(self) -> None:
-        """Start building the next announced answer.
+        """Start to build the next answer, if it was announced with ``ResponseSlot.build``.
 
-        All earlier answers must be built and nearly all sent, and the budget must have the memory.
+        All earlier answers must be built and nearly all of their bytes sent, and the budget must
+        have the memory.
         """
         if not self._replies or self._unsent_bytes >= UNSENT_BYTES_MAX:
             return
@@ -417,7 +441,10 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """Account for the built answer of ``size`` bytes."""
+        """Replace the reservation for the slot's announced answer by ``size``, its bytes in memory.
+
+        Has no effect if that answer is not being built.
+        """
         if self._building is reply:
             self._building = None
             announced, self._announced_bytes = self._announced_bytes, 0
@@ -428,7 +455,9 @@ class ClientConnection:
         self._built_bytes = size
 
     def answered(self, reply: ResponseSlot, unsent: int) -> None:
-        """Queue an answer; it is sent at once if all earlier answers are queued."""
+        """Note that the slot has its answer, with ``unsent`` bytes in memory. Send it in this turn
+        of the loop if no earlier request is unanswered.
+        """
         self._unsent_bytes += unsent
         if self._building is not None:
             self.built(reply, unsent)
@@ -472,13 +501,13 @@ class ClientConnection:
                 return
 
     def _sent_all(self) -> None:
-        """Continue with waiting requests and answers after the client has received all answers."""
+        """Continue with waiting requests and announced answers after all queued bytes are sent."""
         if not self._reading:
             self.resume_soon()
         self.build_next()
 
     def _fill(self) -> bool:
-        """Move the parts of the next answers into the out queue; return False if there are none."""
+        """Move the parts of the next answers to ``_out``. Return whether ``_out`` has any parts."""
         out, replies = self._out, self._replies
         retired = False
         while replies and len(out) < GATHER_MAX:
@@ -495,7 +524,9 @@ class ClientConnection:
         return bool(out)
 
     def _send(self, limit: int) -> int:
-        """Send the first parts of the out queue with one call; return the number of bytes sent."""
+        """Send parts from the head of ``_out`` with one system call. Return the number of bytes
+        sent.
+        """
         out = self._out
         first = out[0]
         if isinstance(first, FileRange):
@@ -520,7 +551,7 @@ class ClientConnection:
         if self._first_sent:
             buffers[0] = memoryview(buffers[0])[self._first_sent :]
         sent = self._transport.write(buffers, more)
-        # A part stays in memory, and counts, until all of it is sent.
+        # A part stays in memory, and the budget counts it, until all its bytes are sent.
         left, freed = self._first_sent + sent, 0
         for length in lengths:
             if left < length:
@@ -546,7 +577,7 @@ class ClientConnection:
             self._loop.remove_writer(self._fd)
 
     def close(self, reason: str, *, quiet: bool = False) -> None:
-        """Close the connection now and log the reason, at debug level with ``quiet``."""
+        """Close the connection and log the reason as a warning, or with ``quiet`` for debugging."""
         if self.closed:
             return
         self.closed = True
@@ -571,7 +602,8 @@ class ClientConnection:
                 reply.release()
         if held:
             self.budget.give(held)
-        # Requests in flight stay in the budget until they end: their bytes are still in memory.
+        # The budget counts requests in flight until their handlers answer, because their bytes are
+        # still in memory.
         self._replies.clear()
         self._ended(self, reason)
 

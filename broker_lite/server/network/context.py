@@ -1,9 +1,11 @@
-"""The session and request context of a client request, as every handler receives them.
+"""Define ``Session``, the state of a client connection, and ``RequestContext``, one request.
 
-The listener creates a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
-request. No field that a client supplies grants a permission, with one exception: if neither
-certificates nor logins identify brokers, ``is_broker`` trusts the client id
-(``Authorizer.is_broker``). Runs on the event-loop thread.
+The listener creates a ``Session`` for each connection. The dispatcher creates a ``RequestContext``
+for each request and passes it to the handler.
+
+Fields that a client fills in grant no permission, with one exception. If neither certificates nor
+logins identify brokers, ``Authorizer.is_broker`` trusts the client id. All code runs on the
+event-loop thread.
 """
 
 from __future__ import annotations
@@ -21,17 +23,20 @@ from broker_lite.wire.api import RequestHeader, parse_header
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a connection that has not authenticated (Kafka's name for it)."""
 PLAINTEXT = "PLAINTEXT"
-"""The listener name used if only ``host`` and ``port`` are set."""
+"""The name of the only listener of a broker that sets ``host`` and ``port``, not ``listeners``."""
 NO_AUTHORIZER = Authorizer()
+"""An authorizer that allows every request, for brokers with ``authorizer=off``."""
 SHOWN_LENGTH_MAX = 100
-"""Maximum characters of a client id in a log line; the protocol allows 32 KiB."""
+"""Maximum characters of a client id in a log line; the protocol allows ids of 32 KiB."""
 
 
 @dataclass(slots=True)
 class Session:
-    """A client connection. ``number`` counts the connections of a listener from 1; ``peer`` is the
-    client's ``host:port``. ApiVersions 3 and later set ``software`` to name and version (KIP-511).
-    Only ``logins`` sets the fields of the login.
+    """The state of one client connection.
+
+    ``number`` is the connection's number in this process, from 1. ``peer`` is the client's
+    ``host:port``. An ApiVersions request of version 3 or later sets ``software`` to the client
+    library's name and version (KIP-511). Only ``network/logins.py`` sets the fields of the login.
     """
 
     number: int
@@ -41,34 +46,39 @@ class Session:
     software: str = ""
     is_encrypted: bool = False
     takes_logins: bool = False
-    """Whether the listener has logins."""
+    """Whether the connection's listener accepts logins (SASL)."""
     needs_login: bool = False
     """Whether the client must log in before any other request."""
     mechanism: str = ""
     key: KeyPair | None = None
-    """The stored keys with which the user logged in; None before the login."""
+    """The stored keys that match the user's password; None before the login or after a login with a
+    token.
+    """
     ends_ms: int = 0
-    """Monotonic time in ms from which the client must log in again; 0: never."""
+    """Monotonic time in milliseconds from which the client must log in again; 0 means never."""
     early_requests: int = 0
+    """Number of requests that the client has sent without a login."""
     exchange: ScramLogin | None = None
-    """The login in progress with SCRAM."""
+    """The SCRAM login in progress; None if there is none."""
     mechanism_chosen: str = ""
+    """The SASL mechanism of the client's last SaslHandshake request."""
     is_login_begun: bool = False
     is_challenged: bool = False
+    """Whether the broker has sent its SCRAM challenge."""
     claimed: str = ""
-    """The user of the last login with PLAIN or OAUTHBEARER."""
+    """The user name that the client sent in its last login with PLAIN or OAUTHBEARER."""
     certificate: bytes = b""
-    """The client's certificate (DER), which the listener verified; empty: none."""
+    """The client's verified certificate (DER); empty if the client sent none."""
     certificate_ends_ms: int = 0
-    """Wall time in milliseconds at which the client's certificate expires; 0: never."""
+    """Wall time in milliseconds at which the client's certificate expires; 0 means never."""
     opened_ms: int = 0
-    """Monotonic time in milliseconds at which the session began."""
+    """Monotonic time in milliseconds at which the listener accepted the connection."""
     data_access: DataAccess | None = None
-    """The access for Produce and Fetch requests. Only ``Authorizer`` sets it."""
+    """The cached permissions for Produce and Fetch requests. Only ``Authorizer`` sets them."""
     is_forwarded: bool = False
-    """Whether another broker forwarded the client's request."""
+    """Whether another broker forwarded the client's request in an Envelope."""
     host: str = field(init=False)
-    """The client's address without its port, in the form that ACLs use."""
+    """The client's address without its port, in the notation of ACLs."""
 
     def __post_init__(self) -> None:
         self.host = canonical_host(self.peer.rpartition(":")[0])
@@ -80,8 +90,10 @@ class Session:
 
 
 class RequestContext(NamedTuple):
-    """One request: its header fields, its session, its arrival time (monotonic ms), and its
-    permissions.
+    """The context of one request, which its handler receives.
+
+    ``body_at`` is the index of the body's first byte in the frame. ``arrived_ms`` is the monotonic
+    time of arrival in milliseconds. ``access`` checks the client's permissions.
     """
 
     api_key: int
@@ -109,7 +121,7 @@ class RequestContext(NamedTuple):
 
     @property
     def header(self) -> RequestHeader:
-        """The request's own header."""
+        """The header fields of the request."""
         return RequestHeader(*self[:5])
 
     @property
@@ -119,19 +131,23 @@ class RequestContext(NamedTuple):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether a broker sends the request for a client; it is not forwarded again."""
+        """Whether another broker sent or forwarded the request. Handlers do not forward such a
+        request again.
+        """
         return self.session.is_forwarded or self.is_broker
 
     def deadline_ms(self, timeout_ms: int) -> int:
-        """Return the monotonic time by which a request with this timeout must be answered."""
+        """Return the monotonic time in milliseconds by which the broker must answer a request with
+        this timeout.
+        """
         return self.arrived_ms + timeout_ms
 
     def __str__(self) -> str:
-        """Return the sender for logs: address, client id and software."""
+        """Return the sender's address, client id and software, for log lines."""
         software = f" ({self.session.software})" if self.session.software else ""
         return f"{self.session.peer}: client {self.shown_client_id!r}{software}"
 
     @property
     def shown_client_id(self) -> str | None:
-        """The client id, cut for a log line."""
+        """The first ``SHOWN_LENGTH_MAX`` characters of the client id, for log lines."""
         return None if self.client_id is None else self.client_id[:SHOWN_LENGTH_MAX]

@@ -1,8 +1,8 @@
-"""The listening sockets and their connections: accepting, limits and timeouts. Loop thread only.
+"""Accept connections on all listeners, and apply the limits and timeouts of connections.
 
-Connections beyond ``max.connections`` are closed at once. A sweep closes idle connections and
-connections whose request stopped arriving, and releases unused memory. It runs only while it has
-work. ``stop`` ends accepting; ``close`` also closes every connection.
+The listener closes connections beyond ``max.connections`` at once. A periodic sweep closes idle
+connections and connections whose request stopped arriving, and releases unused memory. The sweep
+runs only while connections or free buffers exist. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -40,35 +40,46 @@ if TYPE_CHECKING:
 logger = logging.getLogger("logbus.listener")
 
 BACKLOG = 512
-"""The kernel's backlog of connections that are not accepted yet."""
+"""Maximum number of connections that the kernel queues before the broker accepts them."""
 ACCEPTS_PER_TURN = 16
-"""Maximum connections accepted per loop turn: 2 ms of processor time."""
+"""Maximum number of connections that one turn of the event loop accepts, in about 2 ms."""
 ADDRESSES_CACHED = 1024
+"""Number of hosts whose network address for ``max.connections.per.ip`` is cached."""
 SWEEP_S = 5.0
-"""Maximum seconds between sweeps; with shorter timeouts, sweeps are more frequent."""
+"""Maximum seconds between two sweeps. The sweep runs more often if a connection timeout is shorter
+than 10 s.
+"""
 STALLED_MS = 5000
-"""Milliseconds after which a stalled request is closed while other connections wait for memory."""
+"""Milliseconds without new bytes after which the sweep closes the connection of a partial request,
+if other connections wait for memory.
+"""
 ACCEPT_PAUSE_S = 0.5
-"""Seconds until accepting resumes after the process ran out of file descriptors."""
+"""Seconds until the broker accepts connections again after an accept failed, for example because
+the process had no free file descriptor.
+"""
 
 
 SCRATCH_BYTES = 256 << 10
-"""Bytes of the connections' receive buffer: more than the five batches of 16 KB that Kafka's
-producer has in flight. If they arrive in two parts, the first part is flushed without the second.
+"""Bytes of the receive buffer that all connections share. The five batches of 16 KB that Kafka's
+producer has in flight fit, so one read receives them and one flush covers them.
 """
 EARLY_FRAME_BYTES_MAX = 16 << 10
-"""Maximum bytes of a request before the login."""
+"""Maximum bytes of a request on a connection that has not logged in."""
 RELOAD_S = 10.0
 """Seconds between checks for changed certificate files."""
 UNREAD_MS = 60_000
-"""Milliseconds after which a client that reads nothing of an unfinished answer is disconnected."""
+"""Milliseconds after which the broker disconnects a client that reads no byte of a sent answer."""
 CHECKED_PER_TURN = 20
-"""Certificates of open sessions that one loop turn checks after a reload; one takes 0.1 ms."""
+"""Number of client certificates that one turn of the event loop checks after the TLS files changed.
+A check takes 0.1 ms.
+"""
 
 
 class Listener:
-    """The bound sockets of all listeners, and their connections. The constructor raises
-    PortInUseError or InvalidConfigError, which name the option."""
+    """The bound sockets of all listeners, and their connections.
+
+    The constructor raises PortInUseError or InvalidConfigError; their messages name the setting.
+    """
 
     def __init__(self, config: BrokerConfig, *, clock: Clock, metrics: Metrics) -> None:
         self._config = config
@@ -77,9 +88,11 @@ class Listener:
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[ClientConnection] = set()
         self._early: dict[ClientConnection, None] = {}
-        """Connections opened without a login, the oldest first. Some may have logged in since."""
+        """Connections that had to log in when they were opened, oldest first. Some may have logged
+        in since.
+        """
         self._of_address: Counter[str] = Counter()
-        """Open connections by address; loopback is not counted."""
+        """Number of open connections of each address, without loopback."""
         self._admitted = 0
         self._scratch = bytearray(SCRATCH_BYTES)
         self._frames = BufferPool(config.in_flight_bytes_max)
@@ -107,7 +120,7 @@ class Listener:
 
     @property
     def bound(self) -> Endpoint:
-        """The bound address of the first listener."""
+        """The address to which the first listener is bound."""
         return self._ports[0].bound
 
     @property
@@ -129,9 +142,7 @@ class Listener:
         return {port.config.name: port.advertised for port in self._ports}
 
     def exposure(self) -> list[str]:
-        """Return warnings about listeners that other machines can reach; empty if only this machine
-        can reach them.
-        """
+        """Return warnings about insecure listeners that other machines can reach, for the log."""
         return [warning for port in self._ports for warning in port.exposure()]
 
     def start(
@@ -143,11 +154,13 @@ class Listener:
         on_login: OnLogin | None = None,
         call_soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """Accept connections; ``begin`` receives every request. ``may_connect`` counts a
-        connection of an address and returns whether it is allowed; None allows every address.
-        ``on_login`` records logins with client certificates (``AuditLog.write``). ``call_soon``
-        runs callbacks that send answers (``Disk.call_soon``); None runs them in the loop's next
-        turn."""
+        """Start to accept connections; ``begin`` receives every request.
+
+        ``may_connect`` counts a new connection of an address and returns whether the quota of that
+        address allows the connection. Without ``may_connect``, no such quota applies. ``on_login``
+        records logins with client certificates (``AuditLog.write``). ``call_soon`` schedules the
+        sending of answers (``Disk.call_soon``). The default is the loop's own ``call_soon``.
+        """
         self._may_connect = may_connect
         self._call_soon = call_soon
         self._on_login = on_login
@@ -183,7 +196,9 @@ class Listener:
         }
 
     def reload(self) -> None:
-        """Use changed certificate files for new connections. Runs every ``RELOAD_S`` seconds."""
+        """Load changed TLS files for new connections, and close sessions whose certificates they
+        forbid. The event loop calls this method every ``RELOAD_S`` seconds.
+        """
         if self._reload is None or self._loop is None:
             return
         self._reload.cancel()
@@ -203,16 +218,21 @@ class Listener:
             port.tls.warn_of_end()
 
     def _foreign_cas(self, port: _Port) -> frozenset[bytes]:
-        """Return the CAs that a listener must not trust: those of clients for the brokers'
-        listener, and those of brokers for the others."""
+        """Return the CAs (DER) that a listener must not trust.
+
+        The listener for brokers must not trust CAs of clients. Every other listener must not trust
+        CAs of brokers.
+        """
         is_inter_broker = port is self._inter_broker
         others = self._ports if is_inter_broker else [self._inter_broker]
         found = (each.tls.client_cas for each in others if each is not port and each.tls)
         return frozenset().union(*found)
 
     def _close_refused(self, tls: ListenerTls, waiting: list[ClientConnection]) -> None:
-        """Close the connections whose client certificate changed files forbid, some in each turn of
-        the loop."""
+        """Close the connections in ``waiting`` whose client certificate the changed files forbid.
+
+        One turn of the event loop checks ``CHECKED_PER_TURN`` certificates.
+        """
         for connection in waiting[-CHECKED_PER_TURN:]:
             if not connection.closed and (why := tls.refusal(connection.session.certificate)):
                 connection.close(why)
@@ -246,7 +266,7 @@ class Listener:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in flight and no answer is unsent."""
+        """Whether no connection has a request in flight or an unsent answer."""
         return all(connection.is_idle for connection in self._connections)
 
     def _resume_accepting(self, port: _Port) -> None:
@@ -306,8 +326,8 @@ class Listener:
             self._on_login(event, mechanism="SSL", **where, **fields)
 
     def _refusal(self, port: _Port, peer: str) -> str:
-        """Return the limit that forbids a further connection of this peer, as text; empty if it is
-        allowed.
+        """Return a message about the limit that forbids a further connection of this peer. Return
+        an empty text if the connection is allowed.
         """
         config = self._config
         handshakes = len(self._handshakes) if self._handshakes is not None else 0
@@ -321,8 +341,10 @@ class Listener:
         return f"{CONNECTION_CREATION_RATE} of the address is used up; see logbus quota list"
 
     def _open(self, port: _Port, transport: Transport, peer: str, began_ms: int) -> None:
-        """Serve a connection that was accepted at ``began_ms`` (monotonic), and whose handshake, if
-        any, is complete."""
+        """Serve an accepted connection, after its TLS handshake if the listener uses TLS.
+
+        ``began_ms`` is the monotonic time of the accept in milliseconds.
+        """
         assert self._loop is not None and self._begin is not None
         session = Session(
             self._admitted + 1,
@@ -374,8 +396,9 @@ class Listener:
         self._sweep_later()
 
     def _make_way(self) -> None:
-        """Close the oldest connections without a login to make room for a new connection, so that
-        strangers who never log in cannot keep clients out.
+        """Make room for a new connection: close the oldest connections that have not logged in.
+
+        Otherwise clients that never log in could use up all connections.
         """
         limit = self._config.connections_before_login_max
         handshakes = len(self._handshakes) if self._handshakes is not None else 0
@@ -386,8 +409,8 @@ class Listener:
             oldest = next(iter(self._early))
             self._metrics.count("connections_refused", "connections_before_login_max")
             oldest.close(
-                f"connections.before.login.max={limit} connections have not logged in; the oldest "
-                "is closed"
+                f"connections.before.login.max={limit} connections have not logged in, and this is "
+                "the oldest"
             )
 
     def _sweep_later(self) -> None:
@@ -405,8 +428,9 @@ class Listener:
                 del self._of_address[address]
 
     def _end_silent(self) -> None:
-        """Close idle and stalled connections, and schedule the next sweep while any connection
-        is open."""
+        """Close idle and stalled connections, and schedule the next sweep if a connection is open
+        or the pool has free buffers.
+        """
         assert self._loop is not None
         now_ms = self._clock.monotonic_ms()
         idle_before = now_ms - self._config.connection_idle_ms
@@ -442,7 +466,7 @@ class Listener:
 
 
 class _Port:
-    """One listener: its bound socket and its TLS context."""
+    """The socket, addresses and TLS context of one listener."""
 
     def __init__(self, listener: ListenerConfig, config: BrokerConfig, clock: Clock) -> None:
         self.config = listener
@@ -481,8 +505,9 @@ class _Port:
 
 
 def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
-    """Raise InvalidConfigError if a listener for clients trusts a CA of the brokers' certificates,
-    also in another file."""
+    """Raise InvalidConfigError if a listener for clients trusts a CA that the brokers' listener
+    trusts, even if the two listeners have different truststore files.
+    """
     if brokers.tls is None:
         return
     trusted = brokers.tls.client_cas
@@ -496,8 +521,8 @@ def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
 
 
 def _weakness(listener: ListenerConfig, config: BrokerConfig) -> str:
-    """Return the protections that a listener reachable from other machines lacks, as text; empty if
-    it is secure.
+    """Return a message about the protections that a listener lacks, for one that other machines can
+    reach. Return an empty text if the listener is secure.
     """
     lacks = []
     if listener.tls is None:
@@ -524,9 +549,8 @@ def _host(peer: str) -> str:
 
 
 def _limited(peer: str) -> str:
-    """Return the address whose connections ``max.connections.per.ip`` counts; empty for loopback.
-
-    An IPv6 /64 counts as one address.
+    """Return the address to which ``max.connections.per.ip`` counts the peer's connections, or an
+    empty text for loopback. All addresses of an IPv6 /64 count as one.
     """
     return _limited_host(peer.rpartition(":")[0])
 

@@ -1,8 +1,8 @@
-"""Requests of connections that have not logged in. Loop thread.
+"""Limit how many requests of unauthenticated connections one turn of the event loop starts.
 
 Thousands of clients may connect at once, for example after a restart of their application. Each
-request of a login takes about 0.25 ms of the loop. A turn of the loop therefore begins at most
-``PER_TURN`` of them, so that clients that are logged in wait for a few milliseconds at most.
+login request takes about 0.25 ms on the event-loop thread. One turn therefore starts at most
+``PER_TURN`` login requests, so that logged-in clients wait a few milliseconds at most.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 
 PER_TURN = 8
-"""Maximum requests before a login that one turn of the loop begins: 2 ms of processor time."""
+"""Maximum number of login requests that one turn of the event loop starts; they take about 2 ms of
+processor time.
+"""
 
 Start = Callable[[RequestContext, memoryview, ResponseSlot], None]
-"""Starts a request. Raises LogbusError to close its connection."""
+"""A callback that starts a request. It raises LogbusError to close the connection."""
 
 
 class LoginQueue:
-    """The waiting requests, in the order of their arrival."""
+    """A queue of login requests. ``start`` is called for each of them, in order of arrival."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start: Start) -> None:
         self._loop = loop
@@ -31,7 +33,9 @@ class LoginQueue:
         self._waiting: deque[tuple[RequestContext, memoryview, ResponseSlot]] = deque()
 
     def add(self, request: RequestContext, frame: memoryview, reply: ResponseSlot) -> None:
-        """Start the request in the next turn of the loop, or after the requests that wait."""
+        """Queue the request. The event loop starts it in a later turn, after the requests before
+        it.
+        """
         if not self._waiting:
             self._loop.call_soon(self._run)
         self._waiting.append((request, frame, reply))

@@ -1,11 +1,10 @@
-"""Logins: the requests allowed before a login, the SASL exchange, and the end of sessions.
+"""Authenticate clients with SASL, and end sessions whose credential was removed or expired.
 
 A listener with ``sasl.enabled.mechanisms`` accepts only SaslHandshake, ApiVersions and
-SaslAuthenticate before the login. A session ends with its credential: after a change of users the
-broker closes every session whose stored key was removed. The session of a token ends when the token
-expires. With ``connections.max.reauth.ms``, and before its token expires, a client must log in
-again (KIP-368), with the same mechanism and as the same user. Runs on the event-loop thread; the
-threads of ``threads`` check PLAIN passwords.
+SaslAuthenticate before the login. When a user's password is changed or deleted, the broker closes
+the sessions that logged in with it. A client must log in again before its token expires, and every
+``connections.max.reauth.ms`` (KIP-368), with the same mechanism and as the same user. All code runs
+on the event-loop thread, except that worker threads check PLAIN passwords.
 """
 
 from __future__ import annotations
@@ -37,18 +36,21 @@ from broker_lite.wire.api import ApiKey
 BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE})
 """APIs that a client may use before its login."""
 REQUESTS_BEFORE_LOGIN_MAX = 8
+"""Maximum number of requests that a connection may send before its login."""
 REQUEST_BYTES_BEFORE_LOGIN_MAX = 16 << 10
+"""Maximum bytes of a request before the login."""
 SWEEP_MS = 1000
-"""Milliseconds between checks for sessions that have ended."""
+"""Milliseconds between checks for sessions whose credential was removed or expired."""
 NONCE_BYTES = 24
+"""Random bytes in the server's nonce of a SCRAM login."""
 CHECK_THREADS = 2
-"""Maximum PLAIN passwords that are checked concurrently; each takes milliseconds of CPU time."""
+"""Number of threads that check PLAIN passwords. A check takes milliseconds of processor time."""
 
 logger = logging.getLogger("logbus.logins")
 
 
 class Connection(Protocol):
-    """The connection of a session."""
+    """The connection of a session, which ``Logins.sweep`` may close."""
 
     closed: bool
 
@@ -64,15 +66,18 @@ class Issuer(Protocol):
 
 
 class LoginAnswer(NamedTuple):
-    """The server's next message of a login, and whether the client is logged in now."""
+    """The server's next SASL message. ``is_done`` is whether the client is now logged in."""
 
     message: bytes
     is_done: bool
 
 
 class Proof(NamedTuple):
-    """The outcome of a successful login: the user, the server's last message, the stored keys that
-    match (None: login with a token), and the end of the token (wall-clock ms; 0: never).
+    """The outcome of a successful login.
+
+    ``answer`` is the server's last message. ``key`` is the stored keys that match the password, or
+    None after a login with a token. ``ends_ms`` is the wall time in milliseconds at which the token
+    expires; 0 means never.
     """
 
     user: str
@@ -86,9 +91,12 @@ def _any_name(name: str) -> None:
 
 
 class Logins:
-    """The logins at one broker. ``users`` returns the present users; ``check_name`` raises for a
-    name that no token may have. If ``mechanisms`` is empty, the broker accepts no logins and every
-    API is open. OAUTHBEARER needs ``issuer``.
+    """The logins at one broker.
+
+    If ``mechanisms`` is empty, the broker accepts no logins, and clients use every API without one.
+    ``users`` returns the present users. ``reauth_ms`` is the maximum time between two logins of a
+    session in milliseconds; 0 sets no limit. OAUTHBEARER needs ``issuer``. ``check_name`` raises
+    LogbusError for a user name that a token must not have.
     """
 
     def __init__(
@@ -115,7 +123,9 @@ class Logins:
         self._sessions: dict[int, tuple[Session, Connection]] = {}
 
     def why_refused(self, session: Session, api_key: int, size: int) -> str:
-        """Return why a session without a login may not send this request; "" if it may."""
+        """Return why a session without a login may not send this request of ``size`` bytes. Return
+        an empty text if it may.
+        """
         session.early_requests += 1
         if api_key not in BEFORE_LOGIN:
             return (
@@ -130,7 +140,11 @@ class Logins:
         return ""
 
     def choose(self, session: Session, name: str) -> None:
-        """Begin a login with the mechanism of this name."""
+        """Begin a login with the SASL mechanism of this name.
+
+        Raise IllegalSaslStateError if the listener accepts no logins. Raise
+        UnsupportedSaslMechanismError for a mechanism that the session may not use.
+        """
         self._forget(session)
         if not self.mechanisms:
             raise IllegalSaslStateError(
@@ -160,10 +174,11 @@ class Logins:
             )
 
     async def step(self, session: Session, message: bytes) -> LoginAnswer:
-        """Return the answer to a message. After the last one the session has its principal.
+        """Return the answer to a client's SASL message. The last message of a login sets the
+        session's principal.
 
-        Raises SaslAuthenticationError, whose message must not reach the client, and
-        IllegalSaslStateError for a message without a handshake.
+        Raise SaslAuthenticationError for a failed login; the client must not see its message. Raise
+        IllegalSaslStateError for a message without a SaslHandshake before it.
         """
         login = session.exchange
         if not session.is_login_begun:
@@ -190,7 +205,9 @@ class Logins:
         return LoginAnswer(proof.answer, True)
 
     async def check_password(self, claim: PlainClaim) -> Proof:
-        """Return the proof of a right password. Raises SaslAuthenticationError."""
+        """Return the proof of a correct PLAIN password. Raise SaslAuthenticationError for a wrong
+        one.
+        """
         mechanism, credential = self._strongest(claim.user)
         loop = asyncio.get_running_loop()
         pair = await loop.run_in_executor(self._threads, proven_pair, claim, mechanism, credential)
@@ -199,8 +216,10 @@ class Logins:
         return Proof(claim.user, key=pair)
 
     def _strongest(self, user: str) -> tuple[ScramMechanism, ScramCredential]:
-        """Return the user's SCRAM-SHA-512 credential, or its SCRAM-SHA-256 credential. For an
-        unknown user, return one that matches no password, so that the check takes equally long.
+        """Return the user's SCRAM-SHA-512 credential or, if there is none, the SCRAM-SHA-256 one.
+
+        For an unknown user, return a credential that matches no password. The check then takes
+        equally long, so its duration does not reveal which users exist.
         """
         for mechanism in (ScramMechanism.SHA_512, ScramMechanism.SHA_256):
             found = self._credential(user, mechanism)
@@ -223,8 +242,8 @@ class Logins:
         return Proof(found.user, ends_ms=found.ends_ms)
 
     def _admit(self, session: Session, mechanism: str, proof: Proof) -> None:
-        """Set the session's principal. Raises SaslAuthenticationError if the session already has
-        another principal.
+        """Set the session's principal and end. Raise SaslAuthenticationError if the session has
+        logged in before with another mechanism or as another user.
         """
         principal = f"User:{proof.user}"
         if session.mechanism and (principal, mechanism) != (session.principal, session.mechanism):
@@ -244,11 +263,13 @@ class Logins:
         session.ends_ms = min(ends, default=0)
 
     def lifetime_ms(self, session: Session) -> int:
-        """Return the milliseconds until a session must log in again; 0: never."""
+        """Return the milliseconds until the client must log in again; 0 means never."""
         return max(session.ends_ms - self._clock.monotonic_ms(), 1) if session.ends_ms else 0
 
     def failure_delay_s(self, session: Session) -> float:
-        """Count a failed login of the session's address; return the seconds until its answer."""
+        """Count a failed login of the session's address. Return the seconds to wait before the
+        answer.
+        """
         return self._failures.delay_s(session.host, self._clock.monotonic_ms())
 
     @staticmethod
@@ -261,17 +282,19 @@ class Logins:
         return None if found is None else found.at(self._clock.now_ms())
 
     async def refresh(self) -> None:
-        """Read the keys of tokens again if they are old. Call it every minute."""
+        """Read the token issuer's keys again if they are old. The broker calls it every minute."""
         if self._issuer is not None:
             await self._issuer.refresh()
 
     def watch(self, session: Session, connection: Connection) -> None:
-        """Add the session to ``sweep``, which closes the connection when the session ends."""
+        """Let ``sweep`` check the session from now on."""
         self._sessions[id(session)] = session, connection
 
     def sweep(self) -> None:
-        """Close the connections of sessions whose stored key was removed, and require a new login
-        from sessions past their lifetime. Call it after each change of users and every second.
+        """Close the connections of sessions whose stored keys were removed, and require a new login
+        from sessions past their lifetime.
+
+        The broker calls this method every second and after each change of users.
         """
         now_ms = self._clock.monotonic_ms()
         for number, (session, connection) in list(self._sessions.items()):
@@ -289,5 +312,5 @@ class Logins:
 
 
 def is_private(session: Session) -> bool:
-    """Return whether the traffic is protected: TLS, or both ends are on this machine."""
+    """Return whether no other machine can read the session's traffic: it uses TLS or loopback."""
     return session.is_encrypted or ipaddress.ip_address(session.host.strip("[]")).is_loopback

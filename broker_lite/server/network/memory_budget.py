@@ -1,9 +1,10 @@
-"""The memory budget of a broker's connections, with the connections that wait for memory.
+"""Limit the memory that the requests and answers of all connections use, and queue connections that
+wait for memory.
 
-Loop thread only. Clients control how long partial frames and large unsent answers occupy memory.
-Each of the two therefore has its own share of the limit, so that stalled clients cannot keep the
-broker from reading small requests. Complete requests need no share, because the broker itself
-releases their memory.
+Clients control how long partially received frames and large unsent answers occupy memory. Partial
+frames and large answers therefore each have their own share of the limit. Without the shares,
+stalled clients could keep the broker from reading small requests. Complete requests need no share,
+because the broker itself releases their memory. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -11,34 +12,35 @@ from __future__ import annotations
 from typing import Protocol
 
 UNFINISHED_SHARE = 0.5
-"""Share of the budget for partially received frames."""
+"""Fraction of the memory limit that partially received frames may use."""
 ANSWERS_SHARE = 0.5
-"""Share of the budget for answers announced with ``Reply.build``."""
+"""Fraction of the memory limit that answers announced with ``ResponseSlot.build`` may use."""
 LARGE_ANSWER_BYTES = 4 << 20
-"""Bytes above which an answer is large. A large answer holds a single batch, which no fetch can
-divide.
+"""Answers of more than this many bytes count as large. A large answer holds a single batch, which a
+fetch cannot divide.
 """
 LARGE_ANSWERS_SHARE = 0.75
-"""Part of ``ANSWERS_SHARE`` that large answers may use. The rest is reserved for small answers, so
-that a few large unread answers do not stop them.
+"""Fraction of ``ANSWERS_SHARE`` that large answers may use. The rest is reserved for small answers,
+so that a few large unread answers do not block small ones.
 """
 
 
 class Waiter(Protocol):
-    """A connection that waits for memory; compared by identity."""
+    """A connection that waits for memory. The budget compares waiters by identity."""
 
     def resume_soon(self) -> None:
         """Request the memory again in the next turn of the event loop."""
 
 
 class Budget:
-    """The memory of requests and answers of all connections.
+    """The memory budget of the requests and answers of all connections, in bytes.
 
-    The total stays within the limit plus one frame plus the answers being built. A partially
-    received frame counts with its allocated memory, not its declared length. Such frames share
-    ``UNFINISHED_SHARE`` of the limit. When that share is used up, one frame at a time may exceed it
-    until it is complete; otherwise partial frames would wait for each other for ever. Large answers
-    share ``ANSWERS_SHARE`` in the same way.
+    The total stays within ``limit_bytes`` plus one frame plus the answers being built. A partially
+    received frame counts with its allocated memory, not its declared length.
+
+    Partial frames share ``UNFINISHED_SHARE`` of the limit. When that share is used up, one frame at
+    a time may exceed the share until it is complete. Otherwise partial frames would wait for each
+    other for ever. Announced answers share ``ANSWERS_SHARE``; one answer at a time may exceed it.
     """
 
     __slots__ = (
@@ -74,14 +76,18 @@ class Budget:
         return bool(self._starting or self._growing or self._building)
 
     def may_start(self, connection: Waiter) -> bool:
-        """Return whether another request may be received; if not, call ``resume_soon`` later."""
+        """Return whether the connection may receive another request. If not, call its
+        ``resume_soon`` when it may.
+        """
         if self.is_exceeded:
             self._starting[connection] = None
             return False
         return True
 
     def may_grow(self, connection: Waiter, size: int) -> bool:
-        """Return whether a frame may grow by ``size``; if not, call ``resume_soon`` later."""
+        """Return whether the connection's partial frame may grow by ``size`` bytes. If not, call
+        its ``resume_soon`` when it may.
+        """
         if size <= self._growth_left:
             return True
         if self._finisher is None and self._may_finish:
@@ -98,13 +104,17 @@ class Budget:
 
     @property
     def _may_finish(self) -> bool:
-        """Whether a frame may exceed the share. It may exceed the limit only if partial frames
-        hold all memory and no request in flight will release any."""
+        """Whether one partial frame may exceed ``UNFINISHED_SHARE``. The frame may exceed the limit
+        too, but only if partial frames hold all used memory, so that no request will release any.
+        """
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:
-        """Reserve ``size`` bytes for an answer; if they are not available, return False and call
-        ``resume_soon`` later. One answer is always allowed."""
+        """Reserve ``size`` bytes for an answer and return True.
+
+        If the bytes are not available, return False, and call the connection's ``resume_soon`` when
+        they are. An answer of any size is allowed while no other announced answer holds memory.
+        """
         if self._fits(self._answer_bytes, size):
             self._answer_bytes += size
             return True
@@ -112,36 +122,38 @@ class Budget:
         return False
 
     def _fits(self, answer_bytes: int, size: int) -> bool:
-        """Return whether an answer of ``size`` bytes may be built beside ``answer_bytes``."""
+        """Return whether an answer of ``size`` bytes may be built while other answers hold
+        ``answer_bytes``.
+        """
         share = self.limit_bytes * ANSWERS_SHARE
         if size > LARGE_ANSWER_BYTES:
             share *= LARGE_ANSWERS_SHARE
         return not answer_bytes or answer_bytes + size <= share
 
     def count_answers(self, change: int) -> None:
-        """Change the bytes counted for answers, after building or sending one."""
+        """Add ``change`` to the bytes that answers hold, after an answer was built or sent."""
         self._answer_bytes += change
         if self._building:
             self._wake_building()
 
     def take(self, size: int) -> None:
-        """Charge a fully received request to the budget."""
+        """Charge a fully received request of ``size`` bytes to the budget."""
         self.used_bytes += size
 
     def take_unfinished(self, size: int) -> None:
-        """Count the memory of a partially received frame."""
+        """Charge ``size`` bytes of a partially received frame to the budget."""
         self.used_bytes += size
         self._unfinished_bytes += size
 
     def finish(self, connection: Waiter, size: int) -> None:
-        """Convert a frame of ``size`` bytes from partial to complete."""
+        """Count the connection's frame of ``size`` bytes as complete, no longer as partial."""
         self._unfinished_bytes -= size
         if self._finisher is connection:
             self._finisher = None
         self._wake()
 
     def give(self, size: int) -> None:
-        """Release the memory; waiting connections continue."""
+        """Release ``size`` bytes and resume the connections that wait for them."""
         self.used_bytes -= size
         if self._starting or self._growing or self._building:
             self._wake()
@@ -167,8 +179,8 @@ class Budget:
             connection.resume_soon()
 
     def _wake_building(self) -> None:
-        """Resume waiting connections in order. A large answer that does not fit does not hold up
-        smaller answers behind it.
+        """Resume the connections that wait to build an answer, in order. A large answer that does
+        not fit does not delay small answers behind it.
         """
         answer_bytes = self._answer_bytes
         for connection, size in list(self._building.items()):

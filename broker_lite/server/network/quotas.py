@@ -1,8 +1,8 @@
-"""Client quotas at one broker: the use of each client, and its throttle time (KIP-219).
+"""Count each client's use of its quotas at this broker, and compute throttle times (KIP-219).
 
-A client over its quota gets its answer at once, with ``throttle_time_ms``; the broker reads nothing
-from the connection for that time. Without quotas, a request costs one check of ``is_on``. Requests
-of other brokers are not counted. Runs on the event-loop thread.
+The broker answers a client over its quota at once, with ``throttle_time_ms``, and then reads
+nothing from the connection for that time. Requests of other brokers are not counted. Without any
+quota, a request only costs a check of ``Quotas.is_on``. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum clients whose quotas are cached. Also the maximum number of client buckets and of address
-buckets.
+"""Maximum number of clients in the quota cache. Also the maximum number of token buckets for
+clients, and of token buckets for addresses.
 """
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
-"""Number of leading characters of a client id that quotas use. No quota names an id of
-this length.
+"""Number of leading characters of a client id that quotas use. No quota can name an id of this
+length, so a cut id matches no quota of another client id.
 """
 REQUEST_THROTTLE_MS_MAX = 1000
-"""Maximum throttle time in milliseconds for processing time: Kafka's quota window. The bucket keeps
-the remaining debt.
+"""Maximum throttle time in milliseconds for processing time and partition changes: the length of
+Kafka's quota window. The client's token bucket keeps the remaining debt.
 """
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ Seconds = Callable[[], float]
 
 
 class ClientQuota:
-    """The quotas of one client at this broker."""
+    """The quotas of one client at this broker, with the token bucket of each quota."""
 
     __slots__ = ("_buckets", "_clock", "_metrics")
 
@@ -104,14 +104,14 @@ class ClientQuota:
         return self._throttled(CONSUMER_BYTE_RATE, self._spend(CONSUMER_BYTE_RATE, size))
 
     def fetch_allowance(self) -> int:
-        """Return the bytes that the client may fetch now. A negative value means that the client is
-        over its quota. Call it only if ``limits_fetches``.
+        """Return the bytes that the client may fetch now; a negative number if the client is over
+        its quota. The caller must check ``limits_fetches`` first.
         """
         self._spend(CONSUMER_BYTE_RATE, 0)
         return math.floor(self._buckets[CONSUMER_BYTE_RATE].left)
 
     def spend_time(self, seconds: float) -> None:
-        """Count processing time."""
+        """Count seconds of the broker's processing time."""
         self._spend(REQUEST_PERCENTAGE, seconds * 100)
 
     def answered(self) -> int:
@@ -119,10 +119,10 @@ class ClientQuota:
         return self._throttled("", 0)
 
     def mutate(self, count: int, *, is_strict: bool) -> None:
-        """Charge created or deleted partitions to the quota (KIP-599).
+        """Charge ``count`` created or deleted partitions to the quota (KIP-599).
 
-        Raises ThrottlingQuotaExceededError if the client has used up its quota. Older API versions
-        (not ``is_strict``) lack the error; their client is throttled after the answer.
+        With ``is_strict``, raise ThrottlingQuotaExceededError if the client has used up its quota.
+        Older API versions do not know this error; there the client is throttled after the answer.
         """
         wait_ms = self._spend(CONTROLLER_MUTATION_RATE, 0)
         if wait_ms and is_strict:
@@ -133,14 +133,15 @@ class ClientQuota:
         self._spend(CONTROLLER_MUTATION_RATE, count)
 
     def refund(self, count: int, error: LogbusError) -> None:
-        """Give back the partitions of a change that failed with ``error``. A change that timed out
-        may still take effect and stays counted."""
+        """Return ``count`` partitions to the quota after their change failed with ``error``. A
+        change that timed out stays charged, because it may still take effect.
+        """
         if not isinstance(error, RequestTimedOutError):
             self._spend(CONTROLLER_MUTATION_RATE, -count)
 
     def _throttled(self, key: str, wait_ms: int) -> int:
-        """Return ``wait_ms`` or the throttle time for processing time, whichever is longer, and
-        record it.
+        """Return the longest of ``wait_ms`` and the throttle times for processing time and
+        partition changes. Record the result in the metrics.
         """
         for each in (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE):
             due_ms = min(self._spend(each, 0), REQUEST_THROTTLE_MS_MAX)
@@ -167,9 +168,7 @@ class Quotas:
         self._clients: dict[tuple[str, str], ClientQuota | None] = {}
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Use the snapshot's quotas from now on; the bytes and time that clients have used stay
-        charged.
-        """
+        """Use the quotas of the snapshot for later requests. Clients stay charged for past use."""
         if snapshot.quotas is self._source:
             return
         self._source = snapshot.quotas
@@ -181,8 +180,10 @@ class Quotas:
             self._addresses.clear()
 
     def of(self, request: Metered) -> ClientQuota | None:
-        """Return the quotas of a request's client; None for a client without quotas, for a broker,
-        and before the login, because strangers could fill the memory with client ids.
+        """Return the quotas of a request's client.
+
+        Return None for a client without quotas and for a broker. Also return None before the login,
+        because unauthenticated clients could fill the memory with client ids.
         """
         if request.is_broker or request.session.needs_login:
             return None
@@ -207,8 +208,10 @@ class Quotas:
         return _bucket(self._buckets, limit, self._clock.monotonic_ms())
 
     def may_connect(self, host: str) -> bool:
-        """Return whether an address may open a further connection, and count it. By default, the
-        addresses of an IPv6 /64 are counted together."""
+        """Return whether an address may open a further connection; count the connection if so.
+
+        Unless a quota names an address, all addresses of an IPv6 /64 are counted together.
+        """
         limit = self._table.connection_limit(host, network_of(host))
         if limit is None:
             return True
@@ -236,16 +239,18 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 
 
 def _forget(buckets: _Buckets) -> None:
-    """Drop the tenth of the buckets that refills first. Dropping so many at once makes the sort
-    rare.
+    """Drop the tenth of the buckets that is full soonest, so that clients gain little. Dropping
+    many at once makes the sort rare.
     """
     for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
         del buckets[name]
 
 
 def timed(work: Coroutine[Any, Any, T], now: Seconds, spent: Callable[[float], None]) -> Any:
-    """Return an awaitable that runs ``work`` and calls ``spent`` with the processing seconds of
-    each step, without the time between steps.
+    """Return an awaitable that runs ``work`` and measures its processing time.
+
+    After each step of the coroutine, call ``spent`` with the seconds of that step. Time in which
+    the coroutine waits does not count.
     """
 
     @types.coroutine

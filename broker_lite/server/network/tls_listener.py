@@ -1,7 +1,8 @@
-"""TLS of one listener: its context, which is reloaded when its files change, and its handshakes.
+"""Load the TLS context of a listener, reload it when its files change, and do TLS handshakes.
 
-Loop thread. A handshake is a sequence of non-blocking steps. One loop turn spends at most
-``HANDSHAKE_TURN_S`` seconds on steps, so that many new connections hardly delay open ones.
+A handshake is a sequence of non-blocking steps. One turn of the event loop spends at most
+``HANDSHAKE_TURN_S`` seconds on steps, so that many new connections hardly delay open ones. All code
+runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -36,13 +37,21 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.tls")
 
 WARNED_BEFORE_END_MS = 30 * DAY
-"""Remaining validity of a certificate below which the broker warns, once a day."""
+"""Milliseconds before the end of the broker's certificate from which on the broker logs a warning
+once a day.
+"""
 HANDSHAKE_TURN_S = 0.002
-"""Seconds of handshake steps in one loop turn; one step takes about 1 ms."""
+"""Seconds after which one turn of the event loop starts no further handshake step. A step takes
+about 1 ms.
+"""
 
 
 class ListenerTls:
-    """The context of one listener. ``context`` changes when its files change."""
+    """The TLS context of one listener.
+
+    ``host`` is the advertised host, which the certificate must name; an empty text skips that
+    check. ``reload`` replaces ``context`` when the files change.
+    """
 
     def __init__(self, listener: ListenerConfig, host: str, *, clock: Clock) -> None:
         assert listener.tls is not None
@@ -53,7 +62,7 @@ class ListenerTls:
         self._rules = parse_rules(self._tls.mapping_rules)
         self._seen = self._versions()
         self.ends_ms = 0
-        """Wall time in milliseconds at which the certificate expires."""
+        """Wall time in milliseconds at which the broker's certificate expires."""
         self._warned_ms = 0
         self.context = self._checked_context()
         self._trust = self._read_trust(self.context)
@@ -66,7 +75,7 @@ class ListenerTls:
 
     @property
     def demands_certificate(self) -> bool:
-        """Whether a client logs in with its certificate."""
+        """Whether the listener requires a client certificate, which names the client's user."""
         return self._listener.requires_certificate
 
     @property
@@ -102,8 +111,11 @@ class ListenerTls:
         return found
 
     def reload(self, foreign_cas: frozenset[bytes] = frozenset()) -> bool:
-        """Use changed files for new connections. Return False if they are unusable, or trust one of
-        ``foreign_cas``, the CAs of other listeners: the old files stay in use."""
+        """Load the TLS files again if they have changed, for new connections.
+
+        Return False if they are unusable, or if they trust one of ``foreign_cas``, the CAs (DER)
+        that the listener must not trust. The previous context then stays in use.
+        """
         seen = self._versions()
         if seen == self._seen:
             return True
@@ -134,13 +146,17 @@ class ListenerTls:
         return True
 
     def refusal(self, certificate: bytes) -> str:
-        """Return why the present files forbid the certificate (DER) of an open session; empty if
-        they allow it. After a CA was removed, a certificate that no present CA signed itself is
-        forbidden: ``ssl`` does not show a client's intermediate CAs, and a new handshake does."""
+        """Return why the present TLS files forbid the client certificate (DER) of an open session.
+        Return an empty text if they allow it.
+
+        After a CA was removed, this forbids each certificate that no present CA signed directly.
+        Python's ``ssl`` does not show a client's intermediate CAs, so the chain cannot be checked
+        here. The client's next handshake checks the chain.
+        """
         return self._trust.refusal(certificate, checks_ca=self._has_lost_cas)
 
     def warn_of_end(self) -> None:
-        """Log that the certificate ends within 30 days, once a day."""
+        """Log once a day that the broker's certificate expires within 30 days or has expired."""
         now_ms = self._clock.now_ms()
         left_ms = self.ends_ms - now_ms
         if left_ms > WARNED_BEFORE_END_MS or now_ms - self._warned_ms < DAY:
@@ -158,9 +174,10 @@ class ListenerTls:
         )
 
     def identify(self, certificate: bytes) -> tuple[str, int]:
-        """Return the principal of a client certificate and its expiry (wall-clock ms).
+        """Return the principal of a client certificate (DER), and the wall time in milliseconds at
+        which the certificate expires.
 
-        Raises SaslAuthenticationError for names without a principal.
+        Raise SaslAuthenticationError if no mapping rule gives the certificate's name a principal.
         """
         name, ends_ms = subject_of(certificate)
         return principal_of(name, self._rules), ends_ms
@@ -171,11 +188,16 @@ def _cas(context: ssl.SSLContext) -> frozenset[bytes]:
 
 
 Opened = Callable[[TlsTransport, str, int], None]
-"""Receives a connection's transport, its peer, and the monotonic time (ms) of its accept."""
+"""A callback after a successful handshake. Its arguments are the connection's transport, the peer's
+``host:port``, and the monotonic time in milliseconds of the accept.
+"""
 
 
 class OnLogin(Protocol):
-    """Records a login or a failed one; of one ``kind`` seldom (``AuditLog.write``)."""
+    """A callback that records a successful or failed login (``AuditLog.write``).
+
+    Events of equal ``kind`` are recorded at most once in 10 s.
+    """
 
     def __call__(self, event: str, kind: Hashable | None = None, **fields: str) -> None: ...
 
@@ -194,8 +216,8 @@ class _Handshake:
 
 
 class Handshakes:
-    """Connections in the TLS handshake, of all listeners. At the limit, a new connection replaces
-    the oldest.
+    """The connections of all listeners whose TLS handshake is in progress. Beyond ``limit``, a new
+    connection replaces the oldest.
     """
 
     def __init__(
@@ -220,7 +242,7 @@ class Handshakes:
         return len(self._open)
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:
-        """Shake hands on an accepted socket; call ``opened`` once the transport may be used."""
+        """Start the TLS handshake on an accepted socket. Call ``opened`` when it is complete."""
         if len(self._open) >= self._limit:
             self._end(next(iter(self._open)), "connections.before.login.max was reached")
         try:
@@ -265,14 +287,17 @@ class Handshakes:
             self._end(handshake, handshake_refusal(error))
         else:
             if transport.subject and handshake.context is not handshake.tls.context:
-                # The CA of the client's certificate may be gone, or the certificate revoked.
+                # The changed files may no longer trust the certificate's CA, or may revoke the
+                # certificate.
                 self._end(handshake, "the TLS files changed during the handshake; connect again")
                 return
             del self._open[handshake]
             handshake.opened(transport, handshake.peer, handshake.began_ms)
 
     def expire(self, timeout_ms: int) -> None:
-        """Close connections whose handshake takes longer than ``timeout_ms``."""
+        """Close the connections whose handshake has taken longer than ``timeout_ms``
+        milliseconds.
+        """
         before = self._clock.monotonic_ms() - timeout_ms
         for handshake in list(self._open):
             if handshake.began_ms < before:

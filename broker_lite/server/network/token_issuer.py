@@ -1,8 +1,8 @@
-"""The issuer of OAUTHBEARER tokens: its keys, from a file or an https URL, and the check of its
-tokens.
+"""Check OAUTHBEARER tokens with the keys of their issuer, which come from a file or an https URL.
 
-Keys are read at the start, every hour, and at most once a minute when a token names an unknown key.
-A worker thread reads the keys; all other methods run on the event-loop thread.
+The broker reads the keys at its start and every hour. When a token names an unknown key, the broker
+also reads the keys, but at most once a minute. A worker thread reads the keys; all other code runs
+on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.log_events import log_event
 
 DOCUMENT_BYTES_MAX = 256 << 10
+"""Maximum bytes of the issuer's key set (JWKS)."""
 READ_INTERVAL_MS = 60 * MINUTE
+"""Milliseconds between regular reads of the keys."""
 RETRY_INTERVAL_MS = MINUTE
-"""Minimum milliseconds between two reads of the keys."""
+"""Minimum milliseconds between two reads of the keys, after a failure or for an unknown key."""
 
 logger = logging.getLogger("logbus.logins")
 
 
 class TokenIssuer:
-    """The issuer that one broker trusts. ``clock`` gives wall time for tokens."""
+    """The token issuer that the broker trusts, with the issuer's present keys."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, threads: Executor | None = None) -> None:
         self._location = config.oauth_keys
@@ -53,8 +55,9 @@ class TokenIssuer:
         self._lock = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read the keys. Raises InvalidConfigError for an unusable file; an unusable URL is only
-        logged, and the read is retried after a minute.
+        """Read the keys. Raise InvalidConfigError for an unusable file.
+
+        If a URL is unusable, log the error; ``refresh`` reads the URL again after a minute.
         """
         try:
             await self._read()
@@ -64,14 +67,18 @@ class TokenIssuer:
             self._report(error)
 
     async def check(self, token: str) -> CheckedToken:
-        """Return the user of a token. Raises SaslAuthenticationError."""
+        """Return the user and the expiry of a token. Raise SaslAuthenticationError for an invalid
+        token.
+        """
         if key_id_of(token) not in self._keys:
             await self.refresh(is_urgent=True)
         return check_token(token, self._keys, self._rules, self._clock.now_ms())
 
     async def refresh(self, *, is_urgent: bool = False) -> None:
-        """Read the keys again if they are an hour old, or a minute if the last read failed or
-        ``is_urgent``.
+        """Read the keys again if their last read is an hour old.
+
+        After a failed read, or with ``is_urgent``, read them again once the last read is a minute
+        old.
         """
         async with self._lock:
             wait_ms = RETRY_INTERVAL_MS if is_urgent or self._is_failed else READ_INTERVAL_MS
@@ -100,7 +107,10 @@ class TokenIssuer:
 
 
 def _keys_at(location: str) -> TokenKeys:
-    """Read a key set. Raises InvalidConfigError and NetworkError, which name the setting."""
+    """Read the key set from a file or an https URL.
+
+    Raise InvalidConfigError or NetworkError; their messages name the setting.
+    """
     setting = f"sasl.oauthbearer.jwks.endpoint.url={location}"
     if location.startswith("https:"):
         try:
