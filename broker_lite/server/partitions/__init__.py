@@ -1,6 +1,6 @@
-"""Partition replicas on this broker: appends, fetches, flushes, and the I/O for ``replication``.
+"""Run the partition replicas of this broker: append, flush, fetch and replicate their records.
 
-``replica_manager`` finds replicas; ``replica`` carries out the effects of their state machines.
-``disk`` runs operations that may block. ``replica_fetcher`` and ``follower_fetch`` are the client
-and server sides of replication.
+``replica_manager`` finds replicas. ``replica`` carries out the effects of a replica's state machine
+(package ``replication``). ``disk`` runs operations that may block. ``replica_fetcher`` fetches from
+leaders, and ``follower_fetch`` answers followers.
 """

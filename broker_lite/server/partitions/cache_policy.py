@@ -1,25 +1,27 @@
-"""Decide whether appended batches stay in the page cache. Pure; loop thread only.
+"""Decide whether appended batches stay in the operating system's page cache, without I/O.
 
-Most records are read while they are new, so appends normally stay in the page cache. Appends
-without readers only evict pages that others read, and on virtual machines with overcommitted memory
-their pages cost more than disk reads. Bulk loads and followers without readers therefore drop their
-pages once they are on disk; later readers use the disk. Small batches stay, because the next append
-would read half a page back.
+Consumers read most records while they are new, so appends normally stay in the page cache. Appended
+pages without readers only evict pages that consumers read. On virtual machines with overcommitted
+memory, such pages also cost more than disk reads. Bulk loads and followers without readers
+therefore drop their pages once they are on disk; later readers read the disk. Small batches stay,
+because the next append would read a partly filled page back. Runs on the event-loop thread.
 """
 
 from __future__ import annotations
 
 READERS_MS = 10 * 60_000
-"""Milliseconds since the last read in which a log counts as read; queries may pause between
-batches."""
+"""Milliseconds after a read for which a log counts as having readers, because queries may pause
+between their batches.
+"""
 LARGE_BYTES = 256 << 10
-"""Appends smaller than this many bytes always stay in the page cache."""
+"""Appends of fewer bytes than this always stay in the page cache."""
 
 
 class CachePolicy:
-    """The read activity of one log, and the bytes appended since its last read.
+    """The page-cache policy of one log, by its last read and the bytes appended since then.
 
-    ``limit_bytes`` bytes stay in memory for a future reader; -1 keeps everything.
+    The first ``limit_bytes`` appended bytes after a read stay in memory for a future reader; -1
+    keeps all appends.
     """
 
     __slots__ = ("_limit_bytes", "_read_ms", "_unread_bytes")
@@ -35,8 +37,10 @@ class CachePolicy:
         self._unread_bytes = 0
 
     def keeps(self, now_ms: int, size: int) -> bool:
-        """Return whether the next ``size`` appended bytes stay in memory. ``now_ms`` is
-        monotonic time."""
+        """Count an append of ``size`` bytes. Return whether it stays in the page cache.
+
+        ``now_ms`` is monotonic time.
+        """
         self._unread_bytes += size
         return (
             size < LARGE_BYTES

@@ -1,12 +1,12 @@
-"""Track the offset ranges of a log that can be sent without a CRC check. Pure; loop thread only.
+"""Track which offset ranges of a log the broker can send without a CRC check, without I/O.
 
-A batch's CRC is checked at the append, and the checked bytes stay in the page cache until the
-kernel evicts them. For ``TRUST_MS`` after an append or a check, the broker sends a range unchecked.
-Later the pages may have been read from disk again. A read thread then checks the range again for
-clients that do not check CRCs.
+The broker checks a batch's CRC at the append. The checked bytes stay in the page cache until the
+kernel evicts them. For ``TRUST_MS`` after an append or a check, the broker sends the range without
+another check. After that time the kernel may have read the pages from disk again, so a read thread
+checks the range for clients that do not check CRCs themselves.
 
-Remaining risk: pages that are evicted, damaged on disk and read again within ``TRUST_MS``.
-``rows_from`` is the offset from which on the log holds no column batch.
+One risk remains: pages that are evicted, damaged on disk and read again within ``TRUST_MS``. All
+code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from __future__ import annotations
 from collections import deque
 
 TRUST_MS = 60_000
-"""Milliseconds that a check stays valid; long enough for readers of the log end to share one
-check."""
+"""Milliseconds for which a CRC check stays valid. Consumers at the log end read within this time,
+so they share the check of the append.
+"""
 MARK_MS = 1_000
-"""Resolution of append times, in milliseconds."""
+"""Milliseconds between the recorded append times of a log: their resolution."""
 RANGES_MAX = 64
-"""Maximum number of checked ranges stored per log."""
+"""Maximum number of checked offset ranges that the cache stores for a log."""
 
 
 class CrcCache:
-    """The recent appends and checked ranges of one log; records from before the broker's start
-    count as unchecked.
+    """The recent appends and the checked offset ranges of one log.
+
+    Records from before the broker's start count as unchecked. ``rows_from`` is the offset from
+    which on the log holds no column batch.
     """
 
     __slots__ = ("_left_ms", "_marks", "_ranges", "rows_from")
@@ -33,11 +36,13 @@ class CrcCache:
         self.rows_from = log_end_offset
         self._left_ms = -TRUST_MS
         self._marks: deque[tuple[int, int]] = deque([(0, log_end_offset)])
-        """Pairs (time in ms, log end offset at that time): all later offsets were appended after
-        that time.
+        """Pairs of a monotonic time in milliseconds and the log end offset at that time. Offsets
+        from the pair's offset on were appended at that time or later.
         """
         self._ranges: deque[tuple[int, int, int]] = deque(maxlen=RANGES_MAX)
-        """Triples (time of the check in ms, start offset, end offset)."""
+        """Checked ranges: monotonic time of the check in milliseconds, start offset, end offset.
+        The end offset is exclusive.
+        """
 
     def appending(self, now_ms: int, log_end_offset: int) -> None:
         """Record that an append at ``log_end_offset`` starts. ``now_ms`` is monotonic time."""
@@ -48,16 +53,16 @@ class CrcCache:
                 marks.popleft()
 
     def evicting(self, now_ms: int) -> None:
-        """Record that the next append will be dropped from the page cache."""
+        """Record that the pages of the next append will be dropped from the page cache."""
         self._left_ms = now_ms
 
     def has_columns(self, next_offset: int) -> None:
-        """Record that the log holds a column batch ending at ``next_offset``."""
+        """Record that the log holds a column batch whose last offset is ``next_offset - 1``."""
         if next_offset > self.rows_from:
             self.rows_from = next_offset
 
     def checked(self, now_ms: int, start: int, end: int) -> None:
-        """Record that all batches of [start, end) were read with correct CRCs."""
+        """Record that all batches of the offsets [start, end) were read with correct CRCs."""
         if self._ranges and self._ranges[-1][2] == start and now_ms - self._ranges[-1][0] < MARK_MS:
             checked_ms, first, _ = self._ranges.pop()
             self._ranges.append((checked_ms, first, end))
@@ -65,22 +70,26 @@ class CrcCache:
             self._ranges.append((now_ms, start, end))
 
     def truncated(self, offset: int) -> None:
-        """Drop the checks and column offsets from ``offset`` on."""
+        """Forget all checks, and the appends and column batches from ``offset`` on, after the log
+        was truncated to ``offset``.
+        """
         self._ranges.clear()
         self._marks = deque([(0, offset)])
         self.rows_from = min(self.rows_from, offset)
 
     def is_recent(self, now_ms: int, start: int) -> bool:
-        """Return whether all offsets from ``start`` on were appended within ``TRUST_MS`` and
-        none was dropped from the page cache."""
+        """Return whether all offsets from ``start`` on were appended within the last ``TRUST_MS``,
+        and no append in that time was dropped from the page cache.
+        """
         since = now_ms - TRUST_MS
         return self._left_ms <= since and any(
             at_ms > since and start >= offset for at_ms, offset in self._marks
         )
 
     def is_checked(self, now_ms: int, start: int, end: int) -> bool:
-        """Return whether [start, end) can be sent without a check to a client that checks no
-        CRCs."""
+        """Return whether the broker can send the offsets [start, end) without a CRC check, to a
+        client that does not check CRCs.
+        """
         if self.is_recent(now_ms, start):
             return True
         since = now_ms - TRUST_MS

@@ -1,15 +1,15 @@
-"""The threads that do file I/O: appends with group commit, and bounded cold reads.
+"""Run the threads that do file I/O: append threads with group commit, read threads, and one keeper.
 
-Each partition belongs to one append thread, chosen by a hash of its key. Its jobs therefore run in
-the order in which the loop queued them. The loop wakes an append thread once per turn. The thread
-appends all queued jobs as one group, flushes each requested log once, and posts all results with
-one call. The jobs that arrive during an append form the next group; a small group waits briefly for
-producers that were just answered. For replicated partitions, appends are reported before the flush,
-so that followers flush in parallel.
+Each partition belongs to one append thread, chosen by a hash of its key. A partition's jobs
+therefore run in the order in which the event loop queued them. The event loop wakes an append
+thread once per turn. The thread runs all queued jobs as one group, flushes each log once, and posts
+all results with one call. Jobs that arrive meanwhile form the next group. A small group waits
+briefly for more batches of producers that were just answered. For replicated partitions, the thread
+reports appends before the flush, so that followers flush in parallel.
 
 Read threads load ranges into the page cache, check their CRCs and transcode them. The keeper thread
-runs operations on the whole directory. Results reach the loop as events or callbacks. File-system
-errors are delivered as StorageFailed events and never end a thread.
+runs operations on the whole data directory. Results reach the event loop as events or callbacks. A
+file-system error becomes a StorageFailed event and does not end the thread.
 """
 
 from __future__ import annotations
@@ -44,28 +44,38 @@ from broker_lite.storage.log import Log
 logger = logging.getLogger("logbus.disk")
 
 GROUP_BYTES_MAX = 32 << 20
-"""Maximum bytes of one append group, which is flushed and answered before the next."""
+"""Bytes from which on an append thread adds no further job to a group. The thread flushes and
+answers a group before the next.
+"""
 COALESCE_BYTES = 256 << 10
-"""Groups of at least this many bytes do not wait for more producers. Up to this size, a flush
-takes about the same time."""
+"""Groups of at least this many bytes do not wait for more batches. Below this size, a flush takes
+about the same time for any number of bytes.
+"""
 COALESCE_US_MAX = 1_000
-"""Maximum microseconds that a group waits for the producers that the previous group answered."""
+"""Maximum microseconds that a small group waits for more batches of the producers that the previous
+group answered.
+"""
 STOP_TIMEOUT_S = 30.0
+"""Seconds that ``Disk.stop`` waits for each thread to end."""
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
-"""A callback, called on the loop with the result or the exception."""
+"""A callback that receives a job's result or exception, on the event-loop thread."""
 
 
 class AppendBatch(NamedTuple):
-    """A produced batch to append; replication treats it as an opaque payload."""
+    """A batch that a producer sent, to append to a log.
+
+    ``max_bytes`` is the topic's ``max.message.bytes``. The package ``replication`` passes the batch
+    on without reading it.
+    """
 
     buffer: memoryview
     header: BatchHeader
     max_bytes: int
     begins_at_zero: bool = False
-    """Whether a producer without state in the log must begin at sequence 0, as in transaction
-    version 2.
+    """Whether the first batch of a producer that the log does not know must have sequence number 0.
+    Transaction version 2 (KIP-890) requires it.
     """
 
     @property
@@ -74,9 +84,7 @@ class AppendBatch(NamedTuple):
 
 
 class MarkerBatch(NamedTuple):
-    """Markers that end transactions. The append thread checks each and appends them as one
-    batch.
-    """
+    """Transaction markers to append to one log. The append thread checks each marker."""
 
     markers: tuple[Marker, ...]
 
@@ -86,7 +94,7 @@ class MarkerBatch(NamedTuple):
 
 
 class AppendTarget(Protocol):
-    """The replica that receives an append's outcome, on the event loop."""
+    """The replica whose log a job changes, and which receives the outcome on the event loop."""
 
     @property
     def log(self) -> Log: ...
@@ -98,21 +106,21 @@ class AppendTarget(Protocol):
 
 
 class AppendJob(NamedTuple):
-    """An append by a leader; the outcome event carries ``token``."""
+    """An append to the log of a leader. The outcome event carries ``token``."""
 
     target: AppendTarget
     token: int
     batch: AppendBatch | MarkerBatch
     leader_epoch: int
     keep: bool = True
-    """Whether the appended pages stay in the page cache; also in ``FollowJob``."""
+    """Whether the appended pages stay in the page cache after the flush."""
 
 
 class FollowJob(NamedTuple):
-    """An append of records fetched from a leader.
+    """An append of records that a follower fetched from its leader.
 
-    The loop calls ``columns`` before it delivers the outcome, with the end offset of the last
-    column batch in the payload.
+    If the payload has column batches, the event loop calls ``columns`` with the end offset of the
+    last one, before it delivers the outcome. ``keep`` is as in ``AppendJob``.
     """
 
     target: AppendTarget
@@ -123,22 +131,27 @@ class FollowJob(NamedTuple):
 
 
 class SyncJob(NamedTuple):
+    """A flush of the target's log."""
+
     target: AppendTarget
 
 
 class CallJob(NamedTuple):
+    """A function to run on a disk thread. ``done`` receives its result or exception."""
+
     function: Callable[[], Any]
     done: Done[Any]
 
 
 Job = AppendJob | FollowJob | SyncJob | CallJob
 Result = tuple[AppendTarget | None, Any, Any]
-"""A result for the loop: (target, event, None), or (None, done, (value, exception))."""
+"""A job's result for the event loop: (target, event, None) to deliver an event to a replica, or
+(None, callback, arguments) to call a callback.
+"""
 
 
 class Worker(threading.Thread):
-    """An append thread and its job queue. ``put`` queues jobs; results leave through the event
-    loop."""
+    """An append thread, or the keeper thread, with its job queue. Results go to the event loop."""
 
     def __init__(self, name: str, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name=name, daemon=True)
@@ -148,16 +161,17 @@ class Worker(threading.Thread):
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
         self._in_flight_count = 0
-        """Number of jobs in flight when the previous group was answered."""
+        """Number of jobs of the previous group and of jobs queued when that group was answered."""
         self._coalesce_until_us = 0
+        """Monotonic time in microseconds until which a small group waits for more jobs."""
         self._appends = disk.metrics.histogram("append_duration_seconds")
         self._flushes = disk.metrics.histogram("flush_duration_seconds")
 
     def put(self, job: Job) -> None:
-        """Queue a job; call on the loop thread only.
+        """Queue a job. Only the event-loop thread may call this method.
 
-        The append thread wakes at the end of this loop turn. An earlier wake-up would contend with
-        the loop for the interpreter lock and find a smaller group.
+        The thread wakes at the end of this turn of the loop. An earlier wake-up would contend with
+        the event loop for the interpreter lock, and would find a smaller group.
         """
         self._waiting.append(job)
         if not self._is_called:
@@ -169,7 +183,7 @@ class Worker(threading.Thread):
         self._wakeups.put(None)
 
     def end(self) -> None:
-        """End the thread once its queue is empty; the event loop need not run."""
+        """End the thread once its queue is empty. The event loop may have stopped already."""
         self._is_ended = True
         self._wakeups.put(None)
 
@@ -183,17 +197,16 @@ class Worker(threading.Thread):
                 now_us = self._disk.clock.monotonic_us()
                 self._in_flight_count = len(group) + len(self._waiting)
                 self._coalesce_until_us = now_us + min(now_us - began_us, COALESCE_US_MAX)
-                # Release the jobs: an idle thread must not hold the files of a deleted partition
-                # open.
+                # Release the jobs, so that an idle thread does not hold the files of a deleted
+                # partition open.
                 del group
 
     def _next_group(self) -> list[Job]:
-        """Return the queued jobs; a small group first waits briefly for more.
+        """Return the queued jobs as the next group. A small group first waits briefly for more.
 
-        Producers that were just answered usually send again at once. Starting without them would
-        split the jobs in flight over two flushes, each at nearly the full cost. Groups of
-        replicated partitions do not wait, because their followers determine when a produce request
-        is acknowledged.
+        Producers that were just answered usually send their next batch at once. Without the wait,
+        two flushes would each carry half of the batches, at nearly the full cost each. Groups with
+        replicated partitions do not wait, because the acknowledgement waits for followers anyway.
         """
         waiting = self._waiting
         group: list[Job] = []
@@ -215,7 +228,9 @@ class Worker(threading.Thread):
                 return group
 
     def _has_more(self) -> bool:
-        """Return whether another job arrived within the group's waiting time."""
+        """Wait until another job arrives or the group's waiting time ends. Return whether one
+        arrived.
+        """
         left_us = self._coalesce_until_us - self._disk.clock.monotonic_us()
         if left_us <= 0:
             return False
@@ -254,7 +269,7 @@ class Worker(threading.Thread):
                 results = []
             began_ms = self._disk.clock.monotonic_ms()
             if len(dirty) > 1:
-                # Start every flush before waiting for the first, so that the disk works in
+                # Start all flushes before waiting for the first, so that the disk runs them in
                 # parallel.
                 for target in dirty:
                     target.log.start_flush()
@@ -280,7 +295,7 @@ def _append(job: AppendJob, now_ms: int) -> Event:
             begins_at_zero=batch.begins_at_zero,
         )
     except LogbusError as error:
-        # Record the refusal now: the producer's next batch may be in the same group.
+        # Record the refusal at once, because the producer's next batch may be in the same group.
         log.note_refused(batch.header, error)
         return AppendFailed(job.token, error)
     except Exception:
@@ -384,21 +399,21 @@ class Disk:
 
     def worker_of(self, key: PartitionKey) -> Worker:
         """Return the append thread that runs all jobs of the partition, in queue order."""
-        # A CRC instead of hash(): the partition keeps its thread across restarts, so traces
-        # compare.
+        # Use a CRC instead of hash(), so that a partition has the same thread after a restart and
+        # traces of two runs can be compared.
         slot = zlib.crc32(key.topic_id.encode()) + key.partition
         return self._workers[slot % len(self._workers)]
 
     def call(self, key: PartitionKey, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on the partition's append thread, between its appends."""
+        """Run ``function`` on the partition's append thread, after the jobs queued before."""
         self.worker_of(key).put(CallJob(function, done))
 
     def keep(self, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on the keeper thread, which handles the whole data directory."""
+        """Run ``function`` on the keeper thread, which runs operations on the data directory."""
         self._keeper.put(CallJob(function, done))
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on a read thread; calls start in queue order."""
+        """Run ``function`` on a read thread. Calls start in the order in which they were queued."""
         self._reads.put(CallJob(function, done))
 
     async def run_on(self, key: PartitionKey, function: Callable[[], T]) -> T:
@@ -428,10 +443,11 @@ class Disk:
         return await future
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the loop, after the results that are being delivered, or else in the
-        loop's next turn.
+        """Run ``callback`` on the event loop: at the end of the delivery of results in progress, or
+        otherwise in the loop's next turn.
 
-        Another turn after a delivery would cost a system call, and the interpreter lock twice.
+        Another turn of the loop after a delivery would cost a system call, and would release and
+        take the interpreter lock once more.
         """
         self._soon.append(callback)
         if not self._runs_soon:
@@ -449,7 +465,7 @@ class Disk:
                 self._loop.call_soon(self._run_soon)
 
     def post(self, results: list[Result]) -> None:
-        """Hand all results of a group to the event loop with one wake-up."""
+        """Pass all results of a group to the event loop, which wakes once for them."""
         try:
             self._loop.call_soon_threadsafe(self._delivered, results)
         except RuntimeError:
@@ -462,7 +478,9 @@ class Disk:
         self._run_soon()
 
     def stop(self) -> None:
-        """Finish the queued jobs, then end all threads. Blocks; the event loop need not run."""
+        """Finish the queued jobs, then end all threads. Blocks until then. The event loop may have
+        stopped already.
+        """
         self._stopped = True
         for worker in (*self._workers, self._keeper):
             worker.end()

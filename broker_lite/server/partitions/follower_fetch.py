@@ -1,16 +1,16 @@
-"""Answer followers' fetches with whole stored batches up to the log end offset, flushed or not.
+"""Answer followers' fetches with stored batches up to the log end offset, flushed or not.
 
-All methods run on the event-loop thread; ``handlers/fetch`` and the simulator call them. Each fetch
-reaches the partition role once, on arrival: its offset acknowledges the follower's flushed end. A
-fetch without new records waits for an append, a leadership change, or its ``max_wait_ms``. A second
-fetch of the same follower on the same lane (connection) ends the wait of the first.
+When a fetch arrives, its offset tells the leader's state machine up to where the follower has
+flushed the log. A fetch without new records waits for an append, a leadership change, or the end of
+its ``max_wait_ms``. A second fetch of the same follower on the same connection ends the wait of the
+first. A follower has two connections (lanes): one for idle partitions, one for the others.
 
-A throttled partition above this broker's rate is answered as if it had no new records, until the
-follower is in the ISR.
+If replication throttling applies to a partition and this broker's rate is used up, the broker
+answers as if the partition had no new records. A follower in the ISR is not throttled.
 
-Recent records are read from memory on this thread, older ones on a read thread. Followers accept
-columns and check CRCs themselves, so the leader checks CRCs only after a follower reported a
-corrupt batch.
+Recent records are read from memory on the event-loop thread, older records on a read thread.
+Followers check CRCs themselves. The leader checks them only after a follower reported a corrupt
+batch. All code runs on the event-loop thread; ``handlers/fetch`` and the simulator call it.
 """
 
 from __future__ import annotations
@@ -43,21 +43,23 @@ from broker_lite.wire import fetch as wire
 logger = logging.getLogger("logbus.followers")
 
 Answer = Callable[[list[wire.TopicAnswer]], None]
+"""A callback that receives the answer's topics."""
 
 LATE_START_WAIT_MS = 20
-"""Maximum wait in milliseconds of a fetch whose log start offset is below the leader's. The next
-fetch confirms the deletion, and a DeleteRecords request may wait for that confirmation."""
+"""Maximum milliseconds that a fetch waits if the follower's log start offset is below the leader's.
+The follower's next fetch reports the new offset, and a DeleteRecords request may wait for it.
+"""
 
 
 class FollowerCluster(Protocol):
-    """The cluster metadata that a leader reads to identify its followers."""
+    """The metadata that a leader reads about its followers."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
 
 
 class Finder(Protocol):
-    """A lookup of replicas by topic id and partition."""
+    """The lookup of a local replica by topic id and partition."""
 
     def find_by_id(self, topic_id: str, partition: int) -> Replica: ...
 
@@ -94,8 +96,8 @@ class FollowerFetches:
     def begin(
         self, message: wire.FetchRequest, answer: Answer, is_open: Callable[[], bool]
     ) -> None:
-        """Start a fetch and call ``answer`` at most once, now or later. ``is_open`` tells whether
-        the follower's connection is still open.
+        """Start a fetch, and call ``answer`` at once or later. If the follower's connection closes
+        first (``is_open``), do not call it.
         """
         before = self.waiting.pop(_lane(message), None)
         if before is not None:
@@ -103,7 +105,9 @@ class FollowerFetches:
         _FollowerFetch(self, message, answer, is_open).begin()
 
     def allowance(self, replica: Replica, follower_id: int) -> int:
-        """Return the bytes that the throttle allows the follower to receive now."""
+        """Return how many bytes of the replica the follower may receive now, under replication
+        throttling.
+        """
         listed = replica.log.config.leader_throttled_replicas
         if not lists(listed, replica.partition, self.broker_id) or any(
             member.broker_id == follower_id for member in replica.isr
@@ -113,12 +117,13 @@ class FollowerFetches:
         return self.throttle.allowance(settings, self.loop.time())
 
     def follower(self, broker_id: int, broker_epoch: int) -> BrokerView:
-        """Return the registration of the fetching broker. Raise StaleBrokerEpochError if the
-        broker epoch differs from the registered one."""
+        """Return the registration of the broker that fetches. Raise StaleBrokerEpochError if the
+        broker epoch of its request is not the registered one.
+        """
         known = self.cluster.snapshot.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
-            # An older epoch is fenced. A newer epoch is not in this broker's metadata yet; the
-            # follower retries.
+            # Refuse an older epoch for good. This broker's metadata do not have a newer epoch yet,
+            # so the follower retries.
             present = "none" if known is None else str(known.broker_epoch)
             raise StaleBrokerEpochError(
                 f"broker {broker_id} fetches in broker epoch {broker_epoch}; "
@@ -128,7 +133,7 @@ class FollowerFetches:
 
 
 class _FollowerRow:
-    """One partition of a follower's fetch."""
+    """One partition of a follower's fetch: the request, and the answer as far as it is known."""
 
     __slots__ = ("allowance", "diverging", "error", "found", "replica", "start", "wanted")
 
@@ -136,9 +141,11 @@ class _FollowerRow:
         self.wanted = wanted
         self.replica: Replica | None = None
         self.start = 0
-        """Log start offset of the leader when the fetch arrived."""
+        """The leader's log start offset when the fetch arrived."""
         self.allowance = UNLIMITED
-        """Bytes that the throttle allows. At 0, the row waits as if it had no records."""
+        """Bytes that replication throttling allows. At 0, the fetch waits as if the partition had
+        no new records.
+        """
         self.error: LogbusError | None = None
         self.diverging: OffsetAndEpoch | None = None
         self.found = ranges.Prepared()
@@ -222,8 +229,9 @@ class _FollowerFetch:
             row.replica.end_waiters.add(self._changed)
 
     def _apply_fetch(self, topic_id: str, row: _FollowerRow, follower: BrokerView) -> None:
-        """Apply the fetch to the partition role; the fetch offset acknowledges the follower's
-        records."""
+        """Pass the fetch of one partition to the state machine of the local replica. The fetch
+        offset acknowledges all earlier records for the follower.
+        """
         wanted = row.wanted
         try:
             replica = row.replica = self._owner.replicas.find_by_id(topic_id, wanted.partition)
@@ -249,8 +257,9 @@ class _FollowerFetch:
     # Waiting.
 
     def _changed(self) -> None:
-        """Schedule one check of the fetch, however many of its replicas changed in this loop
-        turn."""
+        """Schedule a check of the fetch: one, however many replicas change in this turn of the
+        loop.
+        """
         if not self._is_due:
             self._is_due = True
             self._owner.loop.call_soon(self._recheck)
@@ -277,12 +286,11 @@ class _FollowerFetch:
             replica.check_leader(row.wanted.current_leader_epoch)
             row.allowance = self._owner.allowance(replica, self._message.replica_id)
         except LogbusError as error:
-            # Drop the traceback: it refers to this fetch and its replicas, which would form a
-            # reference cycle.
+            # Drop the traceback, because it refers to this fetch and would form a reference cycle.
             row.error = error.with_traceback(None)
 
     def end_wait(self) -> None:
-        """Answer now with the records that are available."""
+        """Answer the waiting fetch now, with the records that are available."""
         self._stop_waiting()
         for row in self._rows:
             self._check(row)

@@ -1,10 +1,11 @@
-"""Move leadership to other brokers while the data directory is full.
+"""Report a full data directory, so that other brokers take over leadership until space is free.
 
-Loop thread only; ``replica_manager`` owns it. The broker's registration reports the full disk. The
-controller then moves leadership to brokers with free space and removes this broker from the ISRs.
-Neither producers nor high watermarks then wait for this disk. Partitions that no other broker can
-lead stay readable here. When space is free again, the registration reports so; the replicas catch
-up and rejoin their ISRs.
+The broker reports the full disk in its registration. The controller then moves leadership to
+brokers with free space and removes this broker from the ISRs, so that neither producers nor high
+watermarks wait for this disk. Partitions that no other broker can lead stay readable here. When
+space is free again, the broker updates its registration, and its replicas rejoin their ISRs.
+
+``replica_manager`` owns the watcher. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.full_disk")
 
 LOOK_S = 1.0
-"""Seconds between checks of a full disk, and between retries of a failed registration."""
+"""Seconds between checks whether a full disk has space, and between retries of a failed report."""
 
 
 class DiskCluster(Protocol):
-    """The registry, which updates this broker's registration."""
+    """The part of the broker registry that reports a full disk in this broker's registration."""
 
     async def set_full(self, is_full: bool) -> None: ...
 
@@ -46,8 +47,8 @@ class FullDisk:
         self._disk = disk
         self._logs = logs
         self._reported: bool | None = None
-        """Whether the registration reports the disk as full. None while that is unknown, because a
-        failed write may still have changed the registration.
+        """Whether this broker's registration reports a full disk. None while that is unknown,
+        because a write of the registration that failed may still have taken effect.
         """
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -55,14 +56,14 @@ class FullDisk:
             self.found()
 
     def found(self) -> None:
-        """Start to watch the disk after a write failed for lack of space. Has no effect while a
-        watch runs.
+        """Start to watch the disk after a write failed for lack of space, unless a watch is
+        running.
         """
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._wait_for_space())
 
     def close(self) -> None:
-        """Stop watching, at broker stop or after the directory failed."""
+        """Stop watching the disk, because the broker stops or its data directory failed."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

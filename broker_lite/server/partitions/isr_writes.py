@@ -1,9 +1,9 @@
-"""Write the ISR changes that leaders propose, many partitions at a time.
+"""Write the ISR changes that leaders propose to ZooKeeper, for many partitions at a time.
 
-All methods run on the event-loop thread. One write is in flight at a time; proposals made during a
-write share the next write. A broker that leads a thousand partitions therefore removes a lost
-follower in a few writes. Each leader receives the outcome of its proposal: written or refused.
-After a refusal it takes the current state from the metadata.
+One write is in flight at a time. Proposals that arrive during a write share the next write. A
+broker that leads a thousand partitions can therefore remove a lost follower in a few writes. The
+writer reports to each leader whether its proposal was written or refused. After a refusal, the
+leader takes the current state from the metadata. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.isr")
 
 PROPOSALS_PER_WRITE_MAX = 200
-"""Maximum proposals in one write, so that early proposals do not wait for many others."""
+"""Maximum number of proposals in one write, so that the first proposals do not wait for many
+others.
+"""
 AGAIN_S = 0.2
-"""Seconds between a failed write and the next one."""
+"""Seconds between a failed write and the report of its proposals as refused."""
 
 
 class IsrCluster(Protocol):
-    """The registry, which writes partition states."""
+    """The part of the broker registry that writes partition states to ZooKeeper."""
 
     async def write_states(
         self, changes: Sequence[StateChange]
@@ -36,7 +38,7 @@ class IsrCluster(Protocol):
 
 
 class IsrTarget(Protocol):
-    """A leader replica that proposes ISR changes."""
+    """The leader replica that proposed an ISR change and receives the outcome."""
 
     @property
     def key(self) -> PartitionKey: ...
@@ -64,8 +66,9 @@ class IsrWrites:
         self._closed = False
 
     def propose(self, target: IsrTarget, state: LeaderAndIsr) -> None:
-        """Queue ``state`` for writing; the write is conditional on the znode's
-        ``state.version``."""
+        """Queue the proposed ``state`` of the target's partition. The write succeeds only if the
+        znode still has the version ``state.version``.
+        """
         if self._closed:
             return
         self._waiting.append((target, state))
@@ -73,7 +76,7 @@ class IsrWrites:
             self._task = self._loop.create_task(self._write())
 
     def close(self) -> None:
-        """Stop writing; deliver no more outcomes."""
+        """Drop the queued proposals and stop the write in flight, without reporting outcomes."""
         self._closed = True
         self._waiting.clear()
         if self._task is not None:

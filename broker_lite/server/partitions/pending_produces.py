@@ -1,7 +1,7 @@
-"""Produce requests that wait for their result, and their timeouts.
+"""Hold produce requests until their ``acks`` condition is satisfied, fails or times out.
 
-Loop thread only; ``replica_manager`` owns them. A replica completes a request by token, once the
-batch satisfies the request's ``acks``, or once it no longer can.
+A replica completes a request by its token. ``replica_manager`` owns the requests. All code runs on
+the event-loop thread.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.purgatory import Deadlines
 
 Produced = Callable[[Appended | None, LogbusError | None], None]
-"""A callback, called once with the append's result or the error."""
+"""A callback that receives the result of an append, or the error. It is called exactly once."""
 
 
 class PendingProduces:
-    """Pending produce requests by token. ``len`` is their number."""
+    """The produce requests without a result, by token. ``len`` returns their number."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -32,14 +32,14 @@ class PendingProduces:
         return len(self._pending)
 
     def add(self, deadline_ms: int, done: Produced) -> int:
-        """Add a request and return its token; ``deadline_ms`` is monotonic time."""
+        """Add a request and return its token. ``deadline_ms`` is monotonic time in milliseconds."""
         self._token = token = self._token + 1
         self._pending[token] = done
         self._deadlines.add(token, deadline_ms)
         return token
 
     def complete(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Complete the request; ignore a token that has already timed out."""
+        """Complete the request of the token. Ignore the token of a request that has timed out."""
         done = self._pending.pop(token, None)
         if done is not None:
             self._deadlines.done(token)
@@ -58,5 +58,5 @@ class PendingProduces:
             )
 
     def close(self) -> None:
-        """Stop the timeouts; closing the replicas completes the remaining requests."""
+        """Stop all timeouts. The requests end when the manager closes their replicas."""
         self._deadlines.close()

@@ -1,8 +1,9 @@
-"""Waiting requests: fetches that wait for records, produce requests that wait for replication.
+"""Hold callbacks and deadlines of requests that wait, like Kafka's purgatory.
 
-Loop thread only. A waiting fetch registers with each of its replicas, is checked again when one of
-them changes, and has its own timer. Produce requests share one coarse sweep instead of a timer
-each, since nearly all complete long before their deadline.
+A fetch request that waits for records registers a callback with each of its replicas (``Waiters``).
+The fetch handler checks the request again when a replica changes, and sets a timer for it. Produce
+requests share one periodic sweep instead of a timer each (``Deadlines``), because nearly all
+complete long before their deadline. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 SWEEP_MS = 250
-"""Milliseconds between sweeps, which is the maximum delay of a produce timeout."""
+"""Milliseconds between sweeps, so a produce request may time out this much too late."""
 
 
 class Waiters:
-    """Callbacks of requests that wait for a change of one replica. A callback stays until
-    discarded."""
+    """Callbacks of requests that wait for a change of one replica. A wake-up does not remove them;
+    ``discard`` does.
+    """
 
     __slots__ = ("_callbacks", "_is_due")
 
@@ -41,16 +43,16 @@ class Waiters:
             callback()
 
     def wake_soon(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Wake all callbacks once, after the work already queued on the loop."""
+        """Schedule one call of all callbacks, after the work that the event loop already has."""
         if self._callbacks and not self._is_due:
             self._is_due = True
             call_soon(self.wake)
 
 
 class Deadlines:
-    """Deadlines by token; ``expired(token)`` is called for each missed one, at most 250 ms late.
+    """Deadlines by token. ``expired(token)`` is called after a deadline, at most ``SWEEP_MS`` late.
 
-    The sweep timer runs only while a deadline is pending.
+    The sweep timer runs only while there is a deadline.
     """
 
     def __init__(

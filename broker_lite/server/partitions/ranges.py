@@ -1,10 +1,10 @@
-"""Look up log ranges, load them into the page cache, check their CRCs and transcode them, before
-they are sent.
+"""Prepare log ranges for a fetch answer: find them, load them into the page cache, check their CRCs
+and convert column batches to rows for clients that read only rows.
 
-Plain functions over a log, called by ``handlers/fetch`` on read threads; only ``read_resident``
-runs on the event loop. Memory is bounded by ``CHUNK_BYTES`` or one batch, whichever is larger.
-Transcoded rows are bounded by ``TRANSCODED_BYTES_MAX``. For a batch that needs more, ``prepare``
-raises ``OversizedBatch``; the caller then reserves the memory and calls again.
+``prepare`` runs on read threads, because it may read the disk. ``read_resident`` runs on the
+event-loop thread and reads only the page cache. Reading needs memory of ``CHUNK_BYTES`` or one
+batch, whichever is larger. Converted rows use at most ``TRANSCODED_BYTES_MAX``. For a batch that
+needs more, ``prepare`` raises ``OversizedBatch``; the caller reserves the memory and calls again.
 """
 
 from __future__ import annotations
@@ -24,56 +24,69 @@ from broker_lite.storage.scan import walk_range
 from broker_lite.wire.fetch import AbortedTransaction, FileRange, HasFileno, Part, StoredRange
 
 CHUNK_BYTES = 1 << 20
+"""Bytes that one read of a log file loads."""
 PROBE_STEP_BYTES = 256 << 10
-"""Distance in bytes between page-cache probes. The kernel loads and evicts pages in runs of
-about the readahead size."""
+"""Distance in bytes between the positions at which ``is_resident`` looks for a range in the page
+cache. The kernel loads and evicts pages in runs of about this size (readahead).
+"""
 TRANSCODED_BYTES_MAX = 4 << 20
-"""Maximum bytes of transcoded rows in one answer, held until the client has read them."""
+"""Maximum bytes of column batches that one answer holds as rows. The rows stay in memory until the
+client has read them.
+"""
 COPIED_BYTES_MAX = 16 << 10
-"""Maximum bytes of a range that is copied into the answer. A copy of this size costs less than a
-system call, and the client receives the answer in one piece."""
+"""Ranges of at most this many bytes are copied into the answer. A copy of this size costs less than
+the ``sendfile`` system call.
+"""
 COPIED_TOTAL_MAX = 256 << 10
-"""Maximum copied bytes of all partitions of an answer; larger ranges are sent from the page
-cache."""
+"""Maximum bytes that are copied into one answer, for all its partitions. Further ranges are sent
+with ``sendfile``.
+"""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 STORED_BYTES_MIN = 256 << 10
-"""Smallest range, in bytes, answered as a file location; sending a smaller range costs less than
-opening the file.
+"""Minimum bytes of a range that is answered with its file location, for the client to read the
+file. Sending a smaller range costs less than opening the file.
 """
 
 
 class WantedRange(NamedTuple):
-    """A requested range of one partition: whole batches from ``offset`` to below ``end_offset``."""
+    """A requested range of one partition: the batches from ``offset`` to below ``end_offset``."""
 
     reader: LogReader
     offset: int
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs: the client does not check them, and the range has no recent check."""
+    """Whether to check CRCs, because the client does not check them and no check is recent."""
     rows_only: bool
-    """Whether to transcode columns to rows: the client reads only rows, and the range may hold
-    columns."""
+    """Whether to convert column batches to rows, because the client reads only rows and the range
+    may hold column batches.
+    """
     lists_aborted: bool = False
-    """Whether to list the aborted transactions of the range: the client reads committed records
-    only, and the log has transactions."""
+    """Whether to list the aborted transactions of the range, because the client reads with
+    read_committed and the log has transactions.
+    """
     by_file: bool = False
-    """Whether the client is on this machine, reads columns, and can read the log files itself."""
+    """Whether to answer with the file location of a large range. The client must be on this
+    machine, read column batches, and be able to open the log files.
+    """
 
 
 class Prepared(NamedTuple):
-    """A range ready to send: sending ``parts`` needs no disk read. CRCs are verified below
-    ``checked_end``."""
+    """A range that is ready to be sent. Sending ``parts`` needs no disk read."""
 
     parts: tuple[Part, ...] = ()
+    """The bytes and file ranges to send."""
     length: int = 0
+    """Bytes of the range."""
     checked_end: int = -1
+    """The offset after the last batch whose CRC was checked; -1 if no CRC was checked."""
     error: LogbusError | None = None
     error_offset: int = -1
+    """The fetch offset if ``error`` is set, else -1."""
     stored: StoredRange | None = None
-    """File location of the range, in place of ``parts``."""
+    """The file location of the range, in place of ``parts``."""
     next_offset: int = -1
-    """The offset after the range."""
+    """The offset after the last batch of the range."""
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions with records in the range."""
     transcoded: int = 0
@@ -81,21 +94,23 @@ class Prepared(NamedTuple):
 
 
 class OversizedBatch(Exception):
-    """The first batch of a fetch decompresses to more than the fetch may transcode."""
+    """The first batch of a fetch has columns that decompress to more bytes than the fetch may hold
+    as rows.
+    """
 
     def __init__(self, decompressed: int) -> None:
         super().__init__(f"a batch of columns decompresses to {decompressed} bytes")
         self.decompressed = decompressed
-        """Bytes of the batch: the ``transcoded_max`` with which the fetch succeeds."""
+        """Decompressed bytes of the batch. With this ``transcoded_max``, ``prepare`` succeeds."""
 
 
 def prepare(
     wanted: list[WantedRange], max_bytes: int, transcoded_max: int = TRANSCODED_BYTES_MAX
 ) -> list[Prepared]:
-    """Return the ranges of one fetch, in request order. The first range holds at least one
-    batch, even if the batch exceeds ``max_bytes``.
+    """Return the ranges of one fetch, in request order, with at most ``max_bytes`` bytes in all.
 
-    Raises OversizedBatch if that batch must be transcoded and decompresses to more than
+    The first range holds at least one batch, even if the batch is larger than ``max_bytes``. Raise
+    OversizedBatch if this batch must be converted to rows and decompresses to more than
     ``transcoded_max`` bytes.
     """
     try:
@@ -106,8 +121,8 @@ def prepare(
 
 
 def _release_memory() -> None:
-    """Return the memory of a large transcoding to the operating system, because Arrow would keep it
-    for each thread.
+    """Return the memory of a large conversion to the operating system. Arrow would keep it in a
+    pool.
     """
     import pyarrow as pa
 
@@ -143,8 +158,11 @@ def _prepare_all(wanted: list[WantedRange], max_bytes: int, transcoded_max: int)
 
 
 def read_resident(wanted: list[WantedRange], max_bytes: int) -> list[Prepared] | None:
-    """Return recent ranges without disk reads, on the loop. Return None if any range is no
-    longer in the page cache."""
+    """Return the ranges of one fetch from the page cache, without disk reads and without checks.
+
+    Return None if a range is not in the page cache. The caller then uses ``prepare`` on a read
+    thread.
+    """
     found: list[Prepared] = []
     left, may_copy = max_bytes, COPIED_TOTAL_MAX
     for row in wanted:
@@ -182,8 +200,9 @@ def _with_aborted(row: WantedRange, found: Prepared) -> Prepared:
 
 
 def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
-    """Return a small range as bytes and a large one as a file range; None if a disk read is
-    needed."""
+    """Return a range of at most ``copied_max`` bytes as bytes, and a larger range as a file range.
+    Return None if sending the range would read the disk.
+    """
     if found.length > copied_max:
         if not is_start_resident(found.file, found.position):
             return None
@@ -202,8 +221,11 @@ def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
 
 
 def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) -> Prepared:
-    """Prepare one range. ``first_max`` is the limit of a first batch that is larger than
-    ``max_bytes``; 0 allows no such batch. A range of at most ``copied_max`` bytes is copied.
+    """Prepare one range of at most ``max_bytes`` bytes.
+
+    If ``first_max`` is above 0, the range holds at least one batch, even if the batch is larger
+    than ``max_bytes``. Such a batch may decompress to ``first_max`` bytes of rows. A range of at
+    most ``copied_max`` bytes is copied.
     """
     found = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if found.length == 0:
@@ -220,7 +242,9 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
 
 
 def _part(found: LogSlice, copied_max: int) -> Part:
-    """Return a small range as bytes and a large one as a file range in the page cache."""
+    """Return a range of at most ``copied_max`` bytes as bytes, and a larger range as a file range.
+    Load the file range into the page cache.
+    """
     if found.length <= copied_max:
         copied = found.file.pread(found.position, found.length)
         if len(copied) == found.length:
@@ -231,8 +255,7 @@ def _part(found: LogSlice, copied_max: int) -> Part:
 
 
 def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
-    """Return the file location of the range; the client reads it, from the page cache or the
-    disk."""
+    """Return the file location of the range, with which the client reads the file itself."""
     status = os.fstat(found.file.fileno())
     path = os.path.abspath(found.file.path)
     stored = StoredRange(path, status.st_dev, status.st_ino, found.position, found.length)
@@ -240,8 +263,9 @@ def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
-    """Return whether probes find the range in the page cache; False if the kernel does not support
-    the probe or fails to read.
+    """Return whether samples of the range are in the page cache.
+
+    Return False if the kernel does not support reads without waiting (RWF_NOWAIT), or a read fails.
     """
     probe = bytearray(1)
     end = position + length - 1
@@ -255,8 +279,10 @@ def is_resident(file: HasFileno, position: int, length: int) -> bool:
 
 
 def is_start_resident(file: HasFileno, position: int) -> bool:
-    """Return whether the range's first page is in the page cache. In a range of recent appends
-    the kernel evicts the oldest pages first."""
+    """Return whether the range's first page is in the page cache.
+
+    The kernel evicts the oldest pages first, so all pages of recent appends are then in the cache.
+    """
     try:
         return os.preadv(file.fileno(), [bytearray(1)], position, _NOWAIT) == 1
     except BlockingIOError:
@@ -272,7 +298,7 @@ def _warm(found: LogSlice) -> None:
 
 
 def _walk(row: WantedRange, found: LogSlice, max_bytes: int, first_max: int) -> Prepared:
-    """Check each batch of the range, and transcode columns to rows if the client needs rows."""
+    """Check each batch of the range. Convert column batches to rows if the client needs rows."""
     out = _Parts(found)
     checked_end = next_offset = -1
     transcoded = 0
@@ -309,7 +335,7 @@ def _walk(row: WantedRange, found: LogSlice, max_bytes: int, first_max: int) -> 
             if row.check:
                 checked_end = header.next_offset
     except (BadBatch, CorruptMessageError) as error:
-        # Return the good batches before it; the client's next fetch starts at the bad batch.
+        # Return the intact batches. The client's next fetch starts at the damaged batch and fails.
         if not out.length:
             damage = error if isinstance(error, LogbusError) else CorruptMessageError(str(error))
             return Prepared(error=damage, error_offset=row.offset)
@@ -328,7 +354,9 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
 
 @contextlib.contextmanager
 def _undecodable(header: BatchHeader) -> Iterator[None]:
-    """Report columns with a correct CRC that cannot be decoded as their producer's error."""
+    """Raise UndecodableBatchError, the producer's fault, if columns with a correct CRC cannot be
+    decoded.
+    """
     try:
         yield
     except CorruptMessageError as error:
@@ -340,8 +368,8 @@ def _undecodable(header: BatchHeader) -> Iterator[None]:
 
 
 def _check(row: WantedRange, header: BatchHeader) -> None:
-    """Check the batch's end offset and leader epoch against the log, because the CRC covers
-    neither.
+    """Raise CorruptMessageError unless the batch's end offset and leader epoch agree with the log.
+    The CRC covers neither.
     """
     base, following = header.base_offset, header.next_offset
     if following > row.end_offset:
@@ -359,7 +387,7 @@ def _check(row: WantedRange, header: BatchHeader) -> None:
 
 
 class _Parts:
-    """A collector of answer parts that merges adjacent file ranges."""
+    """The parts of an answer in the making. Adjacent file ranges are merged."""
 
     __slots__ = ("_file", "_from", "_to", "length", "parts")
 

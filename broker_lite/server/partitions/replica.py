@@ -1,10 +1,10 @@
-"""One partition replica of this broker: its log, its replication role, and the fetches that wait
-on it.
+"""Connect the state machine of one partition replica (package ``replication``) with its log and the
+network.
 
-All methods run on the event-loop thread. Events enter through ``deliver``; ``carry_out`` runs the
-resulting effects in list order. No other code changes the log or the role. The disk thread that
-owns the partition performs log writes and returns their outcomes as events. Replica fetches go to
-the owner's ``fetchers``, ISR proposals to its ``isr_writes``.
+``deliver`` passes an event to the state machine, and ``carry_out`` runs the resulting effects in
+order. No other code changes the log or the state machine. The append thread of the partition writes
+to the log and returns the outcomes as events. ``Fetchers`` sends the replica's fetches to its
+leader, and ``IsrWrites`` writes its ISR proposals. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class ReplicaOwner(Protocol):
-    """The part of the replica manager that a replica uses."""
+    """The part of ``ReplicaManager`` that a replica uses."""
 
     clock: Clock
     disk: Disk
@@ -89,7 +89,11 @@ class ReplicaOwner(Protocol):
 
 
 class Replica:
-    """One partition replica on this broker: its log, its role, and the fetches that wait on it."""
+    """One partition replica on this broker.
+
+    ``log`` is its log, ``role`` its state machine. ``waiters``, ``end_waiters`` and
+    ``start_waiters`` hold the requests that wait for the replica to change.
+    """
 
     __slots__ = (
         "_held",
@@ -132,23 +136,25 @@ class Replica:
         self.end_waiters = Waiters()
         """Callbacks of follower fetches that wait for the log end or log start offset to change."""
         self.start_waiters = Waiters()
-        """Callbacks of DeleteRecords requests that wait for followers to advance their log start
-        offsets."""
+        """Callbacks of DeleteRecords requests that wait until followers have advanced their log
+        start offsets.
+        """
         self.follower_starts: dict[ReplicaId, int] = {}
-        """Log start offset of each follower, as reported in its last fetch of this leader epoch."""
+        """Log start offset of each follower, from its last fetch in this leader epoch."""
         self.has_followers = False
-        """Whether an append is reported before its flush, so that followers can fetch it. Disk
-        threads read this flag.
+        """Whether the partition has other replicas. An append is then reported before its flush, so
+        that followers fetch it earlier. The append threads read this flag.
         """
         self.assigned_count = self.min_insync = 1
-        """Number of assigned replicas, and ``min.insync.replicas`` for acks=all."""
+        """Number of assigned replicas, and the partition's ``min.insync.replicas``."""
         self.pending_columns: set[int] = set()
+        """Tokens of the appends in progress that append a column batch."""
         self.participant = Participant()
         """The producers whose transactions are verified for this replica in this leader epoch."""
         self._unrepairable = -1
-        """The last logged damaged offset that no other replica can repair."""
+        """The damaged offset that was last logged as one that no other replica can repair."""
         self._held: list[Job] | None = None
-        """Disk jobs held back while a truncation is in progress; None when no truncation is."""
+        """Disk jobs that wait until a truncation is complete; None while no truncation runs."""
         self.closed = False
 
     def __str__(self) -> str:
@@ -156,17 +162,19 @@ class Replica:
 
     @property
     def high_watermark(self) -> int:
-        """The exclusive upper bound of the offsets that consumers may read."""
+        """The offset before which consumers may read with read_uncommitted."""
         return self.role.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """The exclusive upper bound of the offsets that read_committed consumers may read."""
+        """The offset before which consumers may read with read_committed."""
         return self.log.reader.last_stable_offset(self.role.high_watermark)
 
     def readable_end(self, is_committed: bool) -> int:
-        """Return the exclusive end of the readable offsets. Raise OffsetNotAvailableError while a
-        new leader has no high watermark.
+        """Return the offset before which a consumer may read: the last stable offset if
+        ``is_committed``, else the high watermark.
+
+        Raise OffsetNotAvailableError until a new leader has determined its high watermark.
         """
         latest = self.role.latest_offset()
         return self.last_stable_offset if is_committed else latest
@@ -177,7 +185,9 @@ class Replica:
 
     @property
     def state(self) -> LeaderAndIsr | None:
-        """The leader and ISR in this broker's metadata; None while the replica is offline."""
+        """The partition's leader and ISR in this broker's metadata; None while the replica is
+        offline.
+        """
         role = self.role.role
         return None if isinstance(role, Offline) else role.state
 
@@ -189,17 +199,19 @@ class Replica:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this replica leads and its ISR is smaller than the replica assignment."""
+        """Whether this replica leads and fewer replicas are in sync than assigned."""
         return self.role.is_leader and len(self.isr) < self.assigned_count
 
     @property
     def is_below_min_isr(self) -> bool:
-        """Whether this replica leads and its ISR is smaller than ``min.insync.replicas``."""
+        """Whether this replica leads and its ISR has fewer members than ``min.insync.replicas``."""
         return self.role.is_leader and len(self.isr) < self.min_insync
 
     @property
     def lag(self) -> int:
-        """The number of records that the slowest in-sync follower has not flushed yet."""
+        """Number of records that the slowest in-sync follower has not flushed yet; 0 unless this
+        replica leads.
+        """
         role = self.role.role
         if not isinstance(role, Leader):
             return 0
@@ -208,19 +220,24 @@ class Replica:
 
     @property
     def unstable_count(self) -> int:
-        """The number of records that open transactions hide from read_committed consumers."""
+        """Number of records that open transactions hide from read_committed consumers; 0 unless
+        this replica leads.
+        """
         if not self.role.is_leader:
             return 0
         return max(self.role.high_watermark - self.last_stable_offset, 0)
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return the longest time since an in-sync follower was caught up."""
+        """Return the milliseconds since the slowest in-sync follower was last caught up; 0 unless
+        this replica leads.
+        """
         role = self.role.role
         return role.lag_ms(now_ms) if isinstance(role, Leader) else 0
 
     def check_leader(self, leader_epoch: int = -1) -> None:
-        """Raise NotLeaderError if this replica does not lead, or a fencing error if the leader
-        epoch differs."""
+        """Raise NotLeaderError if this replica does not lead. Raise a fencing error if
+        ``leader_epoch`` is not -1 and differs from the replica's epoch.
+        """
         try:
             self.role.check_leader(leader_epoch)
             return
@@ -229,11 +246,13 @@ class Replica:
         raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
 
     def deliver(self, event: Event) -> None:
-        """Apply the event to the role, carry out the effects, and wake the affected waiters."""
+        """Pass the event to the state machine, carry out its effects, and wake the requests that
+        wait for the change.
+        """
         owner = self._owner
         if self.pending_columns and isinstance(event, Appended | AppendFailed):
-            # Record the column offsets first: the next high watermark shows the batch to readers
-            # that accept rows only.
+            # Record the column batch before the high watermark advances. Consumers that read only
+            # rows may then see the batch, and need its conversion.
             self._note_columns(event)
         elif isinstance(event, StorageFailed):
             owner.storage_failed(event.error)
@@ -253,13 +272,13 @@ class Replica:
         elif self.has_followers and role.log_end_offset != end:
             self.end_waiters.wake()
         if isinstance(event, EpochStarted):
-            # The high watermark may already equal the epoch's start; it then does not advance, so
-            # wake the waiters here.
+            # If the high watermark already equals the epoch's start offset, it does not advance and
+            # wakes no fetch. Wake the waiting fetches here.
             self.waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
-        """Apply a follower's fetch, carry out its acknowledgements, and return how to answer the
-        fetch.
+        """Pass a follower's fetch to the state machine, carry out the effects, and return how to
+        answer the fetch.
         """
         self.follower_starts[event.replica] = event.follower_start
         if len(self.start_waiters):
@@ -272,8 +291,9 @@ class Replica:
         return verdict
 
     async def followers_begin_at(self, offset: int) -> None:
-        """Wait until the log start offset of every in-sync replica is at least ``offset``. Raise
-        NotLeaderError if this replica loses leadership first."""
+        """Wait until every in-sync replica has a log start offset of at least ``offset``. Raise
+        NotLeaderError if this replica loses leadership first.
+        """
         moved = asyncio.Event()
         self.end_waiters.wake()
         self.start_waiters.add(moved.set)
@@ -293,7 +313,7 @@ class Replica:
         )
 
     def _fetched_append_failed(self, error: LogbusError) -> None:
-        """Log a failed append of fetched records; the role fetches the range again."""
+        """Log a failed append of fetched records. The state machine fetches the range again."""
         if isinstance(error, StorageError):
             self._owner.storage_failed(error)
             return
@@ -313,9 +333,10 @@ class Replica:
                 self.crc_cache.has_columns(event.next_offset)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Run the effects in list order, which replication correctness depends on.
+        """Run the effects in list order; the correctness of replication depends on the order.
 
-        Wake readers last, so that producers' answers are sent before fetch answers are built.
+        Wake waiting fetches last, so that the broker answers producers before it builds fetch
+        answers.
         """
         has_advanced = False
         for effect in effects:
@@ -362,7 +383,7 @@ class Replica:
                 raise AssertionError(effect)
 
     def _put(self, job: Job) -> None:
-        """Queue the job on the disk thread, or hold it while a truncation is in progress."""
+        """Queue the job on the append thread, or hold it back while a truncation is in progress."""
         if self._held is None:
             self._worker.put(job)
         else:
@@ -375,7 +396,7 @@ class Replica:
         self._put(FollowJob(self, effect.payload, effect.leader_epoch, columns, keep))
 
     def _keeps(self, size: int) -> bool:
-        """Return whether an append of ``size`` bytes should stay in memory for readers."""
+        """Return whether an append of ``size`` bytes stays in the page cache for readers."""
         now_ms = self._owner.clock.monotonic_ms()
         if self.cache_policy.keeps(now_ms, size):
             return True
@@ -392,10 +413,11 @@ class Replica:
         self._change_log(start, f"cannot start leader epoch {leader_epoch}; retrying", self._put)
 
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
-        """Truncate the log to ``offset``, or restart it empty at that offset.
+        """Truncate the log to ``offset`` (Truncate), or restart it empty at ``offset`` (StartAt).
 
-        Hold later disk jobs until the truncation has finished, even when a full disk delays it. The
-        next role may already queue appends, which the truncation must not remove.
+        Hold back later disk jobs until the truncation is complete, even when a full disk delays it.
+        After another leadership change, appends may already be queued, and the truncation must not
+        remove their records.
         """
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
@@ -430,7 +452,7 @@ class Replica:
         self._change_log(cut, "cannot truncate the log; retrying", self._worker.put)
 
     def _release_held(self) -> None:
-        """Queue the held jobs after a truncation that succeeded or failed for good."""
+        """Queue the jobs that were held back, after a truncation succeeded or failed for good."""
         held, self._held = self._held, None
         for job in held or ():
             self._worker.put(job)
@@ -438,9 +460,10 @@ class Replica:
     def _change_log(
         self, change: Callable[[], Event], refused: str, put: Callable[[Job], None]
     ) -> None:
-        """Run a log change on the disk thread in queue order, and deliver its event.
+        """Run ``change`` on the append thread, and deliver the event that it returns.
 
-        If the disk is full, retry the change until it succeeds.
+        ``put`` queues the job. If the disk is full, log ``refused`` and retry until ``change``
+        succeeds.
         """
 
         def done(event: Event | None, error: BaseException | None) -> None:
@@ -477,7 +500,8 @@ class Replica:
                 self._owner.again_later(again)
 
         def again() -> None:
-            # Stop retrying after a role change: the next leader reports its own log start offset.
+            # Stop retrying after a leadership change, because the next leader sends its own log
+            # start offset.
             if self.role.role is leader_role:
                 self._raise_start(offset)
 
@@ -489,9 +513,11 @@ class Replica:
             self.deliver(StorageFailed(as_storage_error(error)))
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """Log a corrupt batch that a reader found. If the data was damaged on disk, give up
-        leadership to a replica with an intact copy. A batch that its producer encoded wrongly does
-        not change leadership.
+        """Log a corrupt batch that a read found at ``offset``.
+
+        If the batch was damaged on disk, give up leadership to a replica with an intact copy. A
+        batch that its producer encoded wrongly (UndecodableBatchError) does not change leadership,
+        because all replicas have the same bytes.
         """
         is_damage = not isinstance(error, UndecodableBatchError)
         logger.error(
@@ -507,7 +533,7 @@ class Replica:
         if is_damage:
             self.deliver(CorruptionFound(offset))
             role = self.role.role
-            # Followers report the damage again with each fetch, so log it once.
+            # Log the damage once, although followers report it with each fetch.
             if isinstance(role, Leader) and role.is_alone and offset != self._unrepairable:
                 self._unrepairable = offset
                 logger.error(
@@ -523,8 +549,9 @@ class Replica:
                 )
 
     def log_lost_records(self, before: LeaderAndIsr | None) -> None:
-        """Log the records lost in an unclean election, in which this replica led without being
-        in sync."""
+        """Log that records are lost if an unclean election made this replica the leader although it
+        was not in sync. ``before`` is the partition's previous state.
+        """
         now, role = self.state, self.role
         if before is None or now is None or not role.is_leader or role.local in before.isr:
             return
@@ -539,8 +566,8 @@ class Replica:
             )
 
     def leadership_changed(self) -> None:
-        """Clear the follower offsets and verified producers, and wake all waiters. Each waiting
-        fetch then checks leadership again.
+        """Clear the state of the previous leader epoch and wake all waiting requests, which then
+        check the leadership again.
         """
         self.follower_starts.clear()
         self.participant = Participant()

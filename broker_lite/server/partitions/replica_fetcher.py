@@ -1,18 +1,18 @@
-"""Fetch records from leaders for all partitions that this broker follows.
+"""Fetch records from leaders, for all partitions that this broker follows.
 
-All methods run on the event-loop thread. A replica's state machine requests a range with
-``FetchFrom`` and receives the answer as an event. The next request to a leader is sent when the
-records of the previous answer are flushed, because a fetch offset acknowledges them. One request
-per round therefore carries all partitions. If a partition becomes ready while a request waits at
-the leader, the fetcher sends a second request with no wait time. The leader then answers the first
-at once.
+A replica's state machine requests a range with the effect ``FetchFrom`` and receives the answer as
+an event. The fetcher sends the next request to a leader when the records of the previous answer are
+flushed, because the new fetch offsets acknowledge those records. One request carries all partitions
+of a leader. If another partition becomes ready while a request waits at the leader, the fetcher
+sends a second request without a wait time. The leader then answers the first at once.
 
-Idle partitions are fetched on a separate connection (the idle lane), so that they cost nothing
-while others are busy. A throttled partition above this broker's rate is not fetched until this
-broker is in its ISR.
+Partitions without recent records are fetched on a separate connection, the idle lane, so that they
+cost nothing while other partitions are busy. If replication throttling applies to a partition and
+this broker's rate is used up, the partition is not fetched for a while. A partition with this
+broker in its ISR is not throttled.
 
-Failed partitions are retried with exponential backoff until their state machine requests another
-range. ``PeerNet`` carries the requests.
+The fetcher retries failed partitions with exponential backoff. All code runs on the event-loop
+thread.
 """
 
 from __future__ import annotations
@@ -34,41 +34,49 @@ from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
 
 Answered = Callable[[wire.FetchResponse | LogbusError], None]
-"""A callback, called exactly once on the loop, and never from inside ``PeerNet.fetch``."""
+"""A callback that receives the answer of a fetch request, or the error. It is called exactly once,
+on the event-loop thread, after ``PeerNet.fetch`` has returned.
+"""
 
 RESPONSE_BYTES = 8 << 20
-"""Maximum bytes of one fetch answer; each leader costs a follower this much memory."""
+"""Maximum bytes of one fetch answer. A follower needs this much memory for each leader."""
 PARTITION_BYTES = 4 << 20
+"""Maximum bytes of one partition in a fetch answer."""
 FIRST_RETRY_MS = 10
-"""Milliseconds before the first retry. Followers may see a new leader before the leader itself
-does."""
+"""Milliseconds before the first retry. The first fetch often fails because a follower may see a new
+leader in the metadata before the leader itself does.
+"""
 RETRY_MS_MAX = 500
+"""Maximum milliseconds between two retries of a partition."""
 HOT_S = 30.0
 """Seconds without records after which a partition moves to the idle lane."""
 IDLE_WAITS = 4
-"""Factor of the wait time on the idle lane. A longer wait delays nothing, because an append ends
-it. Most CPU time of an idle broker was spent on waits that ended without records.
+"""Factor by which the idle lane multiplies the wait time of a fetch. The longer wait delays no
+record, because an append ends the wait. It saves processor time that repeated fetches cost.
 """
 THROTTLED_S = 0.1
-"""Seconds before the throttle of a partition is checked again."""
+"""Seconds before a partition whose throttle rate was used up is tried again."""
 PATIENCE_MS = 20
-"""Milliseconds that ready partitions wait for others whose records are still being flushed."""
+"""Milliseconds that ready partitions wait for partitions whose records are still being flushed, so
+that one request carries both.
+"""
 
 
 class PeerNet(Protocol):
-    """A transport of fetch requests to other brokers.
+    """The transport of fetch requests to other brokers.
 
     At most two requests per leader and lane are in flight. Requests with ``FLAG_IDLE`` use a
-    connection of their own.
+    separate connection.
     """
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
-        """Send a fetch request; answers arrive in request order, or NetworkError if there is
-        none."""
+        """Send a fetch request, and pass its answer to ``answered``, or NetworkError if none
+        arrives. Answers of one connection arrive in request order.
+        """
 
 
 class FetcherCluster(Protocol):
-    """The cluster metadata that fetches need."""
+    """The part of the broker registry that the fetcher reads."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -78,7 +86,7 @@ class FetcherCluster(Protocol):
 
 
 class FetchTarget(Protocol):
-    """A follower replica."""
+    """The follower replica for which a partition is fetched."""
 
     @property
     def key(self) -> PartitionKey: ...
@@ -115,13 +123,14 @@ class Fetchers:
         self.metrics = metrics
         self.broker_id = config.broker_id
         self.wait_ms = config.replica_fetch_wait_ms
-        # Short enough for several fetches within replica.lag.time.max.ms: each shows the leader
-        # that this follower is in sync.
+        # A follower must fetch several times within replica.lag.time.max.ms, because each fetch
+        # shows the leader that the follower is in sync.
         self.idle_wait_ms_max = max(self.wait_ms, config.replica_lag_ms // 4)
         self.closed = False
         self.suspects: set[PartitionKey] = set()
-        """Partitions that received a damaged batch; their leader must check CRCs before it
-        sends."""
+        """Partitions that received a damaged batch. The next fetch asks their leader to check CRCs
+        before it sends.
+        """
         self._rows: dict[PartitionKey, _ReplicaRow] = {}
         self._hot_until: dict[PartitionKey, float] = {}
         self._leaders: dict[tuple[int, bool], _Leader] = {}
@@ -130,8 +139,9 @@ class Fetchers:
         self.fetches = metrics.counter("replica_fetches")
 
     def fetch(self, target: FetchTarget, wanted: FetchFrom) -> None:
-        """Fetch the wanted range; retry until it is answered or the partition wants another
-        range."""
+        """Fetch the wanted range for the replica. Retry until an answer arrives or the replica
+        wants another range.
+        """
         if self.closed:
             return
         key = target.key
@@ -152,7 +162,7 @@ class Fetchers:
         self._hot_until[key] = self.loop.time() + HOT_S
 
     def stop(self, target: FetchTarget) -> None:
-        """Stop fetching the partition and ignore answers in flight for it."""
+        """Stop fetching for the replica, and ignore answers of fetches in flight."""
         row = self._rows.pop(target.key, None)
         self.suspects.discard(target.key)
         self._hot_until.pop(target.key, None)
@@ -160,7 +170,7 @@ class Fetchers:
             row.lane.forget(target.key)
 
     def suspect(self, target: FetchTarget) -> None:
-        """Record that the leader sent a damaged batch, corrupted on its disk or in transit."""
+        """Record that the replica received a damaged batch from its leader."""
         self.suspects.add(target.key)
         self.metrics.count("corrupt_batches", "replica_fetch")
 
@@ -168,7 +178,9 @@ class Fetchers:
         return self._rows.get(key) is row
 
     def allowance(self, row: _ReplicaRow) -> int:
-        """Return the bytes that the throttle allows the partition to fetch now."""
+        """Return how many bytes of the partition this broker may fetch now, under replication
+        throttling.
+        """
         key, snapshot = row.target.key, self.cluster.snapshot
         listed = row.target.log.config.follower_throttled_replicas
         if not lists(listed, key.partition, self.broker_id):
@@ -179,7 +191,7 @@ class Fetchers:
         return self._throttle.allowance(snapshot.broker_config(self.broker_id), self.loop.time())
 
     def received(self, row: _ReplicaRow, size: int) -> None:
-        """Count the bytes of an answer in the metrics and in the throttle."""
+        """Count ``size`` received bytes of a partition, in the metrics and in the throttle."""
         self.received_bytes.n += size
         if self.allowance(row) < UNLIMITED:
             self._throttle.spend(size)
@@ -193,7 +205,7 @@ class Fetchers:
 
 
 class _Leader:
-    """The fetch requests to one leader on one lane."""
+    """The fetch requests to one leader on one lane: the idle lane or the other."""
 
     __slots__ = (
         "_attempts",
@@ -216,13 +228,15 @@ class _Leader:
         self._is_idle_lane = is_idle_lane
         self._ready: dict[PartitionKey, _ReplicaRow] = {}
         self._busy: set[PartitionKey] = set()
-        """Partitions whose fetched records are being written."""
+        """Partitions whose fetched records are being appended and flushed."""
         self._idle: set[PartitionKey] = set()
-        """Partitions whose last answer had no records, so that the same fetch is repeated."""
+        """Partitions whose answer without records is being delivered. They repeat the same fetch,
+        which need not be sent at once.
+        """
         self._has_new = False
-        """Whether a partition wants a new fetch, which must be sent at once."""
+        """Whether a ready partition has a new fetch, which must be sent at once."""
         self._attempts: dict[PartitionKey, int] = {}
-        """Number of consecutive failures of each partition."""
+        """Number of consecutive failed fetches of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}
         self._under_way = 0
         self._is_due = False
@@ -260,7 +274,7 @@ class _Leader:
     # Requests.
 
     def _due(self) -> None:
-        """Send one request after all events of this loop turn."""
+        """Schedule one request for all partitions that become ready in this turn of the loop."""
         if not self._is_due:
             self._is_due = True
             self._owner.loop.call_soon(self._send)
@@ -274,7 +288,8 @@ class _Leader:
         if not rows or self._under_way == 2 or self._owner.closed:
             return
         if self._under_way and not self._has_new:
-            # Two waiting requests would end each other's wait for ever, so wait for the answer.
+            # Wait for the answer of the first request. Two waiting requests would end each other's
+            # wait again and again.
             return
         if self._busy and not self._under_way:
             self._patience = self._owner.loop.call_later(PATIENCE_MS / 1000, self._patience_ended)
@@ -283,8 +298,8 @@ class _Leader:
         self._request_rows(rows)
 
     def _patience_ended(self) -> None:
-        """Send a request for the ready partitions, without those whose records are still being
-        written.
+        """Send a request for the ready partitions, without waiting longer for partitions whose
+        records are still being flushed.
         """
         self._patience = None
         if self._ready and not self._under_way:
@@ -295,7 +310,7 @@ class _Leader:
         owner = self._owner
         leader = owner.cluster.snapshot.brokers.get(self._broker_id)
         if leader is None or owner.cluster.broker_epoch < 0:
-            # The leader is not in the metadata, or this broker is not registered; retry later.
+            # Retry later, because the metadata lack the leader or this broker is not registered.
             self._fail(rows)
             return
         allowances = {key: owner.allowance(row) for key, row in rows.items()}
@@ -362,12 +377,14 @@ class _Leader:
                     self._idle.add(key)
                 row.target.deliver(event)
                 self._idle.discard(key)
-        # A leader answers every partition; retry those that the answer omits.
+        # Also retry partitions that the answer lacks, although a leader answers every partition.
         if left or failed:
             self._fail({**left, **failed})
 
     def _fail(self, rows: Mapping[PartitionKey, _ReplicaRow]) -> None:
-        """Retry the partitions after a backoff, unless they request another range by then."""
+        """Schedule a retry of each partition after its backoff. A partition that requests another
+        range by then is not retried.
+        """
         owner = self._owner
         for key, row in rows.items():
             if not owner.is_current(key, row):
@@ -419,7 +436,9 @@ def _request(
 
 
 def _event(row: _ReplicaRow, part: wire.FetchedPartition) -> Event | None:
-    """Return the event for the replica's machine, or None for an error to retry."""
+    """Return the event for the replica's state machine, or None if the answer has an error that the
+    fetcher retries.
+    """
     wanted = row.wanted
     if part.error_code == OffsetOutOfRangeError.code:
         return FetchOutOfRange(wanted.leader_epoch, wanted.fetch_offset, part.log_start_offset)

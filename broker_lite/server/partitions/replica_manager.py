@@ -1,11 +1,10 @@
 """Create, find and remove the partition replicas of this broker, and append produced batches to
 them.
 
-All methods run on the event-loop thread. Metadata snapshots create, change and remove replicas by
-topic id; a topic deleted and recreated gets a new log. A partition reassigned to other brokers
-is removed here. A failure of the data directory takes all replicas offline. ``replica`` holds the
-behaviour of one replica; this module builds the parts that fetch from leaders, serve followers and
-propose ISR changes.
+``ReplicaManager.apply`` compares each metadata snapshot with the present replicas. It identifies
+replicas by topic id, so a topic that was deleted and recreated gets a new log. It deletes replicas
+of deleted topics and of partitions that were reassigned to other brokers. A failure of the data
+directory takes all replicas offline. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -72,7 +71,9 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.replicas")
 
 AGAIN_S = 1.0
-"""Seconds between retries of an operation that failed for lack of disk space."""
+"""Seconds between retries of a log operation that failed for lack of disk space, and of a failed
+drain.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class PartitionUsage:
 
 
 class ReplicaCluster(Protocol):
-    """The part of the registry that replicas use."""
+    """The part of the broker registry that replicas use."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -107,7 +108,10 @@ class ReplicaCluster(Protocol):
 
 
 class ReplicaManager:
-    """All partition replicas of one broker. ``logs`` must be open and recovered."""
+    """All partition replicas of one broker.
+
+    The caller opens and recovers ``logs`` first. ``net`` sends fetch requests to other brokers.
+    """
 
     def __init__(
         self,
@@ -196,8 +200,8 @@ class ReplicaManager:
     def find(self, topic: str, partition: int) -> Replica:
         """Return the local replica of a partition, whether or not it leads.
 
-        Raise UnknownTopicOrPartitionError, NotLeaderError if only other brokers hold the partition,
-        or StorageError if the data directory failed.
+        Raise UnknownTopicOrPartitionError if the partition does not exist, NotLeaderError if this
+        broker has no replica of it, or StorageError if the data directory failed.
         """
         replica = self._by_name.get((topic, partition))
         if replica is not None:
@@ -208,7 +212,9 @@ class ReplicaManager:
         raise self._absent(view, partition)
 
     def find_by_id(self, topic_id: str, partition: int) -> Replica:
-        """Return the local replica by topic id; raise as ``find`` does, or UnknownTopicIdError."""
+        """Return the local replica of a partition by topic id. Raise UnknownTopicIdError if no
+        topic has the id; otherwise raise as ``find`` does.
+        """
         replica = self._replicas.get(PartitionKey(topic_id, partition))
         if replica is not None:
             return replica
@@ -219,15 +225,15 @@ class ReplicaManager:
 
     @property
     def is_creating_logs(self) -> bool:
-        """Whether any log is being created, so that ``defer`` may accept a call."""
+        """Whether the keeper thread is creating a log. If not, ``defer`` returns False."""
         return bool(self._creating)
 
     def defer(self, topic: str, partition: int, by_id: bool, call: Callable[[], None]) -> bool:
-        """Call ``call`` once the partition's log exists, in the order of the ``defer`` calls.
-        Return False if that log is not being created.
+        """Call ``call`` when the partition's log has been created, in the order of the ``defer``
+        calls. Return False if the log is not being created, without calling ``call``.
 
-        Metadata name a new topic's leaders before the leaders have created their logs. Refusing a
-        producer in that interval would use up its retries.
+        The metadata name a new topic's leaders before the leaders have created their logs. If the
+        broker refused produce requests in that time, producers would use up their retries.
         """
         if not self._creating:
             return False
@@ -266,10 +272,11 @@ class ReplicaManager:
     def append(
         self, replica: Replica, acks: int, batch: AppendBatch, deadline_ms: int, done: Produced
     ) -> None:
-        """Append a batch and call ``done`` once, when ``acks`` is satisfied or the append fails.
+        """Append a batch. Call ``done`` once, when the ``acks`` condition is satisfied, the append
+        fails, or ``deadline_ms`` passes (monotonic time).
 
-        With acks=0 the call follows the append too, so that the memory budget counts the batch
-        while it is held. ``deadline_ms`` is a time of the monotonic clock.
+        With acks=0, call ``done`` after the append too, so that the memory budget counts the batch
+        as long as it is in memory.
         """
         now_ms = self.clock.monotonic_ms()
         replica.crc_cache.appending(now_ms, replica.role.log_end_offset)
@@ -285,16 +292,16 @@ class ReplicaManager:
     async def append_markers(
         self, replica: Replica, markers: Sequence[Marker], deadline_ms: int
     ) -> Sequence[LogbusError | None]:
-        """Append transaction markers as one batch with acks=all; return the error of each marker,
-        or None.
+        """Append transaction markers with acks=all. Return the error of each marker, or None.
 
-        A marker that is already in the log succeeds once the log is committed up to its present
-        end, because the marker may not be committed yet. A marker of an earlier transaction than
-        the producer's verified one succeeds and appends nothing. Raises as an append does.
+        A marker that is already in the log is not appended again. It succeeds when the high
+        watermark reaches the present log end offset, because the marker may not be committed yet. A
+        marker for an earlier transaction than the producer's verified one is not appended either
+        and succeeds. Raise the errors of an append.
         """
         end = replica.participant.end
-        # An epoch above the verified one belongs to the next transaction, whose first batch may be
-        # waiting.
+        # ``raises_epoch`` markers carry the transaction's epoch plus one. An epoch above the
+        # verified one belongs to the next transaction, whose first batch may be waiting.
         current = [
             end(m.producer_id, m.producer_epoch - m.raises_epoch, m.transaction_number)
             for m in markers
@@ -322,12 +329,14 @@ class ReplicaManager:
         return [next(errors) if is_current else None for is_current in current]
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Complete the produce request of ``token`` with its result."""
+        """Complete the produce request of ``token`` with the result of its append, or the error."""
         self._produces.complete(token, appended, error)
 
     def on_role_change(self, topic: str, callback: Callable[[Replica], None]) -> None:
-        """Call ``callback`` after every change of role or epoch of a local replica of the topic.
-        Extra calls without a change are possible. Existing replicas are reported at once.
+        """Call ``callback`` after each change of role or leader epoch of the topic's local
+        replicas, and at once for each local replica.
+
+        The manager may also call ``callback`` when nothing changed.
         """
         self._role_callbacks[topic] = callback
         for replica in self.replicas:
@@ -360,18 +369,20 @@ class ReplicaManager:
             self._set_aside_strays(snapshot)
 
     def _is_mine(self, key: PartitionKey) -> bool:
-        """Whether this broker is assigned the partition or is in its ISR. An ISR member keeps
-        its replica even when reassigned."""
+        """Return whether this broker keeps a replica of the partition, because it is assigned to
+        the broker or has the broker in its ISR.
+        """
         view = self._snapshot.partition_by_key(key)
         return view is not None and (
             self.local.broker_id in view.replicas or self.local in view.state.isr
         )
 
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Move logs that the metadata do not assign to this broker to the stray folder.
+        """Move the logs that the metadata do not assign to this broker to the stray folder.
 
         Topics may have been deleted, or replicas reassigned, while the broker was down. ZooKeeper
-        may also have lost the topics. The cluster id of the directory has been verified.
+        may also have lost the topics, so the logs are not deleted at once. At its start the broker
+        has verified that the data directory belongs to this cluster.
         """
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
@@ -403,8 +414,12 @@ class ReplicaManager:
             self._forget_log(key, self._logs.set_aside, "set aside")
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
-        """Whether the metadata name this broker as leader of a replica that does not lead yet. A
-        new registration of this process can take over the leadership of its previous one."""
+        """Return whether the metadata name this broker as leader of a partition that it does not
+        lead yet.
+
+        That happens without a change of the topic when this process has registered again: its new
+        registration takes over the leadership of its previous one.
+        """
         local = self.local.broker_id
         return any(
             partition.state.leader == local
@@ -424,8 +439,8 @@ class ReplicaManager:
         if replica is not None:
             self._change(replica, partition, config)
             return
-        # ``_host_created`` handles a log that is being created; ``_forget_log`` re-creates a log
-        # that is being deleted.
+        # When the log has been created, ``_host_created`` applies the metadata. When a log has been
+        # deleted, ``_forget_log`` applies them and creates the log again.
         if key in self._deleting or key in self._creating:
             return
         log = self._logs.get(key)
@@ -447,7 +462,9 @@ class ReplicaManager:
     def _host_created(
         self, key: PartitionKey, log: Log | None, error: BaseException | None
     ) -> None:
-        """Host a new log, or delete it if the metadata no longer assign it to this broker."""
+        """Create the replica of a new log, or delete the log if the metadata no longer assign it to
+        this broker.
+        """
         if log is None:
             logger.error(
                 "%s: cannot create the log: %s",
@@ -519,7 +536,7 @@ class ReplicaManager:
             replica.log_lost_records(before)
 
     def _remove(self, replica: Replica, why: str) -> None:
-        """Remove a replica: fail its waiting requests, then delete its log."""
+        """Remove a replica. Fail the requests that wait for it, then delete its log."""
         logger.info(
             "%s: deleting this replica: %s",
             replica,
@@ -538,7 +555,8 @@ class ReplicaManager:
         )
         self.fetchers.stop(replica)
         replica.leadership_changed()
-        # Delete after the queued appends, on the keeper thread, which owns the directory.
+        # Delete the log after its queued appends, and on the keeper thread, which alone creates and
+        # deletes logs.
         self.disk.call(replica.key, _nothing, lambda _, __: self._delete_log(replica.key))
 
     def _delete_log(self, key: PartitionKey) -> None:
@@ -557,14 +575,13 @@ class ReplicaManager:
                 self.storage_failed(as_storage_error(error))
                 return
             if not self._closed:
-                self._apply_again(
-                    key
-                )  # The partition may have been assigned to this broker again during the deletion.
+                # The partition may have been assigned to this broker again during the deletion.
+                self._apply_again(key)
 
         self.disk.keep(lambda: forget(key, now_ms), done)
 
     def _apply_again(self, key: PartitionKey) -> None:
-        """Apply the current metadata of one partition again, without a new snapshot."""
+        """Apply the metadata of one partition again, from the present snapshot."""
         view = self._snapshot.topics_by_id.get(key.topic_id)
         if view is not None and self._is_mine(key):
             self._apply_partition(view, view.partitions[key.partition], self._config_of(view))
@@ -575,8 +592,9 @@ class ReplicaManager:
     # Failures and shutdown.
 
     def storage_failed(self, error: LogbusError) -> None:
-        """React to a failed write or flush: take all replicas offline if the directory failed,
-        or report a full disk."""
+        """Handle a failed write or flush. If the data directory failed, take all replicas offline.
+        If the disk is full, report it to the cluster.
+        """
         if self._failure is None and self._logs.failed:
             self._fail_all(error)
         elif self._logs.is_full:
@@ -601,8 +619,9 @@ class ReplicaManager:
         self._handover = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> None:
-        """Drain this broker so that other brokers take over leadership, as before a controlled
-        stop."""
+        """Mark this broker as draining, so that other brokers take over leadership, as in a
+        controlled shutdown. Retry until the metadata show it.
+        """
         while True:
             with contextlib.suppress(WriteConflictError, CoordinationUnavailableError):
                 await self._cluster.drain()
@@ -612,8 +631,8 @@ class ReplicaManager:
             await asyncio.sleep(AGAIN_S)
 
     def again_later(self, attempt: Callable[[], None]) -> None:
-        """Retry ``attempt`` after a delay, unless the broker stops or its directory fails
-        before.
+        """Call ``attempt`` after ``AGAIN_S`` seconds, unless the broker stops or its data directory
+        fails before.
         """
 
         def run() -> None:
@@ -623,7 +642,7 @@ class ReplicaManager:
         self._loop.call_later(AGAIN_S, run)
 
     def close(self, error: LogbusError) -> None:
-        """Stop all replicas and fail every waiting request with ``error``."""
+        """Stop all replicas, and fail all waiting requests with ``error``."""
         self._closed = True
         self._produces.close()
         if self._handover is not None:
@@ -644,12 +663,12 @@ class ReplicaManager:
     # Housekeeping.
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
-        """Advance the log start offset to ``offset`` (-1: the high watermark) and return the new
-        one.
+        """Advance the log start offset to ``offset``, or to the high watermark for -1. Return the
+        new log start offset.
 
-        Wait until every in-sync replica has deleted the records, so that no later leader restores
-        them. Raise as ``find`` and ``check_leader`` do, or OffsetOutOfRangeError above the high
-        watermark.
+        Wait until every in-sync replica has deleted the records, so that no later leader brings
+        them back. Raise OffsetOutOfRangeError for an offset above the high watermark; otherwise
+        raise as ``find`` and ``check_leader`` do.
         """
         replica = self.find(topic, partition)
         replica.check_leader()
@@ -666,7 +685,7 @@ class ReplicaManager:
         return start
 
     def apply_retention(self) -> None:
-        """Delete expired segments of every log, on the disk thread between appends."""
+        """Delete the expired segments of every log, on the log's append thread between appends."""
         now_ms = self.clock.now_ms()
         for replica in self._replicas.values():
             self._retain(replica, now_ms)
@@ -697,4 +716,4 @@ class ReplicaManager:
 
 
 def _nothing() -> None:
-    """Do nothing; serves as a barrier in a disk queue."""
+    """Do nothing. As a job it is a barrier: it runs after all jobs queued before it."""

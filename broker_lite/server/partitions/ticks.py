@@ -1,8 +1,8 @@
-"""Deliver periodic ticks to the replicas that need them.
+"""Deliver ``Tick`` events to replicas, because their state machines read no clock.
 
-Loop thread only; ``replica_manager`` owns it. Replicas that flush by time receive ticks while they
-have unflushed records. Replicas of replicated partitions always receive slow ticks. A timer runs
-only while a replica needs its ticks.
+Replicas that flush by time receive flush ticks while they have unflushed records. Replicas of
+partitions with several replicas always receive slow ticks. Each of the two timers runs only while a
+replica needs it. ``replica_manager`` owns the timers. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.replica import Replica
 
 TICK_MS = 100
-"""Milliseconds between flush ticks, which run only while a topic has flush.messages above 1."""
+"""Milliseconds between flush ticks, for topics with flush.messages above 1."""
 
 SLOW_TICK_MS = 1000
-"""Milliseconds between the ticks in which leaders detect lagging followers and followers retry."""
+"""Maximum milliseconds between slow ticks. On them, leaders look for lagging followers, and
+followers retry failed operations.
+"""
 
 
 class Ticks:
-    """Timers that deliver ticks. Slow ticks occur at least four times within ``replica_lag_ms``."""
+    """The two timers that deliver ticks. At least four slow ticks occur in ``replica_lag_ms``
+    milliseconds.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
         self._loop = loop
@@ -40,7 +44,7 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, flushes_by_time: bool, is_replicated: bool) -> None:
-        """Set which ticks the replica receives from now on."""
+        """Set which of the two ticks the replica receives from now on."""
         if flushes_by_time:
             self._flushing[replica] = None
         else:

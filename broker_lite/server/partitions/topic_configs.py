@@ -1,8 +1,9 @@
-"""Parse topic settings, including topics with settings that this version cannot read.
+"""Parse the settings of topics, including settings that this version of logbus cannot read.
 
-The controller validates settings before it writes them. An unreadable setting therefore stems from
-a later version or a manual edit. Its retention policy is then unknown, so retention deletes nothing
-until the setting is corrected. Loop thread only.
+The controller validates settings before it writes them. An unreadable setting therefore comes from
+a later version or a manual edit in ZooKeeper. The topic's retention is then uncertain, so the
+broker deletes none of its records until the setting is corrected. All code runs on the event-loop
+thread.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ class TopicConfigs:
         self._logged: dict[str, Mapping[str, str]] = {}
 
     def of(self, view: TopicView) -> TopicConfig:
-        """Return all readable settings over the defaults; disable retention if any is
-        unreadable."""
+        """Return the topic's settings, with defaults for those that are not set or unreadable.
+
+        If a setting is unreadable, retention is unlimited in the result, and the error is logged.
+        """
         try:
             found = parse(TopicConfig, view.config)
         except LogbusError as error:
