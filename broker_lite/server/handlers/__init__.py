@@ -1,5 +1,6 @@
-"""One module per API; ``server/dispatch.py`` maps API keys to them.
+"""Handle the requests of one API in each module. ``server/dispatch.py`` maps API keys to modules.
 
-Most handlers are ``async def handle(parts, request, message) -> response`` over generated messages.
-Produce and fetch are plain functions that answer by callback, without a task per request.
+Most handlers are ``async def handle(parts, request, message) -> response``. ``message`` and the
+response are generated messages of ``wire``. The handlers of Produce and Fetch are plain functions
+that answer by callback, without a task for each request.
 """

@@ -1,8 +1,9 @@
-"""AddOffsetsToTxn 0-4: add a group to the transaction of a transactional id.
+"""Handle AddOffsetsToTxn 0-4: add a consumer group to the transaction of a transactional id.
 
-A client adds the group before its first TxnOffsetCommit. For clients of transaction version 2 the
-group's coordinator adds it; for other clients that coordinator verifies that the transaction has
-the group. The coordinator's requests and their answers carry a tagged field of logbus.
+A producer adds the group before its first TxnOffsetCommit. For producers of transaction version 2
+(KIP-890), the group coordinator adds the group. For other producers, the group coordinator verifies
+that the transaction includes the group. The group coordinator's requests have a tagged field of
+logbus, and so have their answers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from broker_lite.wire.tables import own_tag
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Add the group, or verify that the transaction has it."""
+    """Add the group to the transaction, or verify that the transaction includes it."""
     verify_only = own_tag(message)
     is_broker = verify_only is not None and request.is_broker
     try:
@@ -39,7 +40,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 async def _add(
     parts: BrokerContext, request: RequestContext, message: Any, verify_only: bool | None
 ) -> AddResult:
-    """Add the group; ``verify_only`` is None in a client's request."""
+    """Add the group to the transaction, or only verify that the transaction includes it.
+
+    ``verify_only`` is the group coordinator's choice between the two, and None in a client's
+    request.
+    """
     is_client = verify_only is None
     if is_client:
         request.access.check_transactional_id(message.transactional_id)
@@ -47,7 +52,7 @@ async def _add(
     else:
         request.access.check_cluster(Operation.CLUSTER_ACTION)
     if not message.group_id:
-        raise InvalidGroupIdError("the group's name is empty; give group.id")
+        raise InvalidGroupIdError("the group id is empty; set group.id in the client")
     result = await parts.transactions.ask(
         message.transactional_id,
         lambda token: Add(

@@ -1,9 +1,11 @@
-"""AddPartitionsToTxn 0-5: add partitions to transactions, or verify that transactions have them.
+"""Handle AddPartitionsToTxn 0-5: add partitions to transactions, or verify that transactions
+include them.
 
-Clients of transaction version 1 send versions 0-3, one transaction each; either all partitions are
-added or none. Brokers send versions 4 and 5 for the partitions that they lead, several transactions
-at once. An answer to a broker holds the transaction's number, and the state partition and leader
-epoch that identify the coordinator.
+Producers of transaction version 1 send versions 0-3, with one transaction in each request. The
+coordinator adds all partitions of such a request or none. Partition leaders send versions 4 and 5,
+with several transactions in each request. The answer to a partition leader has the transaction's
+number. It also has the coordinator's state partition and leader epoch, with which the partition
+leader recognizes a deposed coordinator.
 """
 
 from __future__ import annotations
@@ -37,12 +39,14 @@ from broker_lite.wire.tables import build, own_tag
 _Topic = Response.AddPartitionsToTxnTopicResult
 _Partition = _Topic.AddPartitionsToTxnPartitionResult
 BATCHED_FROM = 4
+"""First version that partition leaders send, with several transactions in each request."""
 
 Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
+"""The key of each requested partition, or the error with which it is refused."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer a client's transaction, or the transactions of a broker's request."""
+    """Add or verify the partitions, for a producer or for a partition leader."""
     if request.api_version < BATCHED_FROM:
         return await _add_for_client(parts, request, message)
     request.access.check_cluster(Operation.CLUSTER_ACTION)
@@ -66,7 +70,10 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
     failed = {name: key for name, key in found.items() if isinstance(key, LogbusError)}
     errors: dict[TopicPartition, LogbusError] = {}
     if failed:
-        other = OperationNotAttemptedError("another partition of the request cannot be added")
+        other = OperationNotAttemptedError(
+            "the partition was not added, because another partition of the request was refused; "
+            "send the request without that partition"
+        )
         errors = {name: failed.get(name, other) for name in found}
     else:
         try:
@@ -102,12 +109,14 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
 async def _answer_broker(
     parts: BrokerContext, request: RequestContext, row: Any
 ) -> VerifiedTransaction:
-    """Verify or add the partitions of one transaction; each partition has its own code."""
+    """Verify or add the partitions of one transaction, for a partition leader. Each partition has
+    its own error code in the answer.
+    """
     found = _resolve(parts.registry.snapshot, row.topics)
     for name, key in found.items():
         if isinstance(key, UnknownTopicOrPartitionError):
-            # The partition leader has the partition in its metadata, so this broker will have it
-            # soon. Until then refuse it, because markers need the topic id.
+            # The sender leads the partition, so this broker's metadata will soon have it. Until
+            # then refuse it, because the markers need the topic id.
             found[name] = ConcurrentTransactionsError(
                 f"{name} is not in this broker's metadata yet; try again"
             )
@@ -142,7 +151,7 @@ async def _answer_broker(
 def _resolve(
     snapshot: MetadataSnapshot, topics: Iterable[Any]
 ) -> dict[TopicPartition, PartitionKey | LogbusError]:
-    """Return the key of each partition, or the error that keeps it out of a transaction."""
+    """Return the key of each requested partition, or the error with which it is refused."""
     found: dict[TopicPartition, PartitionKey | LogbusError] = {}
     for topic in topics:
         view = snapshot.topics.get(topic.name)

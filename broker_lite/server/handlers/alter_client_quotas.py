@@ -1,6 +1,6 @@
-"""AlterClientQuotas 0-1: set and delete quotas of clients; any broker writes them to ZooKeeper.
+"""Handle AlterClientQuotas 0-1: set and delete quotas of clients.
 
-All changes of one entity are one write.
+Any broker writes quotas to ZooKeeper. All changes of one entity (for example a user) are one write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAIT_MS = 30_000
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Alter the quotas of each entity; each has its own error in the answer."""
+    """Alter the quotas of each entity. Each entity has its own error in the answer."""
     named = [tuple(sorted(_pairs(row), key=str)) for row in message.entries]
     times = Counter(named)
     entries = []

@@ -1,9 +1,10 @@
-"""IncrementalAlterConfigs 0-1: set, delete, append to and subtract from topic settings.
+"""Handle IncrementalAlterConfigs 0-1: set and delete topic settings, and change items of list
+settings.
 
-The controller makes the changes; other brokers forward the request, since clients send it to any
-broker. All changes of one resource succeed or fail together. Broker settings come from
-configuration files, so the handler refuses to change them, except for the rates of throttled
-replication.
+Clients send the request to any broker. The controller makes the changes, and other brokers forward
+the request to it. All changes of one resource succeed or fail together. Broker settings come from
+the broker's configuration file, so the handler refuses to change them. Only the rates of throttled
+replication are stored in ZooKeeper and can be changed.
 """
 
 from __future__ import annotations
@@ -48,19 +49,20 @@ from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
 from broker_lite.wire.tables import build
 
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""The setting that throttles moves between data directories. A broker has one data directory, so it
-has no effect. Kafka's tools delete it after every reassignment; that succeeds.
+"""Kafka's broker setting that throttles moves of replicas between data directories. A broker of
+logbus has one data directory, so the setting does not exist. Kafka's tools delete the setting after
+every reassignment, so its deletion succeeds without effect.
 """
 
 WAIT_MS = 30_000
 """Milliseconds that the request may take; the request has no timeout field."""
 
 Outcome = tuple[int, str | None]
-"""An error code and its message."""
+"""The error code and error message of a resource."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Alter each resource; each has its own error in the answer."""
+    """Alter the settings of each resource. Each resource has its own error in the answer."""
     if parts.registry.is_controller or request.is_forwarded:
         outcomes = await _alter_all(parts, request, message)
     else:
@@ -97,7 +99,7 @@ async def _alter_all(parts: BrokerContext, request: RequestContext, message: Any
 
 
 async def _pass_on(parts: BrokerContext, request: RequestContext, message: Any) -> list[Outcome]:
-    """Forward the request to the controller, which authorizes it."""
+    """Forward the request to the controller, which authorizes it. Return its outcomes."""
     request.access.leave_to_controller()
     call = IncrementalAlterConfigsRequest(
         tuple(
@@ -146,7 +148,7 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
 
 
 async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> None:
-    """Set or delete the broker's rates of throttled replication."""
+    """Set or delete rates of throttled replication of the broker in the request row."""
     changes: dict[str, str | None] = {}
     for change in row.configs:
         is_deleted = change.config_operation == OPERATION_DELETE
@@ -174,7 +176,11 @@ async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> 
 
 
 def _changed(change: Any, present: dict[str, str]) -> str | None:
-    """Return the new value of a setting; None restores its default."""
+    """Return the new value of a setting, or None to restore its default.
+
+    ``present`` holds the topic's settings by key. Raise InvalidConfigError or InvalidRequestError
+    for an operation that the setting does not allow.
+    """
     operation, name, value = change.config_operation, change.name, change.value
     if operation == OPERATION_DELETE:
         return None

@@ -1,7 +1,8 @@
-"""AlterPartitionReassignments 0-1: move partitions to other brokers; the controller serves it.
+"""Handle AlterPartitionReassignments 0-1: move partitions to other brokers.
 
-The answer confirms that the reassignment is recorded. ListPartitionReassignments reports its
-progress. A partition without target replicas cancels its reassignment.
+The controller serves the request. It answers when the reassignments are recorded in ZooKeeper.
+Clients follow their progress with ListPartitionReassignments. If the request names no target
+replicas for a partition, the controller cancels the partition's reassignment.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _Topic = Response.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
 
 FACTOR_FROM = 1
-"""First version with ``allow_replication_factor_change``."""
+"""First version with the field ``allow_replication_factor_change``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Record each reassignment; each partition has its own error in the answer."""
+    """Record or cancel reassignments. Each partition has its own error in the answer."""
     may_change = request.api_version < FACTOR_FROM or message.allow_replication_factor_change
     rows = [
         (TopicPartition(topic.name, row.partition_index), row.replicas)

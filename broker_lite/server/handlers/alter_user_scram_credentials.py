@@ -1,9 +1,9 @@
-"""AlterUserScramCredentials 0: set and delete credentials of users.
+"""Handle AlterUserScramCredentials 0: set and delete SCRAM credentials of users.
 
-Any broker writes. The request holds salted passwords, which allow a login, so the broker accepts it
-only over TLS or from its own machine. A tagged field of an upsertion keeps the former password for
-a time (``wire.calls. users``); Kafka's tools replace it at once. All changes of one user succeed or
-fail together.
+Any broker writes credentials to ZooKeeper. A request holds salted passwords, with which a reader of
+the request could log in. The broker therefore accepts it only over TLS or from its own machine. A
+tagged field of logbus (``wire/calls/users.py``) keeps a user's former password valid for a time;
+without it the password is replaced at once. All changes of one user succeed or fail together.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from broker_lite.wire.tables import build, own_tag
 
 WAIT_MS = 30_000
 SALT_BYTES_MAX = 256
+"""Maximum bytes of a credential's salt."""
 KEEP_OLD_MS_MAX = 30 * 86_400_000
+"""Maximum milliseconds for which a former password stays valid: 30 days."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Change each user; each has its own error in the answer."""
+    """Change the credentials of each user. Each user has an error of its own in the answer."""
     rows = [*message.deletions, *message.upsertions]
     times = Counter((row.name, row.mechanism) for row in rows)
     answers = []
@@ -105,7 +107,9 @@ def _mechanism(row: Any) -> ScramMechanism:
 def _credential(
     row: Any, mechanism: ScramMechanism, before: ScramCredential | None, now_ms: int
 ) -> ScramCredential:
-    """Return the new credential, with the newest former password if the request keeps it."""
+    """Return the new credential of a user, with the present password as the former one if the
+    request keeps it.
+    """
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredentialError(
             f"{row.iterations} iterations; give {ITERATIONS_MIN} to {ITERATIONS_MAX}"

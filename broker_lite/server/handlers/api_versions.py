@@ -1,7 +1,9 @@
-"""ApiVersions 0-4: the served APIs with their versions, and the cluster's features.
+"""Handle ApiVersions 0-4: return the APIs that the broker serves, with their versions, and the
+cluster's features.
 
-A request of an unknown version receives a version 0 answer with UNSUPPORTED_VERSION and the list,
-so that a newer client can downgrade. The session keeps the client's software name for logs.
+For a request of a later version, the broker returns UNSUPPORTED_VERSION and the same list, in an
+answer of version 0. A newer client then repeats the request in a known version. The session stores
+the name of the client's software, for logs.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from broker_lite.wire.tables import ApiVersionsResponse as Response
 from broker_lite.wire.tables import build
 
 SOFTWARE_FROM = 3
-"""The first version in which a client names its software (KIP-511)."""
+"""First version in which a client names its software (KIP-511)."""
 SOFTWARE_MAX = 100
-"""Maximum characters kept of the client's software name and version."""
+"""Maximum characters of the software's name and version that a session stores."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer every request, including those of unknown versions: a client sends ApiVersions before
-    it has the supported versions.
+    """Answer every request, even of an unknown version, because a client sends ApiVersions before
+    it knows which versions the broker serves.
     """
     snapshot = parts.registry.snapshot
     here = snapshot.brokers.get(parts.broker_id)

@@ -1,6 +1,7 @@
-"""CreateAcls 1-3: add access control lists; any broker writes them to ZooKeeper.
+"""Handle CreateAcls 1-3: add access control list entries (ACLs).
 
-Creating an ACL that exists already succeeds. All new ACLs of one pattern are one write.
+Any broker writes ACLs to ZooKeeper. All new ACLs of one resource pattern are one write. To create
+an ACL that already exists succeeds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WAIT_MS = 30_000
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Create each ACL; each has its own error in the answer."""
+    """Create the ACLs. Each ACL has its own error in the answer."""
     outcomes: list[LogbusError | Acl] = []
     wanted: dict[Pattern, set[Entry]] = {}
     for row in message.creations:
@@ -50,7 +51,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 async def _add(parts: BrokerContext, pattern: Pattern, entries: frozenset[Entry]) -> None:
     if len(parts.authorizer.index) + len(entries) > ACLS_MAX:
-        raise InvalidRequestError(f"there are {ACLS_MAX} ACLs, the maximum; use prefixes")
+        raise InvalidRequestError(
+            f"the ACL cannot be added, because the cluster has the maximum of {ACLS_MAX} ACLs; "
+            "replace several by one with a prefixed pattern"
+        )
     await parts.registry.administration.alter_acls(pattern, lambda before: before | entries)
 
 

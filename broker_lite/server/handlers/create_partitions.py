@@ -1,8 +1,8 @@
-"""CreatePartitions 0-3: add partitions to a topic; the controller serves it.
+"""Handle CreatePartitions 0-3: add partitions to topics. The controller serves the request.
 
-``count`` is the new total; a count that is not larger than the present count gets
-INVALID_PARTITIONS. As in Kafka, existing records stay in their partitions, while new records of the
-same key may go to other partitions.
+``count`` is the topic's new number of partitions. If it is not larger than the present number, the
+error is INVALID_PARTITIONS. As in Kafka, existing records stay in their partitions, while new
+records of the same key may go to other partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STRICT_QUOTA_FROM = 3
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Add partitions to each topic; each has its own error in the answer."""
+    """Add partitions to each topic. Each topic has its own error in the answer."""
     times = Counter(row.name for row in message.topics)
     results = []
     for row in message.topics:

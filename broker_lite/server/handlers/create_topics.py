@@ -1,7 +1,7 @@
-"""CreateTopics 2-7: create topics with a partition count or a replica assignment.
+"""Handle CreateTopics 2-7: create topics with a partition count or a replica assignment.
 
-The controller serves it. It answers when the topic is in ZooKeeper and in this broker's metadata.
-logbus has no topic creation policies.
+The controller serves the request. It answers when the topics are in ZooKeeper and in this broker's
+metadata. logbus has no topic creation policies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Setting = _Topic.CreatableTopicConfigs
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Create all valid topics in one operation; each topic has its own error in the answer."""
+    """Create the valid topics of the request. Each topic has its own error in the answer."""
     times = Counter(row.name for row in message.topics)
     results: dict[str, TopicResult] = {}
     wanted = []
@@ -79,7 +79,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _new_topic(row: Any) -> NewTopic:
-    """Return the requested topic, after all checks that do not read cluster state."""
+    """Return the topic to create, after all checks that need no metadata. Raise LogbusError for an
+    invalid topic.
+    """
     if not is_valid_name(row.name):
         raise InvalidTopicError(
             f"topic name {row.name[:NAME_LENGTH_MAX]!r}: give 1 to {NAME_LENGTH_MAX} letters, "

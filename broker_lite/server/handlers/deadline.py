@@ -1,7 +1,7 @@
-"""Bound the time that an administrative request waits for ZooKeeper or for followers.
+"""Limit the time that an administrative request waits for ZooKeeper or for followers.
 
-Handlers that change metadata or delete records use it. An operation that timed out may still take
-effect, as the error message says; the client can verify it in the metadata.
+Handlers that change metadata or delete records use the limit. An operation that timed out may still
+take effect, so the client has to look at the metadata.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from typing import TypeVar
 from broker_lite.errors import RequestTimedOutError
 
 WAIT_MS_MIN = 1000
-"""Minimum timeout in milliseconds; a shorter one would fail operations that are about to
-succeed."""
+"""Minimum timeout in milliseconds. A shorter timeout of a client would fail operations that are
+about to succeed.
+"""
 WAIT_MS_MAX = 60_000
+"""Maximum timeout in milliseconds."""
 
 T = TypeVar("T")
 
 
 async def within(timeout_ms: int, work: Awaitable[T], whom: str = "ZooKeeper") -> T:
-    """Return the result of ``work``. Raise RequestTimedOutError, naming ``whom``, after the
-    timeout."""
+    """Return the result of ``work``. After the timeout, raise RequestTimedOutError; its message
+    says that ``whom`` did not confirm the change.
+    """
     wait_ms = min(max(timeout_ms, WAIT_MS_MIN), WAIT_MS_MAX)
     try:
         return await asyncio.wait_for(work, wait_ms / 1000)

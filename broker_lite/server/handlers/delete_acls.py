@@ -1,7 +1,7 @@
-"""DeleteAcls 1-3: delete the access control lists that filters select; any broker writes.
+"""Handle DeleteAcls 1-3: delete the access control list entries (ACLs) that filters select.
 
-The ACLs of one pattern are one write, which deletes only selected entries: an entry that another
-client adds during the request is kept.
+Any broker writes ACLs to ZooKeeper. The deletions of one resource pattern are one write. An ACL
+that another client adds during the request stays, unless a filter selects it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Result = Response.DeleteAclsFilterResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete the ACLs of each filter; each filter has its own error in the answer."""
+    """Delete the ACLs that each filter selects. Each filter has its own error in the answer."""
     results = []
     for row in message.filters:
         deleted: list[Acl] = []

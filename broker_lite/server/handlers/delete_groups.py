@@ -1,6 +1,6 @@
-"""DeleteGroups 0-2: delete a group and its committed offsets, through its coordinator.
+"""Handle DeleteGroups 0-2: delete groups with their committed offsets.
 
-A group with members is not deleted (NON_EMPTY_GROUP).
+The coordinator of a group deletes it. A group with members is not deleted (NON_EMPTY_GROUP).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAIT_MS = 30_000
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete each group. Each has its own error, in the order of the request."""
+    """Delete the groups. Each group has its own error in the answer."""
     return Response(
         results=[
             build(
@@ -34,7 +34,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 async def delete(parts: BrokerContext, access: Access, group: str) -> int:
-    """Delete one group and return the error code."""
+    """Delete one group. Return the error code, 0 on success."""
     try:
         access.check_group(group)
         await within(WAIT_MS, _delete(parts, group))

@@ -1,8 +1,9 @@
-"""DeleteRecords 0-2: delete the records before an offset; each partition's leader serves it.
+"""Handle DeleteRecords 0-2: delete the records of partitions before given offsets.
 
-Offset -1 means the high watermark; a larger offset gets OFFSET_OUT_OF_RANGE. The broker answers
-once every in-sync replica has deleted the records, or with REQUEST_TIMED_OUT. The next retention
-run deletes segments that hold no readable record.
+The leader of a partition serves the request. Offset -1 stands for the high watermark. An offset
+above the high watermark gets OFFSET_OUT_OF_RANGE. The broker answers when every in-sync replica has
+deleted the records, or with REQUEST_TIMED_OUT. The next retention run deletes the files of segments
+without remaining records.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _Partition = _Topic.DeleteRecordsPartitionResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete in all partitions concurrently; each has its own error in the answer."""
+    """Delete records of all partitions concurrently. Each partition has its own error in the
+    answer.
+    """
     topics = []
     for topic in message.topics:
         rows = await asyncio.gather(

@@ -1,7 +1,7 @@
-"""DeleteTopics 1-6: delete topics by name, from version 6 also by id.
+"""Handle DeleteTopics 1-6: delete topics by name, and from version 6 on also by topic id.
 
-The controller serves it. It answers when the topic is deleted in ZooKeeper; brokers delete the log
-files later.
+The controller serves the request. It answers when the topics are deleted in ZooKeeper. Brokers
+delete the log files afterwards.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from broker_lite.wire.tables import DeleteTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
 
 BY_ID_FROM = 6
-
-
+"""First version whose requests may name topics by id."""
 STRICT_QUOTA_FROM = 5
 """First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete each topic; each has its own error in the answer."""
+    """Delete the topics. Each topic has its own error in the answer."""
     if request.api_version >= BY_ID_FROM:
         wanted = [(row.name, row.topic_id) for row in message.topics]
     else:
@@ -57,8 +56,8 @@ async def _delete(
         topics = parts.registry.snapshot.topics
         topic = known.get(topic_id) if name is None else topics.get(name)
         if name is None and topic is None and parts.registry.is_controller:
-            # The controller may know a topic that this snapshot lacks, which would be deleted
-            # without a check.
+            # Refuse the id. The controller's state machine may know a topic that this snapshot
+            # lacks, and would delete it although its name was not checked against the ACLs.
             raise UnknownTopicIdError(f"no topic has id {topic_id}")
         if request.quota is not None and topic is not None:
             is_strict = request.api_version >= STRICT_QUOTA_FROM

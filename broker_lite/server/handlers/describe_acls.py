@@ -1,4 +1,7 @@
-"""DescribeAcls 1-3: the access control lists that a filter selects; any broker answers."""
+"""Handle DescribeAcls 1-3: return the access control list entries (ACLs) that a filter selects.
+
+Any broker answers from its metadata snapshot.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def check_authorizer(parts: BrokerContext) -> None:
 
 
 def filter_of(row: Any) -> AclFilter:
-    """Return the filter of a request. Raises InvalidRequestError."""
+    """Return the ACL filter of a request. Raise InvalidRequestError for an invalid filter."""
     return acl_filter(
         row.resource_type_filter,
         row.pattern_type_filter,

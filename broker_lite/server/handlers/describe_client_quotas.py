@@ -1,4 +1,7 @@
-"""DescribeClientQuotas 0-1: the quotas that conditions select; any broker answers."""
+"""Handle DescribeClientQuotas 0-1: return the quotas of the entities that a request selects.
+
+Any broker answers from its metadata snapshot.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from broker_lite.wire.tables import DescribeClientQuotasResponse as Response
 from broker_lite.wire.tables import build
 
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
-"""Kafka's match types."""
+"""Kafka's match types of a condition: an exact name, the default entity, or any name."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -1,7 +1,7 @@
-"""DescribeCluster 0-2: the cluster id, the controller and the live brokers.
+"""Handle DescribeCluster 0-2: return the cluster id, the controller and the live brokers.
 
-Endpoint type 2 (KRaft controllers) is refused, because logbus has no KRaft controllers. The answer
-lists no fenced brokers.
+The handler refuses endpoint type 2 (KRaft controllers), because logbus has no KRaft controllers.
+The answer never lists fenced brokers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeClusterResponse as Response
 
 ENDPOINT_BROKERS = 1
+"""Kafka's endpoint type of brokers."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -24,7 +25,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if message.endpoint_type != ENDPOINT_BROKERS:
         return Response(
             error_code=InvalidRequestError.code,
-            error_message="this cluster has no controller endpoints; ask for brokers",
+            error_message=(
+                f"endpoint type {message.endpoint_type} does not exist in this cluster, which has "
+                "no KRaft controllers; request the brokers, with endpoint type 1"
+            ),
             endpoint_type=message.endpoint_type,
             cluster_id=snapshot.cluster_id,
             brokers=[],

@@ -1,9 +1,10 @@
-"""DescribeConfigs 1-4: return settings of topics and of this broker, with sources and
-documentation.
+"""Handle DescribeConfigs 1-4: return settings of topics and of this broker, with their sources and
+descriptions.
 
-Any broker describes topics; a broker describes only itself. Broker settings come from its file and
-are read-only, except for the rates of throttled replication. logbus has no log-level resources and
-no cluster-wide broker settings. A group has no settings, so its list is empty.
+Any broker describes topics. A broker describes only its own settings. They come from its
+configuration file and are read-only, except for the rates of throttled replication. logbus has no
+log-level resources and no cluster-wide broker settings. Groups have no settings, so the answer for
+a group is an empty list.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _Synonym = _Setting.DescribeConfigsSynonym
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe each resource from the metadata snapshot; each has its own error in the answer."""
+    """Describe each resource from the metadata snapshot. Each resource has its own error in the
+    answer.
+    """
     return Response(results=[_describe(parts, request, row, message) for row in message.resources])
 
 
@@ -84,7 +87,10 @@ def _settings(parts: BrokerContext, kind: int, name: str) -> Iterable[Setting]:
     if name == "":
         return ()
     if name != str(parts.broker_id):
-        raise InvalidRequestError(f"this is broker {parts.broker_id}; ask broker {name} itself")
+        raise InvalidRequestError(
+            f"broker {parts.broker_id} cannot describe broker {name}, because a broker describes "
+            f"only itself; send the request to broker {name}"
+        )
     own = parts.registry.snapshot.broker_config(parts.broker_id)
     return broker_settings(parts.config, parts.listeners or {"PLAINTEXT": parts.endpoint}, own)
 

@@ -1,9 +1,10 @@
-"""DescribeGroups 0-6: the state and the members of groups; the group coordinator serves it.
+"""Handle DescribeGroups 0-6: return the state and the members of groups.
 
-A group with offsets and no members is Empty; its protocol type is blank if it never had members. A
-group that does not exist is Dead, and from version 6 GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions
-and assignments are included while the group is Stable. If this broker took the group over, the
-group is PreparingRebalance until its members have sent heartbeats.
+The coordinator of a group serves the request. A group with offsets but no members has the state
+Empty. If it never had members, its protocol type is blank. A group that does not exist is Dead, and
+from version 6 on has the error GROUP_ID_NOT_FOUND, as in Kafka. The answer has subscriptions and
+assignments while the group is Stable. A group that this broker took over from a failed coordinator
+has the state PreparingRebalance until its members have sent heartbeats.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from broker_lite.wire.tables import DescribeGroupsResponse as Response
 from broker_lite.wire.tables import build
 
 NOT_FOUND_FROM = 6
+"""First version whose clients know GROUP_ID_NOT_FOUND."""
 GROUPS_AT_ONCE = 10
-"""Maximum groups of one request that are read from ZooKeeper concurrently."""
+"""Maximum number of groups of one request that are read from ZooKeeper concurrently."""
 PROTOCOL_NATIVE = "range"
-"""The assignment protocol reported for native groups."""
+"""The assignment protocol in the description of a native group."""
 
 _Group = Response.DescribedGroup
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe each group; each has its own error in the answer."""
+    """Describe the groups. Each group has its own error in the answer."""
     rows = await gather(
         [_describe(parts, request, group) for group in message.groups], GROUPS_AT_ONCE
     )
@@ -74,7 +76,7 @@ async def _describe(parts: BrokerContext, request: RequestContext, group: str) -
 
 
 async def _found(parts: BrokerContext, group: str) -> dict[str, Any]:
-    """Return the answer fields of the group; an empty dict if the group does not exist."""
+    """Return the answer's fields for the group, or no fields if the group does not exist."""
     machine = await parts.groups.find_described(group)
     if machine is None:
         kind = await parts.registry.groups.kind(group)
@@ -105,7 +107,7 @@ async def _found(parts: BrokerContext, group: str) -> dict[str, Any]:
 
 
 def _native(members: Sequence[NativeMember]) -> dict[str, Any]:
-    """Describe a native group, which has no group coordinator, in DescribeGroups fields."""
+    """Return the answer's fields for a native group, whose members coordinate through ZooKeeper."""
     return {
         "group_state": str(State.STABLE if members else State.EMPTY),
         "protocol_type": CONSUMER,

@@ -1,8 +1,8 @@
-"""DescribeLogDirs 1-4: the sizes of this broker's partitions and of its file system.
+"""Handle DescribeLogDirs 1-4: return the sizes of this broker's replicas and of its file system.
 
-A broker has one data directory, so no replica is a future replica. A failed directory reports a
-storage error. Offset lag is always 0. A denied request gets CLUSTER_AUTHORIZATION_FAILED from
-version 3 on; earlier versions have no field for an error, so the answer lists no directory.
+A broker has one data directory, so no replica is a future replica, and ``offset_lag`` is always 0.
+If the data directory failed, the answer has KAFKA_STORAGE_ERROR. If the client lacks permission,
+the answer lists no directory, and from version 3 on has CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Partition = _Topic.DescribeLogDirsPartition
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Return the usage of this broker's replicas; null topics select all."""
+    """Return the sizes of the requested partitions on this broker, or of all if topics is null."""
     wanted = None
     if not request.access.may(Operation.DESCRIBE, ResourceKind.CLUSTER, CLUSTER_NAME):
         return Response(error_code=ClusterAuthorizationError.code, results=[])

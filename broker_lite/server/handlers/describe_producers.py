@@ -1,7 +1,7 @@
-"""DescribeProducers 0: the idempotent producers recorded in a partition's log, and the first offset
-of each one's open transaction.
+"""Handle DescribeProducers 0: return the idempotent producers of a partition, and the first offset
+of each producer's open transaction.
 
-Any replica answers from its own log, as in Kafka.
+As in Kafka, every replica of the partition answers, from its own log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Producer = _Partition.ProducerState
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe each partition; each has its own error in the answer."""
+    """Describe the producers of each partition. Each partition has its own error in the answer."""
     topics = []
     for topic in message.topics:
         rows = [

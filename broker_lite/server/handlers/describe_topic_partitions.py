@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions 0: topics and their partitions, in pages (KIP-966).
+"""Handle DescribeTopicPartitions 0: return topics with their partitions, in pages (KIP-966).
 
-Topics are sorted by name. The cursor is the first partition of the next page. No partition has
-eligible leaders outside its ISR.
+Topics are sorted by name. The answer's cursor names the first partition of the next page. logbus
+elects no leaders outside the ISR, so ``eligible_leader_replicas`` is empty.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ _Partition = _Topic.DescribeTopicPartitionsResponsePartition
 _Cursor = Response.Cursor
 
 PAGE_MAX = 2000
-"""Maximum partitions of one answer, as in Kafka's ``max.request.partition.size.limit``."""
+"""Maximum number of partitions in one answer: the default of Kafka's
+``max.request.partition.size.limit``.
+"""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot. Raise InvalidRequestError for a negative cursor."""
+    """Answer from the metadata snapshot. Raise InvalidRequestError for a cursor with a negative
+    partition.
+    """
     snapshot, cursor = parts.registry.snapshot, message.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise InvalidRequestError(
-            f"the cursor is at partition {cursor.partition_index}; the first is 0"
+            f"the cursor names partition {cursor.partition_index}; give a partition of at least 0"
         )
     first_name, first = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
     access = request.access

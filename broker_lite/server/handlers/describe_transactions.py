@@ -1,7 +1,8 @@
-"""DescribeTransactions 0: state, producer and partitions of transactional ids.
+"""Handle DescribeTransactions 0: return the state, the producer and the partitions of transactional
+ids.
 
-Only the coordinator of an id answers. As in Kafka, partitions are listed only while the transaction
-is open, and partitions of deleted topics are left out.
+The transaction coordinator of an id serves the request. As in Kafka, the answer lists partitions
+only while the transaction is open, and omits partitions of deleted topics.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Topic = _State.TopicData
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe each id; each has its own error in the answer."""
+    """Describe the transactional ids. Each id has its own error in the answer."""
     rows = [
         _describe(parts, request.access, name) for name in dict.fromkeys(message.transactional_ids)
     ]

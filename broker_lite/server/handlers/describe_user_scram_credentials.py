@@ -1,6 +1,7 @@
-"""DescribeUserScramCredentials 0: the mechanisms and iteration counts of users, never their keys.
+"""Handle DescribeUserScramCredentials 0: return the SCRAM mechanisms and iteration counts of users.
 
-Any broker answers from its metadata snapshot.
+The answer never holds keys. A tagged field of logbus holds the salt of each credential. Any broker
+answers from its metadata snapshot.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from broker_lite.wire.calls.users import (
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe the named users, or all."""
+    """Describe the users that the request names, or all users if it names none."""
     users = parts.registry.snapshot.users
     asked = Counter(row.name for row in message.users) if message.users else Counter(list(users))
     rows = []

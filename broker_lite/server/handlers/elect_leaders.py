@@ -1,8 +1,8 @@
-"""ElectLeaders 0-2: elect preferred leaders, or unclean leaders that may lack records.
+"""Handle ElectLeaders 0-2: elect preferred leaders, or unclean leaders that may lack records.
 
-The controller serves it. Version 0 elects preferred leaders only and has no error for the whole
-request, so each partition carries the error. If a request selects all partitions, the answer lists
-only those with an attempted election.
+The controller serves the request. Version 0 elects only preferred leaders. It has no error for the
+whole request, so each partition gets that error. If a request selects all partitions, the answer
+lists only the partitions for which the controller attempted an election.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _Topic = Response.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
 
 ERROR_FROM = 1
-"""First version with an error for the whole request."""
+"""First version whose answer has an error for the whole request."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Elect leaders; each partition has its own error in the answer."""
+    """Elect leaders of the requested partitions. Each partition has its own error in the answer."""
     wanted: list[TopicPartition] | None = None
     if message.topic_partitions is not None:
         wanted = [

@@ -1,6 +1,8 @@
-"""EndBatch, logbus API 10004: the driver of Spark's exactly-once sink commits or aborts a batch.
+"""Handle EndBatch, logbus API 10004: the driver of Spark's exactly-once sink commits or aborts a
+batch.
 
-The broker answers once all markers are written, or one second after it committed the decision.
+The broker answers when all transaction markers are written, or one second after the decision was
+committed to ``__transaction_state``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from broker_lite.wire.calls.sinks import EndBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: EndBatchRequest
 ) -> SinkResponse:
-    """Decide the batch, or confirm the decision of a repeated request."""
+    """Commit or abort the batch. A repeated request gets the same answer."""
     try:
         request.access.check_transactional_id(message.sink)
         result = await parts.transactions.ask_sink(

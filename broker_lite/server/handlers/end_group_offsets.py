@@ -1,7 +1,8 @@
-"""EndGroupOffsets, logbus API 10002: apply or drop a transaction's pending offsets in a group.
+"""Handle EndGroupOffsets, logbus API 10002: commit or drop a transaction's pending offsets in a
+group.
 
-Transaction coordinators send it to the group's coordinator until it succeeds. The broker answers
-after ZooKeeper has confirmed the write.
+A transaction coordinator sends the request to the group coordinator until it succeeds. The broker
+answers after ZooKeeper has confirmed the write.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker_lite.wire.calls.group_transactions import (
 async def handle(
     parts: BrokerContext, request: RequestContext, message: EndGroupOffsetsRequest
 ) -> EndGroupOffsetsResponse:
-    """Apply or drop the offsets. Only brokers may send this request."""
+    """Commit or drop the pending offsets. Refuse the request of a client that is not a broker."""
     try:
         if not request.is_broker:
             raise InvalidRequestError("only brokers end a transaction's offsets in a group")

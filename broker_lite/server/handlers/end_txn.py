@@ -1,7 +1,8 @@
-"""EndTxn 0-5: commit or abort the transaction of a transactional id.
+"""Handle EndTxn 0-5: commit or abort the transaction of a transactional id.
 
-The broker answers once the decision is committed to the state log, before it writes the markers.
-From version 5 on the answer holds the producer id and epoch of the next transaction.
+The broker answers when the decision is committed to ``__transaction_state``, before it writes the
+transaction markers. From version 5 on, the answer holds the producer id and the epoch of the next
+transaction.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import EndTxnResponse as Response
 
 BUMPS_EPOCH_FROM = 5
+"""First version that raises the producer epoch after each transaction (KIP-890)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """End the transaction; a repeated request gets the same answer."""
+    """Commit or abort the transaction. A repeated request gets the same answer."""
     version = 2 if request.api_version >= BUMPS_EPOCH_FROM else 1
     try:
         request.access.check_transactional_id(message.transactional_id)

@@ -1,14 +1,15 @@
-"""Fetch 4-18: return records below the high watermark, or with read_committed below the last stable
-offset, by ``sendfile`` where they can be sent as stored.
+"""Handle Fetch 4-18: return records up to the high watermark or, with read_committed, up to the
+last stable offset.
 
-Loop thread; no task per request. A fetch without available records waits at its replicas for a
-change or a timeout. Records of the last minute are read on the loop. A read thread prepares all
-other records: it loads cold ranges into the page cache, checks CRCs for clients that do not check
-them, and transcodes columns for clients that read only rows (see ``ranges``). ``crc_cache`` stores
-the ranges whose CRCs were checked. Fetch sessions are declined.
+The handler runs on the event-loop thread, without a task for each request. A fetch without
+available records waits until one of its replicas changes, or until ``max_wait_ms``. The event loop
+reads records of the last minute. A read thread prepares older records (``partitions/ranges.py``):
+it loads them into the page cache, checks CRCs for clients that do not check them, and converts
+column batches for clients that read only rows. Records that need no conversion are sent with
+``sendfile``. The broker creates no fetch sessions.
 
-A follower answers a consumer only if the request has replica id -2, up to the follower's own high
-watermark. ``follower_fetch`` handles the fetches of followers.
+A follower answers a consumer only if the request has the replica id -2, and then up to the
+follower's own high watermark. ``partitions/follower_fetch.py`` answers the fetches of followers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ logger = logging.getLogger("logbus.fetch")
 def handle(
     parts: BrokerContext, request: RequestContext, frame: memoryview, reply: ResponseSlot
 ) -> None:
-    """Answer the fetch or start its wait. Raise ProtocolError for a malformed request."""
+    """Answer the fetch, or let it wait for records. Raise ProtocolError for a malformed request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     if message.replica_id >= 0:
         request.access.check_follower(message.replica_id)
@@ -59,7 +60,9 @@ def handle(
 def _follow(
     parts: BrokerContext, request: RequestContext, message: wire.FetchRequest, reply: ResponseSlot
 ) -> None:
-    """Start a follower's fetch, which from version 15 carries the broker epoch."""
+    """Pass a follower's fetch to ``FollowerFetches``. Only logbus's own version has the fields that
+    the leader needs.
+    """
     if request.api_version < wire.CLIENT_VERSION:
         reply.refuse(f"followers must fetch with version {wire.CLIENT_VERSION}")
         return
@@ -71,16 +74,18 @@ def _follow(
 
 
 class _FetchRow(NamedTuple):
-    """One partition of the request and its current state."""
+    """One partition of a fetch request, with the replica's state when the row was made."""
 
     topic: wire.FetchTopic
     wanted: wire.FetchPartition
     replica: Replica | None = None
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None
-    """End offset and leader epoch at which the log and the client's history diverge."""
+    """The offset and leader epoch from which on the log differs from the records that the client
+    has read. None if it does not.
+    """
     end_offset: int = NO_OFFSET
-    """Exclusive end of the offsets that the client may read."""
+    """The offset before which the client may read."""
 
     @property
     def has_records(self) -> bool:
@@ -92,7 +97,7 @@ class _FetchRow(NamedTuple):
 
 
 class _ConsumerFetch:
-    """One fetch request in flight."""
+    """One fetch request of a consumer in flight."""
 
     __slots__ = (
         "_checks_crc",
@@ -135,11 +140,12 @@ class _ConsumerFetch:
         limit = max(message.max_bytes, self._file_bytes)
         self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)
         self._read_s = 0.0
-        """Milliseconds that the last job on a read thread took."""
+        """Seconds that the last job of this fetch on a read thread took."""
         self._is_over_quota = False
         quota = request.quota
         if quota is not None and quota.limits_fetches:
-            # Local clients read the log files in place, which would bypass the quota.
+            # Send the records to a local client with a quota, because the client's reads of the log
+            # files would bypass the quota.
             self._file_bytes, allowance = 0, quota.fetch_allowance()
             self._is_over_quota = allowance < 0
             self._max_bytes = max(min(message.max_bytes, self._max_bytes, allowance), 1)
@@ -150,8 +156,8 @@ class _ConsumerFetch:
         self._waits_since_ms = 0
 
     def assess(self) -> None:
-        """Answer if records or errors are available, else wait. Called again whenever one of the
-        replicas changes.
+        """Answer the fetch if records or errors are available, else let it wait. While it waits,
+        each change of its replicas calls this method again.
         """
         if self._done:
             return
@@ -176,7 +182,7 @@ class _ConsumerFetch:
             self._collect(rows, min_bytes if may_wait else 0)
 
     def _ask(self) -> None:
-        """Authorize the request again after each wait, so that a revoked permission takes effect at
+        """Authorize the request, also after each wait, so that a revoked permission takes effect at
         once.
         """
         self._denied = self._request.access.denied_topics(
@@ -184,8 +190,8 @@ class _ConsumerFetch:
         )
 
     def _waits_for_a_log(self) -> bool:
-        """If a log that the fetch requests is being created, run ``assess`` again once it exists,
-        and return True.
+        """Return whether the log of a requested partition is being created. If so, ``assess`` runs
+        again when the log exists.
         """
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
@@ -221,7 +227,9 @@ class _ConsumerFetch:
         return rows
 
     def _check_role(self, replica: Replica, wanted: wire.FetchPartition) -> None:
-        """Raise as ``check_leader`` does, but allow ``ANY_REPLICA`` to read from a follower."""
+        """Raise the error of ``Replica.check_leader``, unless the replica is a follower and the
+        client accepts followers (replica id ``ANY_REPLICA``).
+        """
         try:
             replica.check_leader(wanted.current_leader_epoch)
         except NotLeaderError:
@@ -255,7 +263,7 @@ class _ConsumerFetch:
             self._collect(rows)
 
     def _leave(self) -> None:
-        """Remove the waits of this fetch; after that, only its answer is sent."""
+        """End the wait: cancel the timer and remove the callbacks at the replicas."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -269,7 +277,9 @@ class _ConsumerFetch:
     # Collecting.
 
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
-        """Read the records: recent ones on the loop, others on a read thread."""
+        """Read the records and answer. Read recent records on the event loop, others on a read
+        thread. If there are fewer than ``min_bytes`` of recent records, wait.
+        """
         now_ms = self._parts.clock.monotonic_ms()
         wanted: list[tuple[int, ranges.WantedRange]] = []
         is_quick = True
@@ -312,7 +322,9 @@ class _ConsumerFetch:
         limit: int,
         transcoded_max: int = ranges.TRANSCODED_BYTES_MAX,
     ) -> None:
-        """Read the records on a read thread, and answer."""
+        """Read the records on a read thread, and answer. ``limit`` is the maximum bytes of all
+        partitions.
+        """
         asked = [one for _, one in wanted]
 
         def read() -> list[ranges.Prepared]:
@@ -388,8 +400,8 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, found: ranges.Prepared) -> ranges.Prepared:
-        """Return the replica's role error instead of the read error, because a replica that became
-        a follower may have been truncated.
+        """Replace a read error by the error of ``_check_role``, if the replica no longer leads. Its
+        log may have been truncated during the read.
         """
         assert row.replica is not None
         if found.error is not None:
@@ -468,7 +480,7 @@ class _ConsumerFetch:
                 log_start_offset=replica.log.log_start_offset,
             )
         if isinstance(error, NotLeaderError):
-            # Return the leader of this broker's metadata.
+            # Tell the client the leader in this broker's metadata (KIP-951).
             topic, snapshot = asked.topic, self._parts.registry.snapshot
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             return row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
@@ -476,8 +488,8 @@ class _ConsumerFetch:
 
 
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
-    """Return how many bytes the client may read from local files; 0 if the client runs on another
-    machine.
+    """Return how many bytes the client may read from the log files itself. Return 0 if the client
+    runs on another machine or the broker does not allow local reads.
     """
     if not message.machine or not parts.config.allows_local_reads:
         return 0
@@ -485,7 +497,7 @@ def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
 
 
 class _OutOfRange(OffsetOutOfRangeError):
-    """An OffsetOutOfRangeError with its replica, whose log range the answer reports."""
+    """An OffsetOutOfRangeError with the replica, whose valid offsets the answer reports."""
 
     def __init__(self, replica: Replica, offset: int) -> None:
         super().__init__(f"{replica} has no offset {offset}")
@@ -493,10 +505,11 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 
 def _diverging(log: Log, wanted: wire.FetchPartition) -> OffsetAndEpoch | None:
-    """Return the offset and epoch at which the log diverges from the client's history, or None.
+    """Return the offset and leader epoch from which on the log differs from the records that the
+    client has read, or None.
 
-    After an unclean election the log may lack records that the client has read. Clients that send
-    no last fetched epoch detect this by their offset.
+    After an unclean election, the log may lack records that the client has read. A client that
+    sends no last fetched epoch notices only if its offset is out of range.
     """
     epoch, offset = wanted.last_fetched_epoch, wanted.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:

@@ -1,11 +1,13 @@
-"""FindCoordinator 0-4: return the broker that coordinates a group or a transactional id.
+"""Handle FindCoordinator 0-4: return the broker that coordinates a group or a transactional id.
 
-Every broker computes the same coordinator of a group from the live brokers. When a broker joins or
-leaves, only groups coordinated by that broker move. The coordinator of a transactional id leads the
-id's partition of ``__transaction_state``; the controller creates that topic at the first request.
+Every broker computes a group's coordinator from the live brokers, with the same result. When a
+broker joins or leaves, only groups of that broker move. The coordinator of a transactional id is
+the leader of the id's partition of ``__transaction_state``. The controller creates that topic at
+the first request.
+
 While a broker of the cluster does not support transactions, requests for transactional ids fail
-with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that all clients treat as fatal;
-librdkafka retries every other error until it times out.
+with TRANSACTIONAL_ID_AUTHORIZATION_FAILED. It is the only error that all clients treat as fatal;
+librdkafka retries every other error until its timeout.
 """
 
 from __future__ import annotations
@@ -37,8 +39,11 @@ from broker_lite.wire.tables import FindCoordinatorResponse as Response
 from broker_lite.wire.tables import build
 
 BATCHED_FROM = 4
+"""First version whose requests name several groups or transactional ids."""
 STATE_PARTITIONS = 6
-"""Partitions of ``__transaction_state``. More of them spread coordinators; fewer share flushes."""
+"""Number of partitions of ``__transaction_state``. With more partitions, more brokers coordinate
+transactions; with fewer, more transactions share each flush.
+"""
 STATE_CONFIG = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -46,15 +51,15 @@ STATE_CONFIG = {
     "unclean.leader.election.enable": "false",
     "segment.bytes": str(32 << 20),
 }
-"""Segment size in bytes; small, because each copy of the state lets whole older segments be
-deleted.
+"""Topic settings of ``__transaction_state``. Segments are small, because the broker compacts the
+topic by copying its state to the end and deleting whole older segments.
 """
-WAIT_MS = 5000
-"""Maximum milliseconds for the creation of ``__transaction_state``."""
+CREATION_WAIT_MS = 5000
+"""Maximum milliseconds that a request waits for the creation of ``__transaction_state``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot; use ZooKeeper only to create ``__transaction_state``."""
+    """Answer from the metadata snapshot. Use ZooKeeper only to create ``__transaction_state``."""
     batched = request.api_version >= BATCHED_FROM
     rows = []
     for key in message.coordinator_keys if batched else [message.key]:
@@ -84,7 +89,7 @@ def _coordinator(
     if key_type != KEY_TYPE_GROUP:
         raise InvalidRequestError(f"coordinator type {key_type} is not served; give 0 or 1")
     if not key:
-        raise InvalidGroupIdError("the group's name is empty; give group.id")
+        raise InvalidGroupIdError("the group id is empty; set group.id in the client")
     chosen = parts.groups.coordinator_of(key)
     if chosen is None:
         raise CoordinatorNotAvailableError("no broker is registered at present; try again")
@@ -112,10 +117,12 @@ async def _transaction_coordinator(
             "without transactional.id"
         )
     if not key:
-        raise InvalidRequestError("the transactional id is empty; give transactional.id")
+        raise InvalidRequestError(
+            "the transactional id is empty; set transactional.id in the producer"
+        )
     if TRANSACTION_STATE not in registry.snapshot.topics:
         try:
-            await within(WAIT_MS, _create_state_topic(parts, request, key))
+            await within(CREATION_WAIT_MS, _create_state_topic(parts, request, key))
         except LogbusError as error:
             raise CoordinatorNotAvailableError(
                 f"topic {TRANSACTION_STATE!r} cannot be created at present: {error.message}"

@@ -1,9 +1,8 @@
 """Forward a request to the controller, for APIs that clients send to any broker.
 
-The client gets the controller's answer. If no controller is known, does not answer or is deposed,
-the client gets NotControllerError and retries. A broker never forwards a request that a broker
-sent, so two brokers with stale metadata, each of which considers the other the controller, do not
-loop. Loop thread.
+The client gets the controller's answer. If the controller is unknown, deposed or does not answer,
+the client gets NOT_CONTROLLER and retries. A broker never forwards a request that another broker
+forwarded. Otherwise two brokers with stale metadata could forward a request to each other for ever.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ T = TypeVar("T")
 async def ask_controller(
     parts: BrokerContext, call: Call[T], request: RequestContext | None = None
 ) -> T:
-    """Return the controller's answer. Raise NotControllerError if no controller answers.
+    """Send ``call`` to the controller and return its answer. Raise NotControllerError if no
+    controller answers.
 
-    With an authorizer, the call for a client's ``request`` is wrapped in an Envelope with the
-    client's principal and address, which the controller authorizes.
+    ``request`` is the client's request. If this broker has an authorizer, the call is sent in an
+    Envelope with the client's principal and address, so that the controller authorizes the client.
     """
     if request is None or not request.access.is_checked:
         return await _ask(parts, call)

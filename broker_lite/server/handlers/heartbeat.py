@@ -1,4 +1,4 @@
-"""Heartbeat 0-4: keep a member's group session alive and report whether it must rejoin."""
+"""Handle Heartbeat 0-4: keep a member in its group, and tell the member when it must rejoin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from broker_lite.wire.tables import HeartbeatResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with REBALANCE_IN_PROGRESS while the group rebalances."""
+    """Restart the member's session timeout. Answer with REBALANCE_IN_PROGRESS while the group
+    rebalances.
+    """
 
     def heartbeat(token: int) -> ev.Heartbeat:
         return ev.Heartbeat(

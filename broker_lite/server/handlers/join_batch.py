@@ -1,6 +1,7 @@
-"""JoinBatch, logbus API 10003: a task attempt of Spark's exactly-once sink begins to write.
+"""Handle JoinBatch, logbus API 10003: a task attempt of Spark's exactly-once sink begins to write.
 
-The answer names the producer id and epoch to write with, or says that the batch is committed.
+The answer holds the producer id and epoch for the attempt, or says that the batch is already
+committed.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from broker_lite.wire.calls.sinks import JoinBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: JoinBatchRequest
 ) -> SinkResponse:
-    """Open an attempt. A repeated request gets the same answer."""
+    """Register the task attempt. A repeated request gets the same answer."""
     try:
         request.access.check_transactional_id(message.sink)
         known = parts.registry.snapshot.topics_by_id
         for key in message.partitions:
             request.access.check_topic_id(key.topic_id, known)
-        # Leave out topics that this snapshot lacks, because the check above passed over them. The
-        # leader of such a partition adds it at the first batch, which needs the permission to
-        # write.
+        # Leave out topics that this snapshot lacks, because the check above did not cover them. The
+        # leader of such a partition adds it at the attempt's first batch, and checks the permission
+        # to write there.
         partitions = frozenset(key for key in message.partitions if key.topic_id in known)
         result = await parts.transactions.ask_sink(
             message.sink,

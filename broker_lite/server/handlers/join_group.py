@@ -1,7 +1,7 @@
-"""JoinGroup 0-9: a member joins or rejoins a Kafka group, which starts a rebalance.
+"""Handle JoinGroup 0-9: let a member join or rejoin a Kafka group, which starts a rebalance.
 
-The answer waits until all members have joined, at most for the rebalance timeout. From version 4, a
-member without an id first receives an id and joins again with it (KIP-394).
+The answer waits until all members have joined, at most for the rebalance timeout. From version 4
+on, a member without an id first receives one, and sends a second request with that id (KIP-394).
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from broker_lite.wire.tables import JoinGroupResponse as Response
 from broker_lite.wire.tables import build
 
 REBALANCE_TIMEOUT_FROM = 1
+"""First version whose requests have a rebalance timeout. Earlier, the session timeout applies."""
 TWICE_FROM = 4
+"""First version in which a member without an id must send a second request with its new id."""
 NULLABLE_PROTOCOL_FROM = 7
+"""First version whose answer may have a null protocol name."""
 SKIP_ASSIGNMENT_FROM = 9
+"""First version whose answer can tell the group leader not to compute an assignment."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -37,7 +41,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             message.member_id,
             message.group_instance_id,
             client_id,
-            f"/{request.session.host}",  # The form in which Kafka writes a host
+            f"/{request.session.host}",  # Kafka's notation of a host, with a slash
             message.session_timeout_ms,
             message.rebalance_timeout_ms if has_timeout else message.session_timeout_ms,
             message.protocol_type,

@@ -1,5 +1,5 @@
-"""KeepBatch, logbus API 10005: report that a task attempt of Spark's exactly-once sink is still
-writing.
+"""Handle KeepBatch, logbus API 10005: a task attempt of Spark's exactly-once sink reports that it
+is still writing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from broker_lite.wire.calls.sinks import KeepBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: KeepBatchRequest
 ) -> SinkResponse:
-    """Restart the timeout after which a batch without reports is aborted."""
+    """Restart the timeout after which the coordinator aborts a batch whose task attempts do not
+    report.
+    """
     try:
         request.access.check_transactional_id(message.sink)
         result = await parts.transactions.ask_sink(

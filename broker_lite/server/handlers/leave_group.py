@@ -1,6 +1,7 @@
-"""LeaveGroup 0-5: remove members from a Kafka group, from version 3 several or by instance id.
+"""Handle LeaveGroup 0-5: remove members from a Kafka group.
 
-Operators remove static members by instance id, because static members do not leave on shutdown.
+From version 3 on, a request may name several members, by member id or instance id. Operators use
+instance ids, because static members do not leave their group when they shut down.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from broker_lite.wire.tables import LeaveGroupResponse as Response
 from broker_lite.wire.tables import build
 
 BATCHED_FROM = 3
+"""First version whose requests name several members."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Remove each member; each has its own error. An error of the group applies to the whole
-    request.
+    """Remove the members. Each member has its own error in the answer; an error of the group
+    applies to all.
     """
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]

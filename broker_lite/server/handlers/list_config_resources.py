@@ -1,7 +1,7 @@
-"""ListConfigResources 0-1: list the resources that have settings: topics and brokers.
+"""Handle ListConfigResources 0-1: list the topics and brokers, which have settings.
 
-Version 0 lists client metrics only, which are not supported, so its list is empty. Groups and
-broker loggers are not listed either.
+Version 0 requests only client metrics subscriptions. logbus has none, so that list is empty. Groups
+and broker loggers have no settings in logbus and are not listed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_lite.wire.tables import ListConfigResourcesResponse as Response
 from broker_lite.wire.tables import build
 
 TYPES_FROM = 1
-"""First version with resource types; an empty list selects topics and brokers."""
+"""First version whose requests list resource types. An empty list selects topics and brokers."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

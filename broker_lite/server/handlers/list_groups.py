@@ -1,7 +1,8 @@
-"""ListGroups 0-5: list the groups that this broker coordinates; clients ask every broker.
+"""Handle ListGroups 0-5: list the groups that this broker coordinates.
 
-A group with offsets and no members is Empty; its protocol type is blank if it never had members, as
-in Kafka. A group taken over from a failed coordinator is PreparingRebalance until its members send
+A client sends the request to every broker. A group with offsets but no members has the state Empty.
+If the group never had members, its protocol type is blank, as in Kafka. A group that this broker
+took over from a failed coordinator has the state PreparingRebalance until its members send
 heartbeats. Native groups, whose members coordinate through ZooKeeper, have the type "Native".
 """
 
@@ -21,11 +22,16 @@ from broker_lite.wire.tables import ListGroupsResponse as Response
 from broker_lite.wire.tables import build
 
 TYPES = {znodes.KIND_KAFKA: "Classic", znodes.KIND_NATIVE: "Native"}
+"""The group type in the answer, for each kind of group in ZooKeeper."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """List the groups; filters ignore case, and an empty filter selects all."""
-    # Check first: the dispatcher drops an error of a handler that checked no permission.
+    """List the groups that pass the filters by state and type.
+
+    Filters ignore case, and an empty filter passes all groups.
+    """
+    # Check a permission first, because the dispatcher drops the answer of a handler that checked
+    # none, even if the answer is an error.
     request.access.visible(ResourceKind.GROUP, ())
     try:
         kinds = await parts.registry.groups.kinds()
@@ -57,7 +63,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 async def _state(parts: BrokerContext, group: str, kind: str) -> tuple[str, str]:
-    """Return the group's state and its protocol type."""
+    """Return the group's state and protocol type."""
     machine = parts.groups.find(group)
     if machine is not None:
         view = machine.view()

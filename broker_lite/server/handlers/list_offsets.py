@@ -1,15 +1,18 @@
-"""ListOffsets 1-11: return the earliest, the latest (high watermark) or a timestamp's offset.
+"""Handle ListOffsets 1-11: return a partition's earliest offset, latest offset, or the offset of
+the first record at or after a timestamp.
 
-With read_committed the latest is the last stable offset, and a lookup by time stays below it.
+The latest offset is the high watermark, and with read_committed the last stable offset. A lookup by
+timestamp also ends there. The event loop answers for the earliest and latest offsets; a read thread
+looks up timestamps.
 
-The loop answers earliest and latest; a read thread looks up timestamps. Until a new leader has
-determined its high watermark, latest is OFFSET_NOT_AVAILABLE (before version 5
-LEADER_NOT_AVAILABLE). An older value could be lower than one that a client has already received.
-The first leader of a new partition answers at once.
+Until a new leader has determined its high watermark, the answer is OFFSET_NOT_AVAILABLE (before
+version 5 LEADER_NOT_AVAILABLE). An older high watermark could be lower than an offset that the
+client has already received.
 
-If a timestamp lookup finds a damaged batch and another replica is in sync, the answer is
-CORRUPT_MESSAGE. The client retries after the leader has changed. Without another in-sync replica,
-the lookup skips the batch. Storage is not tiered: the earliest local offset is the earliest offset.
+If a lookup by timestamp finds a damaged batch and another replica is in sync, the answer is
+CORRUPT_MESSAGE, and the leader changes before the client retries. Without another in-sync replica,
+the lookup skips the batch. Storage is not tiered, so the earliest local offset is the earliest
+offset.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from broker_lite.wire.fetch import READ_COMMITTED
 from broker_lite.wire.tables import ListOffsetsResponse, build
 
 _NOT_AVAILABLE_SINCE = 5
+"""First version whose clients know OFFSET_NOT_AVAILABLE."""
 _SINCE = {
     LATEST_TIMESTAMP: 1,
     EARLIEST_TIMESTAMP: 1,
@@ -51,11 +55,11 @@ _SINCE = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""First version of each special timestamp."""
+"""First version of ListOffsets that allows each special (negative) timestamp."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Look up each partition; each has its own error in the answer."""
+    """Look up the offset of each partition. Each partition has its own error in the answer."""
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
     topics = []
     for topic in message.topics:
@@ -102,7 +106,8 @@ async def _find(
     log = replica.log
     if timestamp_ms < 0 and version < _SINCE.get(timestamp_ms, version + 1):
         raise UnsupportedVersionError(
-            f"timestamp {timestamp_ms} has no meaning in version {version}"
+            f"timestamp {timestamp_ms} is not defined in version {version} of ListOffsets; give a "
+            "timestamp of at least 0, -1 (latest) or -2 (earliest)"
         )
     if timestamp_ms == LATEST_TIMESTAMP:
         return ListedOffset(replica.readable_end(is_committed), leader_epoch=replica.leader_epoch)

@@ -1,6 +1,7 @@
-"""ListPartitionReassignments 0: list the reassignments in progress; any broker serves it.
+"""Handle ListPartitionReassignments 0: list the partitions whose reassignment is in progress.
 
-``replicas`` holds both the old and the new replicas. Partitions without a reassignment are omitted.
+Any broker answers from its metadata snapshot. The field ``replicas`` holds both the old and the new
+replicas. The answer omits partitions without a reassignment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""ListTransactions 0-2: the transactional ids that this broker coordinates.
+"""Handle ListTransactions 0-2: list the transactional ids that this broker coordinates.
 
-A client asks all brokers. Filters narrow the list by state, producer id, age of the open
-transaction (KIP-994), and a regular expression that must match the whole id (KIP-1152). Each open
-task attempt of a Spark sink is listed as a row with the sink's id and the attempt's producer id.
+A client sends the request to every broker. Filters select ids by state, producer id and age of the
+open transaction (KIP-994). A further filter is a regular expression that must match the whole id
+(KIP-1152). Each open task attempt of Spark's exactly-once sink has a row, with the sink's
+transactional id and the attempt's producer id.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from broker_lite.wire.tables import build
 
 _State = Response.TransactionState
 _LABELS = {state.label for state in TransactionState}
+"""Kafka's names of all transaction states."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """List the ids that pass all filters; an empty filter passes every id."""
+    """List the transactional ids that pass all filters. An empty filter passes every id."""
     wanted = set(message.state_filters)
     unknown = sorted(wanted - _LABELS)
     ids = set(message.producer_id_filters)
     begun_by_ms = parts.clock.now_ms() - message.duration_filter
     rows, kind = [], ResourceKind.TRANSACTIONAL_ID
-    # Check first: the dispatcher drops an error of a handler that checked no permission.
+    # Check a permission first, because the dispatcher drops the answer of a handler that checked
+    # none, even if the answer is an error.
     request.access.visible(kind, ())
     try:
         parts.transactions.check_loaded()
@@ -64,10 +67,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _matching(names: list[str], pattern: str | None) -> set[str]:
-    """Return the names that the whole pattern matches, in time linear in their length (RE2)."""
+    """Return the names that the pattern matches as a whole.
+
+    RE2 matches in time linear in the length of a name, so no pattern can block the broker. Raise
+    InvalidRegularExpressionError if RE2 does not accept the pattern.
+    """
     if not pattern or not names:
         return set(names)
-    # Import pyarrow only for a pattern: it has RE2, the regular expressions that Kafka uses here.
+    # Import pyarrow only for a pattern. It has RE2, which Kafka uses for these patterns too.
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -76,6 +83,7 @@ def _matching(names: list[str], pattern: str | None) -> set[str]:
         matches = pc.match_substring_regex(array, pattern=f"^(?:{pattern})$")
     except pa.ArrowInvalid as error:
         raise InvalidRegularExpressionError(
-            f"transactional id pattern {pattern!r} is not valid for RE2: {error}"
+            f"transactional id pattern {pattern!r} is not a regular expression of RE2: {error}; "
+            "correct the pattern"
         ) from None
     return set(array.filter(matches).to_pylist())

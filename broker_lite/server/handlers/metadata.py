@@ -1,8 +1,8 @@
-"""Metadata 0-12: return live brokers, the controller, and topics with their leaders.
+"""Handle Metadata 0-12: return the live brokers, the controller, and topics with their leaders.
 
-Topics are requested by name or id. With ``auto.create.topics.enable`` the handler creates unknown
-topics first. An unknown topic, or a partition without a live leader, carries its own error. The
-answer waits for elections that are due.
+A client requests topics by name or id. With ``auto.create.topics.enable``, the handler first
+creates requested topics that do not exist. An unknown topic has its own error in the answer, and so
+has a partition without a live leader. If an election is due, the answer waits for it.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _Topic = Response.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 
 NOTICE_S = 0.01
-"""Seconds before an answer after a connection closed. The kernel closes the connections of a killed
-broker one by one: its clients may notice up to 6 ms before its peers do, and franz-go sends its
-request within 0.5 ms.
+"""Seconds that each Metadata request of a third-party client waits, so that this broker notices a
+killed broker before it answers. The kernel closes a killed broker's connections one by one. Clients
+may notice up to 6 ms before other brokers do, and franz-go sends its request within 0.5 ms.
 """
 ALL_WHEN_EMPTY_UNTIL = 0
-"""Version 0 requests all topics with an empty list, later versions with null."""
+"""Last version in which an empty list requests all topics. In later versions null does."""
 NULL_NAME_FROM = 12
 """First version in which an answer by topic id may omit the name."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot; use ZooKeeper only to create topics.
+    """Answer from the metadata snapshot. Use ZooKeeper only to create topics.
 
-    Clients refresh metadata when a leader's connection closes, often before the controller has
-    elected another leader. An answer with the dead leader would send the client to a closed port,
-    and the client would retry after a backoff. The handler therefore waits for due elections.
-    logbus's own clients, which send no ApiVersions, retry at once, so their requests do not wait.
+    Clients refresh their metadata when a leader's connection closes, often before the controller
+    has elected another leader. An answer with the dead leader would send the client to a closed
+    port, and the client would retry after a backoff. The handler therefore waits for due elections.
+    Clients that send no ApiVersions do not wait ``NOTICE_S``: logbus's own clients retry at once.
     """
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)
@@ -100,8 +100,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 def brokers(
     parts: BrokerContext, snapshot: MetadataSnapshot, kind: Any, id_field: str, listener: str
 ) -> list[Any]:
-    """Return the live brokers that have the listener as message rows, including this broker while
-    it registers again."""
+    """Return a message row of ``kind`` for each live broker that has the listener.
+
+    This broker is always included, even while it registers again in ZooKeeper. ``id_field`` is the
+    name of the row's field for the broker id.
+    """
     endpoints: dict[int, tuple[Endpoint, str | None]] = {
         parts.broker_id: (parts.listeners.get(listener, parts.endpoint), parts.config.rack or None)
     }
@@ -118,7 +121,7 @@ def brokers(
 def node_endpoints(
     snapshot: MetadataSnapshot, listener: str, leaders: Iterable[int]
 ) -> list[NodeEndpoint]:
-    """Return the addresses of the leaders that are live and have the listener."""
+    """Return the addresses on the listener of those leaders that are live and have it."""
     found = []
     for broker_id in sorted(set(leaders)):
         view = snapshot.brokers.get(broker_id)
@@ -129,7 +132,9 @@ def node_endpoints(
 
 
 def controller(snapshot: MetadataSnapshot) -> int:
-    """Return the controller's id, or -1 while the controller is not live; clients then retry."""
+    """Return the controller's broker id, or -1 while the controller is not live. Clients then
+    retry.
+    """
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
 
 

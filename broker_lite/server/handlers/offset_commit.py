@@ -1,13 +1,16 @@
-"""OffsetCommit 0-9: write a group's offsets to ZooKeeper, through its coordinator.
+"""Handle OffsetCommit 0-9: write a group's offsets to ZooKeeper. The group's coordinator serves it.
 
 The broker answers after ZooKeeper has confirmed the write. While a group has members, only its
-members may commit, in the current generation; otherwise any client may commit without a generation.
-A logbus client sends the topic id in a tagged field. The commit fails with UNKNOWN_TOPIC_ID if the
-topic was deleted and recreated. Requests without the topic id commit to the present topic of
-that name.
+members may commit, in the current generation. Otherwise any client may commit, without a
+generation.
 
-The retention time of versions 2-4 and the commit time of version 1 are ignored. Offsets stay until
-their group or topic is deleted, or until an empty group exceeds the broker's offset retention.
+A logbus client sends each topic's id in a tagged field. If the topic was deleted and recreated
+since, the commit fails with UNKNOWN_TOPIC_ID. Without a topic id, the commit applies to the present
+topic of that name.
+
+The handler ignores the retention time of versions 2-4 and the commit time of version 1. The broker
+keeps offsets until their group or topic is deleted, or until an empty group exceeds the broker's
+offset retention.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ _Partition = _Topic.OffsetCommitResponsePartition
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Commit each partition; a refused partition does not prevent the others."""
+    """Commit the offset of each partition. The offsets of other partitions are committed even if
+    some partitions are refused.
+    """
     refused: dict[tuple[TopicPartition, str], int] = {}
     codes: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -95,8 +100,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 def checked_offset(
     parts: BrokerContext, key: TopicPartition, row: Any, topic_id: str
 ) -> CommittedOffset:
-    """Return the offset of a row of the request, with the topic's id and the commit time. Raise the
-    error if the row is refused.
+    """Return the offset of one partition in the request, with the topic's id and the commit time.
+
+    ``topic_id`` is the id that the client sent, or NULL_TOPIC_ID. Raise UnknownTopicIdError,
+    UnknownTopicOrPartitionError, InvalidRequestError or OffsetMetadataTooLargeError.
     """
     topic = parts.registry.snapshot.topics.get(key.topic)
     if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):

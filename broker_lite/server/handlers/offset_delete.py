@@ -1,8 +1,9 @@
-"""OffsetDelete 0: delete a group's offsets of some partitions, through its coordinator.
+"""Handle OffsetDelete 0: delete a group's offsets of given partitions. The group's coordinator
+serves it.
 
-A partition without an offset is no error, as in Kafka. Topics with subscribed members keep their
-offsets (GROUP_SUBSCRIBED_TO_TOPIC). If the subscriptions are unknown, all offsets stay
-(NON_EMPTY_GROUP).
+As in Kafka, a partition without an offset is no error. If a member of the group subscribes to a
+topic, that topic's offsets stay (GROUP_SUBSCRIBED_TO_TOPIC). If the coordinator does not know the
+members' subscriptions, all offsets stay (NON_EMPTY_GROUP).
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ _Partition = _Topic.OffsetDeleteResponsePartition
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete the offsets; group errors apply to the request, unknown partitions have their own
-    error."""
+    """Delete the offsets. An error of the group applies to the whole request; an error of a
+    partition applies to that partition.
+    """
     asked = {
         TopicPartition(topic.name, row.partition_index)
         for topic in message.topics
@@ -83,7 +85,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 def _subscribed(group: Group) -> frozenset[str]:
     topics = group.subscribed()
     if topics is None:
-        raise NonEmptyGroupError(f"group {group.name!r} has members; stop them first")
+        raise NonEmptyGroupError(
+            f"offsets of group {group.name!r} cannot be deleted while it has members; stop its "
+            "members first"
+        )
     return topics
 
 

@@ -1,10 +1,11 @@
-"""OffsetFetch 1-8: read groups' offsets from ZooKeeper; any broker serves it.
+"""Handle OffsetFetch 1-8: read committed offsets of groups from ZooKeeper. Any broker serves it.
 
-Version 8 takes several groups. A requested partition without an offset is answered with -1, as in
-Kafka. With ``require_stable``, a partition with a pending offset of an open transaction is answered
-with UNSTABLE_OFFSET_COMMIT and no offset. A logbus client also requests topic ids and commit times
-with a tagged field. If the offset belongs to a deleted topic of the same name, the answer holds the
-deleted topic's id and no offset.
+Requests of version 8 name several groups. As in Kafka, the answer for a requested partition without
+an offset is -1. With ``require_stable``, a partition with a pending offset of an open transaction
+gets UNSTABLE_OFFSET_COMMIT.
+
+A logbus client requests topic ids and commit times with a tagged field. If an offset belongs to a
+deleted topic of the same name, this answer has the deleted topic's id and no offset.
 """
 
 from __future__ import annotations
@@ -34,16 +35,18 @@ _OldTopic = Response.OffsetFetchResponseTopic
 _Topic = _Group.OffsetFetchResponseTopics
 
 BATCHED_FROM = 8
+"""First version whose requests name several groups."""
 GROUPS_AT_ONCE = 30
-"""Maximum groups of one request that are read from ZooKeeper concurrently."""
+"""Maximum number of groups of one request that are read from ZooKeeper concurrently."""
 NONE = CommittedOffset(NO_OFFSET)
+"""The answer for a partition without a committed offset."""
 
 FoundRow = tuple[CommittedOffset, int]
-"""An offset and its partition's error code."""
+"""A partition's committed offset and error code."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Read each group; each has its own error in the answer."""
+    """Read the offsets of each group. Each group has its own error in the answer."""
     is_stable = message.require_stable
     if request.api_version >= BATCHED_FROM:
         is_own = own_tag(message)
@@ -93,7 +96,12 @@ async def _read(
     is_stable: bool,
     with_former: bool = False,
 ) -> tuple[int, Mapping[TopicPartition, FoundRow]]:
-    """Return an error code, and the offsets of the requested partitions or of all."""
+    """Return the group's error code, and the offsets of the requested partitions.
+
+    If ``topics`` is None, return the offsets of all partitions whose topic the client may describe.
+    With ``is_stable``, partitions with pending offsets get an error. With ``with_former``, offsets
+    of deleted topics have the topic id.
+    """
     wanted = None
     if topics is not None:
         wanted = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]

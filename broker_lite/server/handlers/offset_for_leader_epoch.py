@@ -1,8 +1,8 @@
-"""OffsetForLeaderEpoch 2-4: return the end offset of a leader epoch.
+"""Handle OffsetForLeaderEpoch 2-4: return the end offset of a leader epoch.
 
-Consumers detect log truncation with it. The answer comes from the leader-epoch file, without
-reading the log, and is -1, -1 for an unknown epoch. Followers detect divergence in their fetches
-instead.
+Consumers use the request to detect that a log was truncated. The handler reads the leader-epoch
+cache, not the log. For an unknown epoch, the answer has the epoch -1 and the offset -1. Followers
+do not use the request, because their fetches detect divergence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Topic = Response.OffsetForLeaderTopicResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer each partition; each has its own error."""
+    """Look up the epoch of each partition. Each partition has its own error in the answer."""
     return Response(
         topics=[
             build(

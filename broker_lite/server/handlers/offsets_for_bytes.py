@@ -1,13 +1,14 @@
-"""OffsetsForBytes, logbus API 10000: return the end offset of a range with a given number of stored
-bytes.
+"""Handle OffsetsForBytes, logbus API 10000: return the end offset of the range that begins at a
+given offset and holds at most a given number of stored bytes.
 
-The sparse offset index gives the answer. Planners use it to cut a log into ranges of similar size.
-Readers also use it to skip a batch with a damaged header: for the offset of such a batch, the
-answer is the next readable offset. End offsets are batch boundaries at or below the high watermark
-(read_committed: the last stable offset); a range holds at least one batch if any is available. The
-answer also has the end of the readable offsets, as ListOffsets does, so that the plan of a whole
-log takes one request. A client of an earlier version does not ask for it and gets an answer
-without it.
+Planners use the request to cut a log into ranges of similar size. The answer comes from the sparse
+offset index. End offsets are batch boundaries, at most the high watermark or, with read_committed,
+the last stable offset. A range holds at least one batch if one is available. The answer also has
+the latest offset, as from ListOffsets, so that the plan of a whole log takes one request. A client
+of an earlier version does not ask for the latest offset and gets an answer without it.
+
+Consumers use the request to skip a batch with a damaged header. For the offset of such a batch, the
+answer is the next readable offset.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from broker_lite.wire.fetch import READ_COMMITTED
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
-    """Answer each partition, in the request's order."""
+    """Look up each partition. The answer has the order of the request."""
     level = message.isolation_level
     found = [_find(parts, request, row, level) for row in message.partitions]
     # Use one read-thread job for all partitions: one job per partition would cost more than the
@@ -36,6 +37,8 @@ async def handle(
 
 
 class _Lookup(NamedTuple):
+    """A lookup in the offset index: of a range from ``start`` with ``max_bytes``, up to ``end``."""
+
     log: Log
     start: int
     max_bytes: int
@@ -45,7 +48,7 @@ class _Lookup(NamedTuple):
 def _find(
     parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
 ) -> BytesAnswer | _Lookup:
-    """Return the lookup for a read thread, or the answer if no lookup is needed."""
+    """Return the lookup that a read thread must do, or the answer if none is needed."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
@@ -78,8 +81,10 @@ def _refusal(error: LogbusError) -> BytesAnswer:
 
 
 def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-    """Return the range's end. A range with damaged bytes ends with them, because a reader must know
-    the extent that it skips.
+    """Return the end offset and the bytes of the range from ``start``.
+
+    If the batch at ``start`` is damaged, the range ends at the next readable offset, at most
+    ``end``, and has 0 bytes. The reader then knows which offsets to skip.
     """
     found = log.reader.offset_for_bytes(start, max_bytes, end)
     readable = log.reader.next_readable(start)

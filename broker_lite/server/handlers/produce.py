@@ -1,10 +1,12 @@
-"""Produce 3-13: append one batch per partition and answer when ``acks`` is satisfied.
+"""Handle Produce 3-13: append one batch to each partition, and answer when ``acks`` is satisfied.
 
-Loop thread; no task per request. Each partition reports its outcome by callback, and the last one
-sends the answer. The loop parses only the fields needed for routing. The disk thread checks CRC,
-counts and structure before the append. A request with acks=0 has no answer; if a batch is refused,
-the broker closes the connection. Kafka's clients then refresh their metadata. The first batch of a
-transaction waits until the transaction's coordinator has confirmed it.
+The handler runs on the event-loop thread, without a task for each request. It parses only the batch
+header. The append thread checks the batch's CRC, counts and structure. Each partition reports its
+outcome by callback; the last callback sends the answer.
+
+A request with acks=0 has no answer. If the broker refuses one of its batches, it closes the
+connection, so that the client refreshes its metadata. The first batch of a transaction in a
+partition waits until the transaction coordinator has confirmed that the transaction includes it.
 """
 
 from __future__ import annotations
@@ -42,13 +44,14 @@ from broker_lite.wire.error_codes import code_in_version
 logger = logging.getLogger("logbus.produce")
 
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
+"""The valid values of ``acks``."""
 ADDS_PARTITIONS_FROM = 12
-"""First version in which the broker adds partitions to the transaction (KIP-890). In earlier
-versions the client adds them.
+"""First version in which the partition leader adds the partition to the transaction (KIP-890). In
+earlier versions the client adds it.
 """
 ACKS_NONE_TIMEOUT_MS = 30_000
-"""Timeout of acks=0 requests in milliseconds. The request's own timeout is ignored, because clients
-send any value and the batch's memory is held until the end.
+"""Timeout of requests with acks=0, in milliseconds. The handler ignores the timeout in such a
+request, because clients send arbitrary values and the batch stays in memory until the timeout.
 """
 _OLD_DUPLICATE = "the log already has this batch, but its offset is no longer recorded"
 
@@ -56,7 +59,7 @@ _OLD_DUPLICATE = "the log already has this batch, but its offset is no longer re
 def handle(
     parts: BrokerContext, request: RequestContext, frame: memoryview, reply: ResponseSlot
 ) -> None:
-    """Start every append of the request. Raises ProtocolError."""
+    """Start the appends of all partitions. Raise ProtocolError for a malformed request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     call = _Produce(parts, request, message, reply)
     untimed = [
@@ -72,7 +75,7 @@ def handle(
 
 
 class _Produce:
-    """One produce request in flight, with one answer row per partition."""
+    """One produce request in flight, with the answer row of each partition."""
 
     __slots__ = (
         "_denied",
@@ -99,18 +102,22 @@ class _Produce:
         self._rows: list[list[wire.ProducedPartition | None]] = [
             [None] * len(topic.partitions) for topic in message.topics
         ]
-        # The extra count keeps the request open until all appends have started.
+        # Count one more than the appends, so that no answer is sent before all have started.
         self._left = 1 + sum(len(row) for row in self._rows)
         self._denied = request.access.denied_topics(
             message.topics, parts.registry.snapshot.topics_by_id
         )
         self._unreadable: dict[tuple[int, int], LogbusError] = {}
-        """Errors of batches without a maximum timestamp, by (topic index, partition index)."""
+        """Errors of batches whose maximum timestamp could not be computed, by topic index and
+        partition index.
+        """
 
     def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
-        """Compute the batches' maximum timestamps on a read thread, then start the appends.
+        """Compute the missing maximum timestamps of batches on a read thread, then start the
+        appends.
 
-        The connection's later requests wait, so that a partition's batches keep their order.
+        ``untimed`` lists the batches with their topic index and partition index. The connection's
+        later requests wait, so that the batches of a partition keep their order.
         """
 
         def fill_in() -> dict[tuple[int, int], LogbusError]:
@@ -175,7 +182,9 @@ class _Produce:
         self._parts.replicas.append(replica, message.acks, batch, deadline_ms, done)
 
     def _verify(self, t: int, p: int, replica: Replica, batch: AppendBatch) -> None:
-        """Append the batch once its producer's transaction is verified."""
+        """Append the batch once the transaction coordinator has confirmed that the transaction
+        includes the partition.
+        """
         transactional_id = self._message.transactional_id
         assert transactional_id is not None
         header = batch.header
@@ -199,7 +208,9 @@ class _Produce:
         self._parts.verifier.verify(replica, asked, transactional_id, adds=adds, done=verified)
 
     def _batch(self, replica: Replica, records: memoryview | None) -> AppendBatch:
-        """Return the batch after all checks that do not read its body."""
+        """Return the batch to append, after the checks of the request and the batch header. Raise
+        LogbusError if the broker refuses it.
+        """
         message, config = self._message, replica.log.config
         if message.acks not in ACKS:
             raise InvalidRequiredAcksError(f"acks={message.acks}: give -1 (all), 1 or 0")
@@ -277,11 +288,11 @@ class _Produce:
         self._rows[t][p] = row
 
     def _note_refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
-        """Record a retriable error, so that the producer's later batches in flight fail with it
-        too.
+        """Record that a batch failed with a retriable error, so that the producer's later batches
+        in flight fail too.
 
-        Accepting them would reorder the producer's records, for example if this broker becomes
-        leader between them.
+        If the broker accepted a later batch, the producer's records would be out of order after the
+        retry. That could happen if this broker becomes the leader between two batches.
         """
         topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
         view = snapshot.topics_by_id.get(topic.topic_id) or snapshot.topics.get(topic.name)
@@ -311,7 +322,7 @@ class _Produce:
         reply.answer([wire.encode_response(response, request.api_version, request.correlation_id)])
 
     def _throttle_ms(self) -> int:
-        """Charge the request's bytes to the client's quota; return the throttle time in
+        """Charge the batches' bytes to the client's quota. Return the throttle time in
         milliseconds.
         """
         quota = self._request.quota

@@ -1,9 +1,9 @@
-"""RecordTimes, logbus API 10001: return the timestamp of the first record at or after an offset.
+"""Handle RecordTimes, logbus API 10001: return the timestamp of the first record at or after an
+offset.
 
 With a group's committed offset, a client computes the age of the oldest unread record. The offset
-index locates the batch. The batch is decoded only if the offset lies inside it. The search ends at
-the last stable offset, as the lag in records does. It skips transaction markers and aborted
-records.
+index locates the batch. The handler decodes the batch only if it begins before the offset. The
+search skips transaction markers and aborted records, and ends at the last stable offset.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from broker_lite.storage.reader import LogReader
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
+"""The answer for an offset after which there is no committed record."""
 
 
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
-    """Answer each partition, in the request's order."""
+    """Look up the offset of each row. The answer has the order of the request."""
     answers: list[TimeAnswer] = []
     for _, rows in itertools.groupby(
         message.partitions, key=lambda row: (row.topic_id, row.partition)

@@ -1,7 +1,7 @@
-"""AlterConfigs 0-2, Kafka's older API: replace all settings that a topic overrides.
+"""Handle AlterConfigs 0-2, Kafka's older API: replace all settings that a topic overrides.
 
-The handler computes the difference from the topic's present settings and applies it with
-``alter_configs``.
+The handler turns the request into an IncrementalAlterConfigs request. That request sets the given
+settings and deletes the topic's other settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker_lite.wire.tables import build
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Replace the settings of each resource; each has its own error in the answer."""
+    """Replace the settings of each resource. Each resource has its own error in the answer."""
     changes = IncrementalAlterConfigsRequest(
         tuple(_changes(parts, row) for row in message.resources), message.validate_only
     )

@@ -1,8 +1,8 @@
-"""SaslAuthenticate 0-2: one message of a login.
+"""Handle SaslAuthenticate 0-2: process one SASL message of a login.
 
-Every failed login gets the same answer after the same delay, so a client cannot tell a wrong
-password from an unknown user or a malformed message. The delay grows after many failures from one
-address. The broker's log has the reason.
+Every failed login gets the same answer after the same delay. A client therefore cannot distinguish
+a wrong password, an unknown user and a malformed message. The delay grows after many failures from
+one address. The broker logs the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ logger = logging.getLogger("logbus.logins")
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Return the server's message, or error 58 after a delay."""
+    """Answer with the server's next SASL message, or after a delay with
+    SASL_AUTHENTICATION_FAILED.
+    """
     session = request.session
     login = session.exchange
     who = {"host": session.host, "listener": session.listener, "client_id": request.client_id}

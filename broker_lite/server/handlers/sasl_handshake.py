@@ -1,7 +1,7 @@
-"""SaslHandshake 1: choose the mechanism of the login.
+"""Handle SaslHandshake 1: choose the SASL mechanism of a login.
 
-Version 0 is not served: the login messages that follow it have no Kafka headers, and clients since
-Kafka 1.0 use version 1.
+The broker does not serve version 0, because SASL messages after a version 0 handshake have no Kafka
+headers. Clients since Kafka 1.0 use version 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from broker_lite.wire.tables import SaslHandshakeResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the enabled mechanisms, and with an error for a mechanism that is not enabled."""
+    """Begin a login with the mechanism. Answer with the enabled mechanisms, and with an error if
+    the client may not use the mechanism.
+    """
     code = NO_ERROR
     try:
         parts.logins.choose(request.session, message.mechanism)

@@ -1,6 +1,7 @@
-"""SyncGroup 0-5: take the group leader's assignment and return each member's part.
+"""Handle SyncGroup 0-5: store the assignment of the group leader, and answer each member with its
+part.
 
-The answer waits for the leader's assignment.
+The answers of the other members wait for the leader's request.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import SyncGroupResponse as Response
 
 PROTOCOL_FROM = 5
+"""First version whose requests name the protocol type and the protocol."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the member's assignment; it is empty on errors."""
+    """Answer with the member's assignment, which is empty if there is an error."""
     names_protocol = request.api_version >= PROTOCOL_FROM
     assignments = tuple((row.member_id, row.assignment) for row in message.assignments)
 

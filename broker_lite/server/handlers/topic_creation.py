@@ -1,9 +1,9 @@
-"""Create the topics that a Metadata request names and that do not exist.
+"""Create topics that a Metadata request names and that do not exist.
 
-The broker creates topics only with ``auto.create.topics.enable``, and only if the request allows it
-(a field of Metadata 4 and later). The controller creates them, with ``num.partitions`` and
-``default.replication.factor``. Kafka 4 answers UNKNOWN_TOPIC_OR_PARTITION at once and its clients
-retry; here the answer waits for the topics. Used by metadata. Loop thread.
+The handler of Metadata calls this module if ``auto.create.topics.enable`` is set and the request
+allows the creation (a field of Metadata 4 and later). The controller creates the topics, with
+``num.partitions`` and ``default.replication.factor``. In logbus the Metadata answer waits for the
+topics. Kafka 4 answers UNKNOWN_TOPIC_OR_PARTITION at once, and its clients retry.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT, CreatableTopic, CreateTopicsRequest
 
 CREATED_MAX = 100
-"""Maximum topics that one request creates; clients retry for the others."""
-WAIT_MS = 5000
+"""Maximum number of topics that one request creates. Clients retry for the others."""
+CREATION_WAIT_MS = 5000
+"""Milliseconds after which a client gets LEADER_NOT_AVAILABLE if the topics do not exist yet."""
 INTERNAL = "__"
-"""Prefix of Kafka's internal topics. An empty ``__consumer_offsets`` would mislead tools."""
+"""Prefix of the names of Kafka's internal topics."""
 
 logger = logging.getLogger("logbus.topics")
 
@@ -40,10 +41,11 @@ logger = logging.getLogger("logbus.topics")
 async def create_missing(
     parts: BrokerContext, request: RequestContext, names: Sequence[str]
 ) -> dict[str, int]:
-    """Create topics with default settings and wait until this broker's metadata have them.
+    """Create topics with default settings, and wait until this broker's metadata have them.
 
-    Return the error code of each topic that failed.
+    Return the error code of each topic that could not be created.
     """
+    # Do not create internal topics: an empty ``__consumer_offsets`` would mislead Kafka's tools.
     wanted = [name for name in names if is_valid_name(name) and not name.startswith(INTERNAL)]
     wanted = list(dict.fromkeys(wanted))[:CREATED_MAX]
     denied = {}
@@ -56,9 +58,10 @@ async def create_missing(
     if not wanted:
         return denied
     try:
-        codes = await within(WAIT_MS, _create(parts, request, wanted))
+        codes = await within(CREATION_WAIT_MS, _create(parts, request, wanted))
     except LogbusError as error:
-        # ZooKeeper or the controller is unavailable. Clients retry after this error.
+        # If ZooKeeper or the controller is unavailable, answer with an error on which clients
+        # retry.
         logger.debug("topics %s cannot be created now: %s", wanted, error.message)
         return denied | dict.fromkeys(wanted, LeaderNotAvailableError.code)
     return denied | {
@@ -78,7 +81,7 @@ async def _create(
         }
     else:
         topics = tuple(CreatableTopic(name) for name in names)
-        answer = await ask_controller(parts, CreateTopicsRequest(topics, WAIT_MS), request)
+        answer = await ask_controller(parts, CreateTopicsRequest(topics, CREATION_WAIT_MS), request)
         codes = {row.name: row.error_code for row in answer.topics}
     created = [name for name, code in codes.items() if code == NO_ERROR]
     if created:

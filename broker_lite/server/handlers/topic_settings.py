@@ -1,7 +1,7 @@
-"""Check, list and document settings of topics and brokers for admin requests.
+"""Validate, list and describe settings of topics and brokers, for the handlers of admin requests.
 
-Shared by create_topics, describe_configs and alter_configs. Type and source codes are Kafka's.
-Pure.
+The handlers of CreateTopics, DescribeConfigs and AlterConfigs use this module. The numbers of
+resource types, sources and value types are Kafka's. The functions do no I/O.
 """
 
 from __future__ import annotations
@@ -39,11 +39,17 @@ LIST_KEYS = frozenset(
         "follower.replication.throttled.replicas",
     }
 )
-"""Settings with list values, which support APPEND and SUBTRACT."""
+"""Settings whose values are lists, so that IncrementalAlterConfigs may append to them and subtract
+from them.
+"""
 
 
 class Setting(NamedTuple):
-    """A setting of a topic or a broker; ``levels`` are (value, source), the most specific first."""
+    """A setting of a topic or a broker.
+
+    ``levels`` holds the values with their sources, the effective one first. ``kind`` is Kafka's
+    number of the value type, ``doc`` the description.
+    """
 
     key: str
     levels: tuple[tuple[str, int], ...]
@@ -60,10 +66,10 @@ class Setting(NamedTuple):
 
 
 def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the settings that a topic overrides, validated together with the defaults.
+    """Return the settings that a topic overrides, after validation together with the defaults.
 
-    Raise InvalidConfigError for a null, unknown or out-of-range setting, or
-    CompactionNotBuiltError.
+    Raise InvalidConfigError for a null, unknown or out-of-range setting. Raise
+    CompactionNotBuiltError for ``cleanup.policy=compact``.
     """
     given: dict[str, str] = {}
     for key, value in settings.items():
@@ -79,13 +85,14 @@ def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def resource(kind: int, name: str) -> str:
-    """Return the resource's name for an error message."""
+    """Return the resource's type and name, for an error message."""
     return f"{_RESOURCES.get(kind, f'resource of type {kind}')} {name!r}"
 
 
 def check_resource(access: Access, row: Any) -> None:
-    """Raise an authorization error unless the operation is allowed: on the topic if the row names a
-    topic, else on the cluster.
+    """Raise an authorization error unless the client may use the API's operation on the resource.
+
+    The resource is the topic if the request row names a topic, and otherwise the cluster.
     """
     if row.resource_type == RESOURCE_TOPIC:
         access.check_topic(row.resource_name)
@@ -94,12 +101,12 @@ def check_resource(access: Access, row: Any) -> None:
 
 
 def items(value: str) -> list[str]:
-    """Return the items of a list setting."""
+    """Return the items of a comma-separated list."""
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
 def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield every setting of a topic; ``own`` are the settings that the topic overrides."""
+    """Yield every setting of a topic. ``own`` holds the settings that the topic overrides."""
     plain = TopicConfig()
     types = {item.name: str(item.type) for item in dataclasses.fields(TopicConfig)}
     for name, row in keys(TopicConfig).items():
@@ -112,8 +119,10 @@ def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
 def broker_settings(
     config: BrokerConfig, listeners: Mapping[str, Endpoint], own: Mapping[str, str]
 ) -> Iterator[Setting]:
-    """Yield every setting of a running broker. ``own`` are its settings in ZooKeeper; ``listeners``
-    appears as Kafka's ``advertised.listeners``.
+    """Yield every setting of a running broker.
+
+    ``own`` holds its settings in ZooKeeper, which are rates of throttled replication. ``listeners``
+    are its advertised addresses, listed as Kafka's ``advertised.listeners``.
     """
     for key in sorted(RATES):
         doc = "maximum rate of throttled replication; unlimited if unset (bytes per second)"
@@ -122,7 +131,7 @@ def broker_settings(
             levels.insert(0, (own[key], SOURCE_DYNAMIC_BROKER))
         yield Setting(key, tuple(levels), TYPE_LONG, doc)
     advertised = ",".join(f"{name}://{endpoint}" for name, endpoint in listeners.items())
-    doc = "where clients reach this broker"
+    doc = "addresses at which clients reach this broker"
     yield Setting("advertised.listeners", ((advertised, SOURCE_STATIC_BROKER),), TYPE_LIST, doc)
     plain = BrokerConfig()
     types = {item.name: str(item.type) for item in dataclasses.fields(BrokerConfig)}

@@ -1,8 +1,8 @@
-"""TxnOffsetCommit 0-5: store a group's offsets as pending until their transaction ends.
+"""Handle TxnOffsetCommit 0-5: store a group's offsets as pending until their transaction ends.
 
-From version 3 on the request names the member and its generation (KIP-447). From version 5 on the
-broker adds the group to the transaction; the producers of older versions do so with
-AddOffsetsToTxn. A logbus client sends the topic id in a tagged field, as in OffsetCommit.
+From version 3 on, the request names the group member and its generation (KIP-447). From version 5
+on, the broker adds the group to the transaction. Producers that use older versions add it with
+AddOffsetsToTxn. A logbus client sends each topic's id in a tagged field, as in OffsetCommit.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ _Topic = Response.TxnOffsetCommitResponseTopic
 _Partition = _Topic.TxnOffsetCommitResponsePartition
 
 ABORTABLE_FROM = 4
+"""First version whose clients know TRANSACTION_ABORTABLE."""
 ADDS_GROUP_FROM = 5
+"""First version in which the broker adds the group to the transaction."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Store each partition's offset as pending; a refused partition does not prevent the others."""
+    """Store the offset of each partition as pending. The offsets of other partitions are stored
+    even if some partitions are refused.
+    """
     refused: dict[tuple[TopicPartition, str], int] = {}
     codes: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -84,7 +88,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _code(error: LogbusError, version: int) -> int:
-    """Return the error code for this API version; newer codes are replaced."""
+    """Return the error's code. Replace a code that clients of this API version do not know."""
     if isinstance(error, TransactionAbortableError) and version < ABORTABLE_FROM:
         return InvalidTxnStateError.code
     return wire_code(error)

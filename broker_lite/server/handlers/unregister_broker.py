@@ -1,7 +1,7 @@
-"""UnregisterBroker 0: remove a dead broker from the metadata.
+"""Handle UnregisterBroker 0: remove a dead broker from the metadata.
 
-Any broker forwards it to the controller, which refuses while the broker is live or assigned
-replicas.
+A broker that is not the controller forwards the request to it. The controller refuses to remove a
+broker that is live or has assigned replicas.
 """
 
 from __future__ import annotations

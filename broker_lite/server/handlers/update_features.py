@@ -1,7 +1,7 @@
-"""UpdateFeatures 0-2: confirm the present level of a feature; no request changes it.
+"""Handle UpdateFeatures 0-2: confirm the present level of each named feature.
 
-The controller raises a feature once every broker supports the next level, and never lowers it. Any
-broker answers from its metadata snapshot.
+A request cannot change a level. The controller raises a feature's level once every broker supports
+the next level, and never lowers it. Any broker answers from its metadata snapshot.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from broker_lite.wire.tables import UpdateFeaturesResponse as Response
 from broker_lite.wire.tables import build
 
 ROWS_UNTIL = 1
-"""Last version with a result for each feature; later versions have one error for all."""
+"""Last version whose answer has a result for each feature. Later answers have one error for all."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Confirm the present levels; refuse any other level with INVALID_UPDATE_VERSION."""
+    """Confirm features at their present level. Refuse other levels with INVALID_UPDATE_VERSION."""
     snapshot = parts.registry.snapshot
     reasons = {row.feature: _why_not(snapshot, row) for row in message.feature_updates}
     rows = [
@@ -46,6 +46,6 @@ def _why_not(snapshot: MetadataSnapshot, row: Any) -> str:
         known = ", ".join(sorted(snapshot.features))
         return f"this cluster has no feature {row.feature!r}; its features are {known}"
     return (
-        f"feature {row.feature!r} is at level {level}, not {row.max_version_level}: the controller "
-        "raises it once every broker supports the next level; upgrade all brokers for that"
+        f"feature {row.feature!r} stays at level {level} instead of {row.max_version_level}: the "
+        "controller raises it once every broker supports the next level; upgrade all brokers"
     )

@@ -1,8 +1,8 @@
-"""WriteTxnMarkers 1-2: append the markers that end transactions to the partitions led here.
+"""Handle WriteTxnMarkers 1-2: append transaction markers to the partitions that this broker leads.
 
-Transaction coordinators send the request, and ``kafka-transactions.sh`` sends it to abort a hanging
-transaction. All markers of one partition are one append, answered when it is committed. A marker
-that is in the log already is not appended again and succeeds. Each partition has its own error.
+Transaction coordinators send the request. ``kafka-transactions.sh`` also sends it, to abort a
+hanging transaction. The handler appends all markers of one partition at once, and answers when the
+append is committed. A marker that is already in the log is not appended again, and succeeds.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ _Topic = _Result.WritableTxnMarkerTopicResult
 _Partition = _Topic.WritableTxnMarkerPartitionResult
 
 PARTITIONS_PER_TURN = 200
-"""Number of partitions whose appends start in one turn of the event loop, which may take 5 ms."""
+"""Maximum number of appends that one turn of the event loop starts; they take about 5 ms."""
 TIMEOUT_MS = 30_000
-"""Time in ms within which the in-sync replicas must have the markers; the sender retries."""
+"""Milliseconds after which an append that the in-sync replicas have not confirmed fails. The sender
+then retries.
+"""
 BUMPS_EPOCH_SINCE = 2
-"""First transaction version whose markers carry an epoch above the transaction's own."""
+"""First transaction version (KIP-890) whose markers carry the transaction's producer epoch plus
+one.
+"""
 
 
 class _Requested(NamedTuple):
-    """A marker for one partition, and its index in the request."""
+    """A marker for one partition. ``position`` is its index in the request."""
 
     position: int
     marker: Marker
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Append every marker; each partition has its own error in the answer."""
+    """Append the markers. Each partition of a marker has its own error in the answer."""
     wanted: dict[tuple[str, int], list[_Requested]] = {}
     codes: dict[tuple[int, str, int], int] = {}
     for index, row in enumerate(message.markers):
@@ -62,8 +66,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _fenced(parts: BrokerContext, row: Any) -> int:
-    """Return the error code for a marker of a deposed coordinator, else 0. Markers of Kafka's tools
-    have no state partition and are not fenced.
+    """Return an error code if a coordinator sent the marker that has since been replaced, else 0.
+
+    Markers of Kafka's tools name no partition of ``__transaction_state``, so they are never fenced.
     """
     _, state_partition = own_tag(row) or (NO_NUMBER, -1)
     try:
@@ -90,7 +95,7 @@ def _marker(row: Any, version: int) -> Marker:
 async def _append(
     parts: BrokerContext, topic: str, partition: int, rows: list[_Requested], deadline_ms: int
 ) -> list[int]:
-    """Return the error code of each marker for one partition."""
+    """Append the markers to one partition. Return the error code of each marker."""
     try:
         replica = parts.replicas.find(topic, partition)
         replica.check_leader()

@@ -250,7 +250,7 @@ def test_the_present_level_of_a_feature_is_confirmed_and_any_other_refused(versi
         rows = {"metadata": 0} if version < 2 else {}
         assert await update(metadata=level) == (0, "", rows)
         whole, said, found = await update(metadata=level + 1)
-        assert f"is at level {level}, not {level + 1}" in said
+        assert f"stays at level {level} instead of {level + 1}" in said
         assert (whole, found) == ((0, {"metadata": code}) if version < 2 else (code, {}))
         whole, said, found = await update(**{"kraft.version": 1})
         assert "no feature 'kraft.version'; its features are" in said

@@ -101,7 +101,7 @@ def test_only_requested_settings_are_described() -> None:
     ("kind", "name", "code", "words"),
     [
         (TOPIC, "none", UnknownTopicOrPartitionError.code, "none"),
-        (BROKER, "7", InvalidRequestError.code, "ask broker 7"),
+        (BROKER, "7", InvalidRequestError.code, "send the request to broker 7"),
         (8, "1", InvalidRequestError.code, "broker logger '1' has no settings"),
         (99, "x", InvalidRequestError.code, "resource of type 99 'x' has no settings"),
     ],
