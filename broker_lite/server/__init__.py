@@ -1,8 +1,7 @@
-"""The broker: an asyncio shell around the pure packages, and the only package that composes
-them.
+"""Run the broker process: I/O, timers and threads around the state machines of other packages.
 
-Reading order: ``broker`` (start and stop), ``network`` (connections), ``dispatch`` (request to
-handler), ``handlers`` (one module per API), ``partitions`` (replicas and disk I/O), ``cluster``
-(ZooKeeper and the controller), ``coordinators`` (groups). All code runs on one loop thread, except
-the threads of ``partitions.disk``.
+Read the modules in this order: ``broker`` (start and stop), ``network`` (connections), ``dispatch``
+(from request to handler), ``handlers`` (a module for each API), ``partitions`` (replicas and disk
+I/O), ``cluster`` (ZooKeeper and the controller), ``coordinators`` (groups and transactions). All
+code runs on one event-loop thread, except the threads of ``partitions/disk.py``.
 """

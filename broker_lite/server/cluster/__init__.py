@@ -1,1 +1,3 @@
-"""The broker in its cluster: registration, metadata snapshot, controller and peer connections."""
+"""Connect this broker with its cluster: register it in ZooKeeper, read the metadata, run the
+controller, and keep connections to the other brokers.
+"""

@@ -1,8 +1,9 @@
-"""Administration of the cluster by this broker: topics, replicas, settings, users, access lists and
+"""Carry out administrative changes of topics, replicas, settings, users, access control lists and
 quotas.
 
-Loop thread only. Only the controller changes topics and replicas; any broker changes users, access
-control lists and quotas. Each call returns once this broker's snapshot shows the change.
+Only the controller changes topics, replicas and settings. Any broker changes users, access control
+lists and quotas. Most calls return when this broker's metadata snapshot shows the change, so that
+the client's next request sees it. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ from broker_lite.server.cluster.controller import ControllerShell
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 selects the broker's default; ``assignment`` overrides both counts."""
+    """A topic to create.
+
+    A count of -1 stands for the broker's default. If ``assignment`` is given, it lists the broker
+    ids of each partition's replicas, and the two counts have no effect.
+    """
 
     name: str
     partitions: int = -1
@@ -50,7 +55,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """The result of one topic of a request."""
+    """The outcome of a request for one topic. ``error`` is None on success."""
 
     name: str
     topic_id: str
@@ -61,7 +66,7 @@ class TopicResult:
 
 
 class ChangeWaits(Protocol):
-    """The registry as administration uses it: its connection, and waits for its snapshot."""
+    """The part of ``Registry`` that administration uses."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -76,7 +81,7 @@ class ChangeWaits(Protocol):
 
 
 class Administration:
-    """Carries out administrators' changes."""
+    """The administrative operations of one broker."""
 
     def __init__(
         self,
@@ -97,7 +102,9 @@ class Administration:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Create the topics in order; each has its own result."""
+        """Create the topics in order. Return the result of each topic; with ``validate_only``,
+        create nothing.
+        """
         self._check_controller()
         times = Counter(topic.name for topic in topics)
         results = []
@@ -137,11 +144,13 @@ class Administration:
         return _result(view)
 
     async def wait_topics(self, names: Sequence[str]) -> None:
-        """Wait, for at most a few seconds, until this broker's snapshot has the topics."""
+        """Wait until this broker's snapshot has the topics, at most a few seconds."""
         await self._registry.wait_visible(lambda now: all(name in now.topics for name in names))
 
     async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
-        """Delete topics and their records; brokers that are down delete their replicas later."""
+        """Delete topics and their records. Return the result of each topic. Brokers that are down
+        delete their replicas when they start.
+        """
         self._check_controller()
         results = []
         for name in names_or_ids:
@@ -166,7 +175,9 @@ class Administration:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicResult:
-        """Increase a topic's partition count to ``count``. The result holds the error, if any."""
+        """Increase a topic's partition count to ``count``. The result holds an error, if there is
+        one.
+        """
         self._check_controller()
         try:
             view = await self._asked_for_topic(
@@ -183,7 +194,7 @@ class Administration:
     async def alter_topic_config(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> TopicView:
-        """Set (text) or remove (None) topic settings.
+        """Change settings of a topic and return the topic. A value of None removes a setting.
 
         Raise InvalidConfigError, UnknownTopicOrPartitionError, NotControllerError or
         CoordinationUnavailableError.
@@ -197,7 +208,7 @@ class Administration:
         return view
 
     async def alter_broker_config(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
-        """Set (text) or remove (None) settings of a broker that are stored in ZooKeeper.
+        """Change settings of a broker in ZooKeeper. A value of None removes a setting.
 
         Raise NotControllerError, WriteConflictError or CoordinationUnavailableError.
         """
@@ -210,10 +221,11 @@ class Administration:
     async def alter_user(
         self, name: str, change: Callable[[UserCredentials], UserCredentials]
     ) -> None:
-        """Replace a user's credentials; empty credentials delete the user. Any broker may write
-        them.
+        """Replace a user's credentials by the result of ``change``. Empty credentials delete the
+        user.
 
-        Return once this broker's snapshot has the change. Raise WriteConflictError,
+        ``change`` receives the present credentials, and is called again after a conflicting write.
+        Return when this broker's snapshot has the change. Raise WriteConflictError,
         CoordinationUnavailableError, or the error of ``change``.
         """
         self._registry.check_connected()
@@ -229,7 +241,10 @@ class Administration:
     async def alter_acls(
         self, pattern: Pattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
     ) -> None:
-        """Replace the access control list of a pattern. Returns and raises as ``alter_user``."""
+        """Replace the access control list of a resource pattern by the result of ``change``.
+
+        Return and raise as ``alter_user`` does.
+        """
         self._registry.check_connected()
         written: list[frozenset[Entry]] = []
 
@@ -243,7 +258,9 @@ class Administration:
         )
 
     async def alter_quotas(self, entity: Entity, change: Callable[[Values], Values]) -> None:
-        """Replace the quotas of an entity. Returns and raises as ``alter_user``."""
+        """Replace the quotas of an entity by the result of ``change``. Return and raise as
+        ``alter_user`` does.
+        """
         self._registry.check_connected()
         written: list[Values] = []
 
@@ -255,7 +272,9 @@ class Administration:
         await self._registry.wait_visible(lambda now: now.quotas.get(entity, {}) == written[-1])
 
     async def salt_key(self) -> bytes:
-        """Return the cluster's key for the salts of unknown users."""
+        """Return the cluster's secret key, from which brokers derive salts for user names that do
+        not exist. Create the key if there is none.
+        """
         return await load_salt_key(self._store, self._random_bytes)
 
     async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
@@ -271,10 +290,10 @@ class Administration:
         *,
         may_change_factor: bool = True,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Start the reassignment of partitions to the given brokers, the preferred leader first.
+        """Start the reassignment of partitions to the given broker ids, the preferred leader first.
 
-        None cancels a partition's reassignment. Raise as ``alter_topic_config``; return the errors
-        of single partitions.
+        A target of None cancels the partition's reassignment. Return the error of each partition,
+        or None. Raise NotControllerError or CoordinationUnavailableError.
         """
         self._check_controller()
         answer = await self._controller.request(
@@ -286,11 +305,11 @@ class Administration:
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Elect preferred leaders, or with ``unclean`` out-of-sync leaders for leaderless
-        partitions.
+        """Elect preferred leaders. With ``unclean``, elect leaders that are not in sync, for
+        partitions without a leader.
 
-        ``partitions=None`` selects all partitions and returns only the partitions with an attempted
-        election.
+        Return the error of each partition, or None. If ``partitions`` is None, select all
+        partitions, and return only those for which the controller attempted an election.
         """
         self._check_controller()
         answer = await self._controller.request(
@@ -300,8 +319,11 @@ class Administration:
         return dict(answer.outcomes)
 
     async def retire_broker(self, broker_id: int) -> None:
-        """Remove a dead broker. Raise InvalidRequestError if the broker is live or assigned
-        replicas, or BrokerIdNotRegisteredError."""
+        """Remove a dead broker from the metadata.
+
+        Raise BrokerIdNotRegisteredError for an unknown broker. Raise InvalidRequestError if the
+        broker is live or has assigned replicas.
+        """
         self._check_controller()
         await self._controller.request(lambda token: RetirementRequested(token, broker_id))
 
@@ -311,11 +333,11 @@ class Administration:
             raise NotControllerError()
 
     def new_id(self) -> str:
-        """Return a random id of a topic or a cluster."""
+        """Return a random id for a topic or a cluster."""
         while True:
             text = topic_id_text(self._random_bytes(16))
-            # Draw again: ids become folder names and command arguments, which must not look like
-            # options.
+            # Draw again if the id begins with a dash, because ids become folder names and command
+            # arguments, which must not look like options.
             if not text.startswith("-"):
                 return text
 

@@ -1,13 +1,15 @@
-"""Elect this broker controller, and carry out the decisions of ``replication.controller``.
+"""Elect this broker controller, and carry out the decisions of the controller's state machine
+(``replication/controller.py``).
 
-Loop thread only. One write elects the controller: it creates the ephemeral znode /controller and
-raises /controller_epoch. Each later write checks the epoch's version, so a deposed controller
-cannot write. The controller handles one event at a time and starts the next after all writes of the
-previous one.
+A broker becomes controller with one transaction in ZooKeeper, which creates the ephemeral znode
+/controller and raises /controller_epoch. Each later write checks the version of /controller_epoch,
+so a deposed controller cannot write. The controller handles one event at a time. It starts the next
+event after all writes of the previous one.
 
-After a write with a lost answer, the controller reads whether the write took effect. If ZooKeeper
-refuses a write for another reason than the epoch check, the controller's metadata are stale; it
-then reads all metadata again. When the session is lost, the controller discards its state.
+If the answer to a write is lost, the controller reads whether the write took effect. If ZooKeeper
+refuses a write and the epoch check did not fail, the controller's metadata are stale. The
+controller then reads them again. When its ZooKeeper session ends, the controller discards its
+state. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -67,26 +69,26 @@ from broker_lite.server.log_events import log_event
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""Maximum attempts at a request whose writes conflict with writes of partition leaders."""
+"""Maximum number of attempts at an event whose writes conflict with writes of partition leaders."""
 DEPOSED_PAUSE_S = 0.5
-"""Seconds that a deposed controller whose process is alive waits before its next candidacy, because
-the other brokers cannot reach it.
+"""Seconds that a broker waits before its next candidacy after others deposed it as controller. The
+other brokers cannot reach it, so one of them should be elected.
 """
 GIVE_UP_AFTER_S = 1.0
-"""Seconds before a failing controller resigns, which prevents failing brokers from electing each
-other in a tight loop.
+"""Seconds between an unexpected error of the controller and the deletion of its /controller znode.
+The pause keeps brokers with the same error from electing each other in a tight loop.
 """
 
 
 class _Deposed(Exception):
-    """Another broker is controller, or this broker's session ended."""
+    """This broker is no longer controller, because another is or its session ended."""
 
 
 class ControllerShell:
-    """One broker's candidacy and term as controller.
+    """The candidacy and the term of one broker as controller.
 
-    ``wait_connected`` returns on the next connection of any session. ``seen`` returns the broker's
-    metadata snapshot; ``now_ms`` returns wall time.
+    ``now_ms`` returns wall time. ``wait_connected`` returns when ZooKeeper is connected. ``seen``
+    returns the topics that the broker has read last.
     """
 
     def __init__(
@@ -125,16 +127,17 @@ class ControllerShell:
 
     @property
     def written_sequence(self) -> int:
-        """Sequence number of the last notice that this controller wrote or read."""
+        """Sequence number of the last change notice that this controller wrote or read."""
         return self._notices.sequence
 
     # Candidacy.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
-        """Become controller if none exists, and watch /controller in any case.
+        """Become controller if there is none, and watch /controller in any case.
 
-        Remove a controller znode of a previous process of this broker. Return the seconds until the
-        next candidacy: positive after a deposition, else 0.
+        Delete a /controller znode of a previous process of this broker. ``own_epochs`` are the
+        broker epochs of this process. Return the seconds until the next candidacy after a
+        deposition, else 0.
         """
         while True:
             present = await self._store.get(znodes.CONTROLLER, watch=True)
@@ -150,8 +153,8 @@ class ControllerShell:
             if present.session_id == self._store.session_id:
                 if self._fence is not None:
                     return 0
-                # This broker created it with a write whose answer was lost. The znode still exists,
-                # so no other broker was elected since, and the epoch just read is this broker's.
+                # This broker created /controller with a write whose answer was lost. If the znode
+                # still exists, no other broker was elected since, so the epoch is this broker's.
                 if await self._store.get(znodes.CONTROLLER) == present:
                     number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
                     self._begin(present.session_id, number, epoch.version)
@@ -165,7 +168,9 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def depose(self, suspects: Mapping[int, int]) -> None:
-        """Delete the /controller znode if a suspected process created it."""
+        """Delete the /controller znode if a suspected broker created it. ``suspects`` maps broker
+        ids to the broker epochs of suspected processes.
+        """
         present, epoch = await asyncio.gather(
             self._store.get(znodes.CONTROLLER), self._store.get(znodes.CONTROLLER_EPOCH)
         )
@@ -174,14 +179,16 @@ class ControllerShell:
         broker_id, held_by = znodes.decode_controller(znodes.CONTROLLER, present.data)
         if suspects.get(broker_id) == held_by:
             _log.warning(
-                "broker %d, the controller, seems to be dead: it is deposed",
+                "broker %d, the controller, refuses connections and is deposed",
                 broker_id,
                 extra=log_event("controller_deposed"),
             )
             await self._remove(present, epoch)
 
     async def _remove(self, present: Znode, epoch: Znode) -> None:
-        """Delete /controller if its epoch is unchanged; every election raises the epoch."""
+        """Delete the /controller znode ``present``, unless another broker has been elected, which
+        raises the epoch.
+        """
         if await self._store.get(znodes.CONTROLLER) == present:
             check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
             await self._store.write([check, Delete(znodes.CONTROLLER, present.version)])
@@ -203,7 +210,9 @@ class ControllerShell:
         return True
 
     def resign(self, error: LogbusError | None = None) -> None:
-        """Resign at once and fail all pending requests."""
+        """Stop to be controller, and fail all pending requests with ``error`` or
+        NotControllerError.
+        """
         if self._fence is not None:
             _log.info(
                 "broker %d is no longer controller",
@@ -225,8 +234,8 @@ class ControllerShell:
     # Notifications from the registry; none of them blocks.
 
     def brokers_changed(self, suspects: Mapping[int, int]) -> None:
-        """Record that brokers joined or left. The controller reads the live brokers when it
-        decides.
+        """Record that brokers joined or left, with the present suspects. The controller reads the
+        live brokers when it handles the change.
         """
         self._suspects = dict(suspects)
         if self._fence is not None:
@@ -234,26 +243,25 @@ class ControllerShell:
             self._awake.set()
 
     def suspects_changed(self, suspects: Mapping[int, int]) -> None:
-        """Record the new set of suspected brokers."""
+        """Record the broker epochs of all suspected processes, by broker id."""
         self._suspects = dict(suspects)
         if self._fence is not None:
             self._suspects_changed = True
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """Record partition states that this broker read after a change notice, written by itself or
-        by leaders.
+        """Record partition states that this broker read after a change notice. This controller or
+        partition leaders wrote them.
         """
         if self._fence is not None and states:
             self._states += states
             self._awake.set()
 
     async def request(self, make: Callable[[int], Request]) -> Answer:
-        """Submit a request and return its answer once the result is written. ``make`` receives the
-        request's token.
+        """Submit a request, and return its answer when the result is written to ZooKeeper.
 
-        Raise NotControllerError, CoordinationUnavailableError, WriteConflictError or the request's
-        own error.
+        ``make`` returns the request for a token. Raise NotControllerError,
+        CoordinationUnavailableError, WriteConflictError or the request's own error.
         """
         if self._fence is None:
             raise NotControllerError()
@@ -294,10 +302,11 @@ class ControllerShell:
         except _Deposed:
             self._task = None
             self.resign()
-            # This broker has /controller but not its epoch: resign so that a broker can be elected.
+            # Delete /controller if this broker still has it, so that a broker can be elected.
             await self._give_up()
         except Exception:
-            # Resign after an unexpected error; otherwise the cluster keeps an inactive controller.
+            # Resign after an unexpected error, because the cluster would keep an inactive
+            # controller.
             _log.exception("the controller of broker %d failed; it resigns", self._broker_id)
             self._task = None
             self.resign()
@@ -312,7 +321,9 @@ class ControllerShell:
                 await self._awake.wait()
 
     async def _next_event(self) -> ControllerEvent | None:
-        """Return the most urgent event: suspected brokers first, then broker changes."""
+        """Return the most urgent event, or None. The order is: suspected brokers, joined or left
+        brokers, partition states, ticks, requests.
+        """
         if self._suspects_changed:
             self._suspects_changed = False
             return SuspectsChanged(self._suspects)
@@ -339,12 +350,14 @@ class ControllerShell:
             _log.info("cannot delete /controller; it disappears when the ZooKeeper session expires")
 
     async def _load(self, *, anew: bool = False) -> Loaded:
-        """Read the complete metadata from ZooKeeper; ``anew`` does not use the snapshot."""
+        """Read the complete metadata from ZooKeeper. With ``anew``, do not use topics that this
+        broker has read before.
+        """
         while True:
             try:
                 await self._store.sync("/")
-                # Read the notices first: ZooKeeper then refuses writes if the metadata changed
-                # after this read.
+                # Read the change notices first. ZooKeeper then refuses the controller's writes if
+                # the metadata change after this read.
                 self._notices = await loader.load_notices(self._store)
                 features, brokers, disks, topics = await asyncio.gather(
                     self._store.get(znodes.FEATURES),
@@ -367,8 +380,9 @@ class ControllerShell:
             )
 
     async def _load_topics(self, anew: bool) -> dict[str, TopicView]:
-        """Return all topics. Brokers track all topics, so the snapshot and later notices are
-        complete."""
+        """Return all topics. Unless ``anew``, start from the topics that this broker has read, and
+        read only those that later change notices name.
+        """
         seen = self._seen()
         merged = None if anew else merge(self._notices, seen.sequence)
         if merged is None:
@@ -376,22 +390,24 @@ class ControllerShell:
         return await loader.refresh_topics(self._store, seen.topics, merged.topics)
 
     async def _settle(self, event: ControllerEvent) -> None:
-        """Decide the event and write the decision; decide again after a refused write."""
+        """Pass the event to the state machine and write its decision. After a refused write, read
+        the metadata again and repeat.
+        """
         refusals = 0
         while True:
             try:
                 refused = await self._carry_out(self._machine.step(self._now_ms(), event))
             except InvalidRequestError as error:
-                # The request asks for a write that no broker can make, so electing another
-                # controller would not help.
+                # No controller could make the write, for example because it is too large. Refuse
+                # the request, because the election of another controller would not help.
                 token = getattr(event, "token", None)
                 if token is None:
                     raise
                 self._answer(Answer(token, error=error))
                 return
             if refused is None and refusals and isinstance(event, Request | ControllerTick):
-                # A write of the controller itself may have been refused, not only one of the
-                # request. Decide the follow-up actions again.
+                # The refused write may have been one of the controller's own, for example an
+                # election. Let the state machine decide such writes again.
                 event, refusals = SuspectsChanged(self._suspects), 0
                 continue
             if refused is None:
@@ -400,7 +416,8 @@ class ControllerShell:
             if isinstance(refused, WriteStates | WriteAssignment) and refusals < REFUSALS_MAX:
                 await self._reread(refused)
                 if not isinstance(event, Request | ControllerTick):
-                    # The state is recorded. Decide again which follow-up actions it needs.
+                    # The state machine has recorded the event. Let it decide again which writes
+                    # are needed.
                     event = SuspectsChanged(self._suspects)
                 continue
             token = getattr(event, "token", None)
@@ -409,7 +426,7 @@ class ControllerShell:
             event = await self._load(anew=True)
 
     async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
-        """Read the partition states again that made ZooKeeper refuse the write."""
+        """Read the partition states of a refused write again, for the state machine."""
         changes = refused.changes if isinstance(refused, WriteStates) else refused.states
         while True:
             try:
@@ -421,8 +438,8 @@ class ControllerShell:
             return
 
     async def _carry_out(self, effects: list[ControllerEffect]) -> Write | None:
-        """Carry out the effects. Return the write that ZooKeeper refused because the known metadata
-        are stale, else None.
+        """Carry out the effects. If ZooKeeper refuses a write because this controller's metadata
+        are stale, stop and return that write, else return None.
         """
         left = deque(effects)
         while left:

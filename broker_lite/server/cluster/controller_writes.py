@@ -1,4 +1,4 @@
-"""Convert the controller's writes to znode operations and change notices. Pure."""
+"""Convert the controller's writes to ZooKeeper operations and change notices, without I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from broker_lite.replication.holding import as_written
 
 
 def news_of(write: Write) -> News:
-    """Return the content of the change notice for a write."""
+    """Return the change notice for a write, with which other brokers learn what to read again."""
     match write:
         case WriteFeatures() | RemoveDisks():
             return CLUSTER_CHANGED
@@ -40,8 +40,11 @@ def news_of(write: Write) -> News:
 def operations_of(
     write: Write, *, features_version: int, directories: dict[str, znodes.DiskZnode]
 ) -> list[Operation]:
-    """Return the znode operations of a write. RemoveDisks uses ``directories``, all known
-    directory ids."""
+    """Return the ZooKeeper operations of a write.
+
+    ``features_version`` is the version of the features' znode. ``directories`` holds all data
+    directories by id; only the write RemoveDisks uses it.
+    """
     match write:
         case WriteTopic():
             return _create_topic(write.topic)
@@ -74,7 +77,9 @@ def operations_of(
 
 
 def set_state(change: StateChange) -> Set:
-    """Return the conditional update of a partition state."""
+    """Return the operation that updates a partition's state if its znode has the version
+    ``change.state.version``.
+    """
     return Set(
         znodes.state_path(change.topic, change.partition),
         znodes.encode_state(change.state),

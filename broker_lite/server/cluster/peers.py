@@ -1,16 +1,17 @@
-"""Connections to the other brokers, kept open.
+"""Keep connections to the other brokers open, send requests over them, and report brokers that seem
+to have died.
 
-One connection carries fetches; if it closes, the peer may have failed. Every other API has a
-connection of its own, opened by its first request. A broker answers the requests of a connection in
-order, so an answer that waits for replication would delay the others.
+The main connection to a peer carries fetches and is always open. Each other API has a connection of
+its own, which its first request opens. A broker answers the requests of one connection in order, so
+an answer that waits for replication would delay the others on a shared connection.
 
-Runs on the event-loop thread. When the connection closes, the registry is called (``lost``). If the
-peer's port then refuses a new connection, no process listens, so the peer's process has died; the
-registry is called again (``suspect``). A new connection clears both (``trust``). A timeout has no
-such effect, because the ZooKeeper session decides about brokers that hang.
+When the main connection closes, this module calls ``Judge.lost``. If the peer's port then refuses a
+new connection, the peer's process has probably died, and the module calls ``Judge.suspect``. A new
+connection clears both reports (``Judge.trust``). A timeout has no such effect, because the
+ZooKeeper session decides about brokers that hang. A wrong suspicion costs only availability. While
+a broker is registered, its peers reconnect with growing backoff.
 
-A wrong suspicion costs availability only. While a broker is registered, its peers reconnect with
-growing backoff.
+All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -43,27 +44,28 @@ from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest
 logger = logging.getLogger("logbus.peers")
 
 RETRY_MS = (0, 5, 20, 50, 100, 200, 500)
-"""Milliseconds before each reconnection attempt; the last value repeats."""
+"""Milliseconds before each attempt to reconnect. The last value repeats."""
 SETTLED_MS = 1000
-"""Milliseconds after which a connection counts as stable; the backoff then starts from its first
-value."""
+"""Milliseconds after which a connection counts as stable. When it closes later, the backoff starts
+again with its first value.
+"""
 ANSWER_MS = 5000
-"""Milliseconds after the request's own wait time at which an answer is overdue."""
+"""Milliseconds after which an answer is overdue, in addition to the wait time in the request."""
 SWEEP_S = 1.0
 """Seconds between checks for overdue answers."""
 IDLE_FETCHES = -1
-"""The lane of fetches of idle partitions. A lane is a connection for one kind of request; the other
-lanes are API keys.
+"""The lane for fetches of idle partitions. A lane is an additional connection to a broker for one
+kind of request. The other lanes are numbered by API key.
 """
 
 T = TypeVar("T")
 
 
 def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig) -> ClientSecurity:
-    """Return the security with which this broker connects to others.
+    """Return the TLS and login settings with which this broker connects to other brokers.
 
-    Raises InvalidConfigError if ``inter.broker.client.config`` is unusable or logs in with a token:
-    no token may name a broker (``Authorizer.check_user_name``).
+    Raise InvalidConfigError if the file ``inter.broker.client.config`` is unusable, or if it
+    selects a login with a token. No token may name a broker (``Authorizer.check_user_name``).
     """
     file = config.inter_broker_client_config
     if not file:
@@ -79,7 +81,7 @@ def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig)
 
 
 class Judge(Protocol):
-    """Receives closed, refused and new connections; the registry implements it."""
+    """The receiver of reports about peers that seem to have died. ``Registry`` implements it."""
 
     def lost(self, broker_id: int, broker_epoch: int) -> None: ...
 
@@ -89,19 +91,19 @@ class Judge(Protocol):
 
 
 class BrokerCalls(Protocol):
-    """Sends requests to brokers of the cluster, including this broker."""
+    """A sender of requests to brokers of the cluster, including this broker."""
 
     async def send(self, broker_id: int, call: Call[T], timeout_ms: float = ANSWER_MS) -> T:
-        """Send a request and return the answer.
+        """Send a request to a broker and return the answer.
 
-        The requests of one loop turn share a write. Raise LogbusError if the broker is not
-        registered, its connection ends, or the answer is overdue; the broker may have carried out
-        the request.
+        Requests of one turn of the event loop to one broker share a write. Raise LogbusError if the
+        broker is not registered, its connection closes, or no answer arrives in ``timeout_ms``. The
+        broker may nevertheless have carried out the request.
         """
 
 
 class Peers:
-    """The ``PeerNet`` and ``BrokerCalls`` over TCP. Call ``apply`` with every snapshot."""
+    """The connections to all other brokers. The broker calls ``apply`` with each snapshot."""
 
     def __init__(
         self,
@@ -124,18 +126,18 @@ class Peers:
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
-        """Additional connections by broker and lane. The registry is not called when they close."""
+        """Additional connections, by broker id and lane. ``judge`` gets no reports about them."""
         self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
         metrics.gauge("peers_connected", self._count_connected)
 
     def address_of(self, broker: BrokerView) -> Endpoint:
-        """Return the address of a broker's inter-broker listener."""
+        """Return the address of a broker on the listener for brokers."""
         return broker.at(self._listener) or broker.endpoint
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Open connections to newly registered brokers and close those to brokers that left."""
+        """Open connections to brokers that registered, and close those to brokers that left."""
         if self._closed:
             return
         self._brokers = snapshot.brokers
@@ -155,7 +157,9 @@ class Peers:
                 self._peers[broker.broker_id] = _Peer(self, broker)
 
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
-        """Send a fetch to a leader; fetches of idle partitions use a connection of their own."""
+        """Send a fetch request to a leader, on the idle lane if the request has ``FLAG_IDLE``.
+        ``answered`` receives the answer or the error.
+        """
         peer = self._peers.get(leader.broker_id)
         if peer is None or not peer.is_of(leader):
             error = NetworkError(f"broker {leader.broker_id} is no longer registered")
@@ -168,7 +172,7 @@ class Peers:
             peer.flush()
 
     async def send(self, broker_id: int, call: Call[T], timeout_ms: float = ANSWER_MS) -> T:
-        """Send a request as ``BrokerCalls.send`` says."""
+        """Send a request to a broker and return the answer, as ``BrokerCalls.send`` describes."""
         broker = self._brokers.get(broker_id)
         if broker is None or self._closed:
             raise NetworkError(f"broker {broker_id} is no longer registered")
@@ -195,7 +199,7 @@ class Peers:
         return peer
 
     def close(self) -> None:
-        """Close every connection; requests in flight fail."""
+        """Close all connections. Requests in flight fail with NetworkError."""
         self._closed = True
         self._sweep.cancel()
         for peer in (*self._peers.values(), *self._lanes.values()):
@@ -213,7 +217,10 @@ class Peers:
 
 
 class _Peer:
-    """One registration of another broker, and this broker's connection to it."""
+    """A connection to another broker, for one registration (broker epoch) of that broker.
+
+    With ``gives_hints``, it is the main connection, whose state is reported to ``Peers.judge``.
+    """
 
     __slots__ = (
         "_attempt",
@@ -255,7 +262,7 @@ class _Peer:
         return self._open_since_ms >= 0
 
     def is_of(self, broker: BrokerView | None) -> bool:
-        """Return whether ``broker`` is the registration that this peer connects to."""
+        """Return whether ``broker`` is the registration, with the address, of this connection."""
         mine = self._broker
         return (
             broker is not None
@@ -266,7 +273,9 @@ class _Peer:
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, answered: Callable[[Any], None]
     ) -> bool:
-        """Queue a request. Return False if there is no connection: ``answered`` gets an error."""
+        """Queue a request and return True. If there is no connection, pass NetworkError to
+        ``answered`` and return False.
+        """
         connection = self._connection
         if connection is None or connection.closed:
             error = NetworkError(f"not connected to {self._owner.address_of(self._broker)}")
@@ -276,7 +285,7 @@ class _Peer:
         return True
 
     def flush_soon(self) -> None:
-        """Send the queued requests at the end of this loop turn."""
+        """Send the queued requests at the end of this turn of the event loop."""
         if not self._is_flush_due:
             self._is_flush_due = True
             self._owner.loop.call_soon(self.flush)
@@ -345,7 +354,7 @@ class _Peer:
             owner.judge.trust(broker.broker_id, broker.broker_epoch)
 
     def _ended(self, refused: bool) -> None:
-        """Handle a connection that closed or could not be made."""
+        """Handle a connection that closed or could not be opened, or that the port refused."""
         broker, owner = self._broker, self._owner
         now_ms = owner.clock.monotonic_ms()
         if self.is_open:
@@ -381,8 +390,9 @@ class _Peer:
     # The socket.
 
     def _watch(self) -> None:
-        """Register the connection's wanted socket events; call it after every change of the
-        connection."""
+        """Register the socket events for which the connection waits, and handle its opening and
+        closing. Callers use this after each step of the connection.
+        """
         connection = self._connection
         if connection is None or self._closed:
             return
@@ -396,7 +406,8 @@ class _Peer:
             self._opened()
         descriptor, loop = connection.fileno(), self._owner.loop
         if descriptor != self._descriptor:
-            # After a refused address, the next one is tried with a new socket.
+            # The connection has a new socket, because one address of the host refused it and it
+            # tries the next.
             self._unwatch()
             if descriptor < 0:
                 return
@@ -411,8 +422,8 @@ class _Peer:
 
     def _unwatch(self) -> None:
         if self._descriptor >= 0:
-            # If the socket is closed already, asyncio's own loop removes the reader and then
-            # raises.
+            # If the socket is already closed, asyncio's own event loop removes the reader and then
+            # raises an error.
             with contextlib.suppress(OSError):
                 self._owner.loop.remove_reader(self._descriptor)
             with contextlib.suppress(OSError):

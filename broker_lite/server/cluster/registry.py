@@ -1,9 +1,11 @@
-"""The broker's registry: its registration, its snapshot of the metadata, and the cluster's state.
+"""Register this broker in ZooKeeper, keep its snapshot of the cluster's metadata, and stand for
+controller.
 
-Loop thread only. One task, the keeper, reacts to watches, session events and suspected brokers. It
-runs the due steps in a fixed order: register, depose, read, publish the snapshot, stand for
-controller. After a reconnection or a gap in the change notices, the watches are no longer valid, so
-the keeper reads all metadata again.
+One task, the keeper, reacts to ZooKeeper watches, session events and suspected brokers. It runs the
+due steps in a fixed order: register, depose a dead controller, read changed metadata, stand for
+controller, publish the snapshot. After a reconnection the keeper sets all watches again and reads
+the change notices that it missed. If notices are missing, it reads all metadata. All code runs on
+the event-loop thread.
 """
 
 from __future__ import annotations
@@ -60,18 +62,21 @@ SUPPORTED_FEATURES: Mapping[str, int] = {
     "columns": 1,
     TRANSACTION_FEATURE: TRANSACTION_LEVEL,
 }
-"""The features of this version of logbus, with the highest supported level of each."""
+"""The features of this version of logbus, with the highest level that it supports."""
 VISIBLE_WITHIN_S = 5.0
-"""Maximum seconds that an admin request waits for this broker's snapshot to show its result."""
+"""Maximum seconds that an admin request waits until this broker's snapshot shows its change."""
 
 RETRY_S = 0.2
-"""Seconds before the keeper retries a step that failed although ZooKeeper is connected."""
+"""Seconds before the keeper retries a failed step while ZooKeeper is connected."""
 HELD_DELAY_S = 0.2
-"""Seconds for which changes of hosted partitions are batched into one registration update."""
+"""Seconds after a new snapshot before the broker writes the list of its partitions to ZooKeeper, so
+that one write covers several snapshots.
+"""
 
 ELECTION_S = 1.0
-"""Maximum seconds that a Metadata answer waits for elections after a broker joined or left.
-librdkafka requests metadata when a leader's connection closes, and then once a second."""
+"""Maximum seconds that a Metadata answer waits for elections after a broker joined or left. A
+longer wait has no use, because librdkafka repeats the request once a second.
+"""
 
 DRAIN_ANSWER_S = 2.0
 """Maximum seconds that a stopping broker waits until ZooKeeper has stored its draining flag."""
@@ -79,12 +84,12 @@ DRAIN_ANSWER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """The registration data of a broker.
+    """The data with which a broker registers.
 
-    The process must have raised and stored ``start_counter`` before it registers. ``cluster_id`` is
-    the data directory's; "" for a new directory. ``damaged`` lists partitions whose log lost
-    flushed records. Their replicas leave the ISR before the registration, unless they are the only
-    member.
+    ``start_counter`` counts the starts of a data directory. The broker raises and stores it before
+    it registers. ``cluster_id`` is the id in the data directory, empty for a new directory.
+    ``damaged`` lists partitions whose log lost flushed records. Their replicas leave the ISR before
+    the broker registers, unless a replica is the only member of its ISR.
     """
 
     broker_id: int
@@ -98,16 +103,18 @@ class BrokerRegistration:
     is_full: bool = False
     """Whether the data directory has no space for records."""
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
-    """The address of each listener; empty: PLAINTEXT at ``endpoint``."""
+    """The advertised address of each listener. If empty, the broker has one listener, PLAINTEXT,
+    at ``endpoint``.
+    """
 
 
 class Registry:
-    """The registration of one broker and its access to the cluster's state. ``now_ms`` returns wall
-    time; ``store`` defaults to the configured ZooKeeper.
+    """The registration of one broker, and its access to the metadata in ZooKeeper.
 
-    ``groups`` keeps the offsets of groups; ``administration`` changes topics, settings and users.
-    Operations that need ZooKeeper raise CoordinationUnavailableError while it is unavailable, and
-    recover without a restart.
+    ``groups`` reads and writes the committed offsets of groups. ``administration`` changes topics,
+    settings and users. ``now_ms`` returns wall time. ``store`` defaults to the configured
+    ZooKeeper. While ZooKeeper is unavailable, operations that need it raise
+    CoordinationUnavailableError. When it is back, they work again without a restart.
     """
 
     def __init__(
@@ -126,7 +133,7 @@ class Registry:
         )
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """The metadata read since the last published snapshot; its version is 0."""
+        """The metadata that the keeper has read, for the next snapshot. Its version is 0."""
         self._config = config
         self._store = store
         self._callbacks: list[Callable[[MetadataSnapshot], None]] = []
@@ -160,18 +167,18 @@ class Registry:
         self._broker_epoch = NO_EPOCH
         self._broker_epochs: frozenset[int] = frozenset()
         self._suspects: dict[int, int] = {}
-        """Broker epochs of suspected processes, by broker id."""
+        """Broker epochs of processes that are suspected to be dead, by broker id."""
         self._lost: dict[int, int] = {}
-        """Broker epochs of processes whose peer connection ended, by broker id."""
+        """Broker epochs of processes whose connection to this broker closed, by broker id."""
         self.session_losses = Counter()
-        """Counts the sessions with ZooKeeper that expired."""
+        """Number of this broker's ZooKeeper sessions that expired."""
         self._elected_by_s = 0.0
-        """Time of the loop's clock, in seconds, until which elections may be due."""
+        """Loop time in seconds until which Metadata answers wait for elections."""
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connected = asyncio.Event()
         self._unsure_since_s = 0.0
-        """The loop's time since which changes may be unknown here; 0: all are known."""
+        """Loop time in seconds since which the snapshot may lack changes; 0 if it lacks none."""
         self._due = asyncio.Event()
         self._published = asyncio.Event()
         self._register_due = self._reload_due = True
@@ -183,7 +190,7 @@ class Registry:
     # Lifecycle.
 
     async def start(self, registration: BrokerRegistration) -> str:
-        """Register, load the metadata, stand for controller, and return the cluster id.
+        """Register the broker, load the metadata, and stand for controller. Return the cluster id.
 
         Raise CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
         InconsistentClusterIdError, InvalidConfigError or UnsupportedVersionError.
@@ -219,7 +226,7 @@ class Registry:
         return cluster_id
 
     async def _join(self, cluster_id: str, registration: znodes.Registration) -> None:
-        """Register, load the metadata, stand for controller, and start the keeper task."""
+        """Register the broker, load the metadata, stand for controller, and start the keeper."""
         self._fresh = dataclasses.replace(self._fresh, cluster_id=cluster_id)
         self._registrar = Registrar(
             self._store,
@@ -231,7 +238,9 @@ class Registry:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Leave the cluster; the registration is removed at once."""
+        """Leave the cluster: stop the keeper, and close the session, which deletes the
+        registration.
+        """
         self.groups.close()
         self._closed = True
         if self._keeper is not None:
@@ -244,11 +253,11 @@ class Registry:
         await self._store.close()
 
     async def drain(self) -> None:
-        """Move leadership away and leave the ISRs before a controlled stop.
+        """Give up leadership and leave the ISRs, before a controlled shutdown.
 
-        Return once this broker leads no partition that another broker could lead, and is in no ISR
-        that it can leave. The caller bounds the time. Raise CoordinationUnavailableError if
-        ZooKeeper does not store the draining flag within ``DRAIN_ANSWER_S``.
+        Return when this broker leads no partition that another broker could lead, and is in no ISR
+        that it can leave. The caller limits the time. Raise CoordinationUnavailableError if
+        ZooKeeper does not store the draining flag within ``DRAIN_ANSWER_S`` seconds.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
@@ -265,8 +274,8 @@ class Registry:
     async def set_full(self, is_full: bool) -> None:
         """Set whether this broker's registration reports a full disk.
 
-        While it does, this broker's replicas give up leadership and leave the ISRs. Raise
-        CoordinationUnavailableError if ZooKeeper is unavailable.
+        While the disk is reported as full, this broker's replicas give up leadership and leave the
+        ISRs. Raise CoordinationUnavailableError.
         """
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
@@ -286,11 +295,11 @@ class Registry:
     # Partition states, written by leaders.
 
     async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """Write the states of partitions led here, conditionally, and return their outcomes in
+        """Write the states of partitions that this broker leads. Return the written states in
         order.
 
-        An outcome is None if the write was refused: the stored state differs, or a joining
-        replica's broker is not live. The registry then reads the snapshot again. While ZooKeeper is
+        A result is None if the write was refused, because the state in ZooKeeper has another
+        version or the broker of a replica that joins the ISR is not live. While ZooKeeper is
         unavailable, the call waits until the session ends.
         """
         if self._closed:
@@ -298,10 +307,11 @@ class Registry:
         return await self._states.write(changes)
 
     async def withdraw(self, partitions: Collection[PartitionKey]) -> frozenset[PartitionKey]:
-        """Remove this broker's replicas from ISRs, and return the partitions concerned.
+        """Remove this broker's replicas of the partitions from their ISRs. Return the partitions
+        whose ISR was changed.
 
-        If the replica leads, another live ISR member takes over. A replica stays if it is the only
-        ISR member, or if it leads and no other member is live.
+        If a replica leads, another live ISR member becomes leader. A replica stays in its ISR if it
+        is the only member, or if it leads and no other member is live.
         """
         own = self.snapshot.brokers.get(self._config.broker_id)
         if own is None:
@@ -313,8 +323,8 @@ class Registry:
         return await self._producer_ids.next()
 
     def check_connected(self) -> None:
-        """Raise CoordinationUnavailableError without a ZooKeeper connection, ClosedError while the
-        broker stops.
+        """Raise CoordinationUnavailableError if ZooKeeper is not connected, and ClosedError while
+        the broker stops.
         """
         if self._closed:
             raise ClosedError("the broker is shutting down")
@@ -322,22 +332,24 @@ class Registry:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
 
     async def wait_visible(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
-        """Wait until this broker's snapshot shows a change, so that later requests see it."""
+        """Wait until ``visible`` is true for this broker's snapshot, so that later requests see a
+        change. Wait at most ``VISIBLE_WITHIN_S`` seconds.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(VISIBLE_WITHIN_S):
                 while not visible(self.snapshot):
                     await self._published.wait()
 
     async def wait_read(self) -> None:
-        """Wait until this broker's snapshot shows all changes that the controller has written."""
+        """Wait until this broker's snapshot has all changes that its own controller has written."""
         written = self._controller.written_sequence
         await self.wait_visible(lambda now: self._sequence >= written)
 
     async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:
-        """Return which of these topics, all of which have existed, ZooKeeper no longer has.
+        """Return those of the topics that were deleted. The caller knows that all of them existed.
 
-        Return none while this broker's metadata are older than ZooKeeper's: they may lack new
-        topics. Raises CoordinationUnavailableError.
+        While this broker's metadata are older than ZooKeeper's, return no topic, because the
+        metadata may lack new topics. Raise CoordinationUnavailableError.
         """
         await self._store.sync(znodes.CHANGES)
         notices = await loader.load_notices(self._store)
@@ -348,32 +360,35 @@ class Registry:
     # Callbacks and properties of the snapshot.
 
     def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
-        """Call ``callback`` on the loop with every new snapshot, and at once with the present
-        snapshot if it exists.
+        """Call ``callback`` with each new snapshot, and at once with the present snapshot if there
+        is one.
         """
         self._callbacks.append(callback)
         if self.snapshot.version:
             callback(self.snapshot)
 
     def on_watch(self, callback: Callable[[str | None], None]) -> None:
-        """Call ``callback`` with the path of each fired watch, and with None when a reconnection
-        made all watches invalid.
+        """Call ``callback`` with the path of each znode whose watch fires. After a reconnection,
+        which loses all watches, call it with None.
         """
         self._watch_callbacks.append(callback)
 
     def on_fatal(self, callback: Callable[[LogbusError], None]) -> None:
-        """Call ``callback`` when the broker must stop because another process took its id or
-        directory."""
+        """Call ``callback`` with the error when the broker must stop, for example because another
+        process took its broker id.
+        """
         self._fatal_callbacks.append(callback)
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of the present registration; -1 while the broker is not registered."""
+        """The broker epoch of the present registration; -1 while the broker is not registered."""
         return self._broker_epoch
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """The epochs of all registrations of this process, for ``LeaderAndIsrChanged``."""
+        """The broker epochs of all registrations of this process. Replicas recognize their own
+        leadership by them.
+        """
         return self._broker_epochs
 
     @property
@@ -382,7 +397,7 @@ class Registry:
 
     @property
     def metadata_age_s(self) -> float:
-        """Seconds since the snapshot was last known to have every change; 0: it has them."""
+        """Seconds since the snapshot was last known to have all changes; 0 if it has them now."""
         return self._now_s() - self._unsure_since_s if self._unsure_since_s else 0.0
 
     @staticmethod
@@ -395,7 +410,7 @@ class Registry:
         return self._store.connected
 
     def leaderless_reason(self, topic: str, partition: int) -> str | None:
-        """Return a text that says why a partition has no leader; None if it has a leader."""
+        """Return why a partition has no leader, as text. Return None if it has one."""
         view = self.snapshot.partition(topic, partition)
         if view is None:
             return None
@@ -411,10 +426,12 @@ class Registry:
         self._expect_elections()
 
     def suspect(self, broker_id: int, broker_epoch: int) -> None:
-        """Suspect a peer whose connection ended and whose port refuses a new one.
+        """Record that a broker is suspected to be dead, because its connection closed and its port
+        refuses a new one.
 
-        The controller treats a suspected broker as if its session had ended. A suspected controller
-        is deposed. A wrong suspicion costs availability only. Never raises.
+        The controller treats a suspected broker as if its ZooKeeper session had ended. If the
+        suspect is the controller, this broker deposes it. A wrong suspicion costs only
+        availability.
         """
         known = self._fresh.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
@@ -434,7 +451,7 @@ class Registry:
             self._due.set()
 
     def trust(self, broker_id: int, broker_epoch: int) -> None:
-        """Clear the suspicion of a peer whose process is reachable again."""
+        """Record that a lost or suspected broker is reachable again."""
         if self._lost.get(broker_id) == broker_epoch:
             del self._lost[broker_id]
             self._wake_waiting()
@@ -448,10 +465,10 @@ class Registry:
     async def wait_elections(
         self, topics: Callable[[MetadataSnapshot], Iterable[TopicView]]
     ) -> None:
-        """Wait until the snapshot has leaders for the topics, after brokers joined or left.
+        """Wait for due elections of the topics that ``topics`` selects from a snapshot.
 
-        Return at once if no election is due or ZooKeeper is unavailable. Wait at most
-        ``ELECTION_S`` after the last such change.
+        Elections are due after brokers joined or left. Return at once if none is due or ZooKeeper
+        is unavailable. Wait at most until ``ELECTION_S`` seconds after the last such change.
         """
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
@@ -486,8 +503,8 @@ class Registry:
         match event:
             case Connected():
                 self._register_due = self._register_due or event.new_session
-                # All watches are invalid. The notices hold the missed changes, unless more were
-                # written than they keep.
+                # ZooKeeper has dropped all watches. The change notices tell what changed
+                # meanwhile, unless more changes were written than they hold.
                 self._changes_due = self._brokers_due = self._controller_due = True
                 self._connected.set()
                 self._tell_watchers(None)
@@ -498,7 +515,7 @@ class Registry:
                     "ZooKeeper does not answer; leaders keep serving, admin requests fail",
                     extra=log_event("zookeeper_unreachable"),
                 )
-                # Wake waiters, which can no longer observe the change that they wait for.
+                # Wake the requests that wait for a change, because this broker no longer sees any.
                 self._wake_waiting()
                 return
             case SessionLost():
@@ -558,7 +575,9 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Run all due steps. A failed step stays due. Publish the snapshot if no step failed."""
+        """Run all due steps, then publish the snapshot. A step that fails stays due, and its error
+        ends the run.
+        """
         if self._register_due:
             await self._register()
         if self._depose_due:
@@ -594,7 +613,7 @@ class Registry:
         )
 
     async def _depose(self) -> None:
-        """Delete the suspected controller's znode and stand for controller."""
+        """Delete the /controller znode of a suspected controller, and stand for controller next."""
         suspects = dict(self._suspects)
         await self._controller.depose(suspects)
         self._depose_due = False
@@ -617,7 +636,7 @@ class Registry:
         self._reload_due = False
 
     async def _load_cluster(self) -> None:
-        """Read the features and the brokers' settings."""
+        """Read the features of the cluster and the settings of its brokers."""
         features = await loader.load_features(self._store)
         assert self._registrar is not None
         self._registrar.check_features(features)
@@ -636,7 +655,7 @@ class Registry:
             if merged.security:
                 await self._refresh_security(merged.security)
             if merged.cluster:
-                # Features, a broker's settings, or its draining or disk-full flag changed.
+                # Features, settings of a broker, or its draining or disk-full flag have changed.
                 self._brokers_due = True
                 await self._load_cluster()
         except BaseException:
@@ -646,7 +665,7 @@ class Registry:
         self._sequence = notices.sequence
 
     async def _refresh_security(self, paths: Collection[str]) -> None:
-        """Read the changed users, access control lists and quotas again."""
+        """Read the users, access control lists and quotas at the changed znodes ``paths`` again."""
         users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
         lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
         limits = [path for path in paths if path.startswith(f"{quotas.QUOTAS}/")]
@@ -672,8 +691,8 @@ class Registry:
             brokers = await loader.load_brokers(self._store, watch=True)
             own = brokers.get(self._config.broker_id)
             if own is None or own.broker_epoch != self._broker_epoch:
-                # The registration was deleted by an operator, or by a broker that runs on a copy of
-                # this data directory.
+                # An operator deleted the registration, or a broker that runs on a copy of this data
+                # directory did.
                 assert self._registrar is not None
                 await self._registrar.check_not_replaced()
                 self._register_due = True
@@ -752,7 +771,7 @@ def _held(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[int]]:
 def _changed_states(
     before: Mapping[str, TopicView], now: Mapping[str, TopicView]
 ) -> list[StateChange]:
-    """Return the changed partition states of topics that exist with the same id in both maps."""
+    """Return the partition states that changed, for the topics with the same id in both maps."""
     changes = []
     for name, topic in now.items():
         known = before.get(name)

@@ -1,10 +1,10 @@
-"""Write partition states to ZooKeeper, for the leaders of this broker.
+"""Write partition states (leader and ISR) to ZooKeeper, for the partitions that this broker leads.
 
-Loop thread only. Each write is a compare-and-set of the state's znode, fenced by
-``/controller_epoch``, in one transaction with its change notice. The version of the notices' znode
-proves that no other metadata changed since the last read. A topic that was deleted and created
-again is therefore never mistaken for the old topic. When its session ends, the broker is fenced:
-ZooKeeper refuses its unfinished writes.
+One ZooKeeper transaction writes the states of many partitions and a change notice. Each state's
+znode must have the expected version. The version of /controller_epoch must be unchanged, so that
+the controller knows the state on which it decides. The version of the change notices must be
+unchanged too, so a topic that was deleted and recreated is never mistaken for the old topic. When
+the ZooKeeper session ends, unfinished writes are dropped. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -42,16 +42,18 @@ from broker_lite.server.cluster.controller_writes import set_state
 _log = logging.getLogger(__name__)
 
 WITHDRAWALS_MAX = 20
-"""Maximum attempts at an ISR withdrawal that conflicts with other writes."""
+"""Maximum number of attempts to remove replicas from ISRs, if other writes conflict."""
 
 
 class _SessionEnded(Exception):
-    """The session ended during a write; internal to this module."""
+    """The ZooKeeper session ended during a write."""
 
 
 class StateWrites:
-    """Conditional writes of partition states. ``seen`` returns the topics of the metadata snapshot;
-    ``live`` returns the brokers that are registered and not suspected.
+    """The writer of partition states of one broker.
+
+    ``wait_connected`` returns when ZooKeeper is connected. ``seen`` returns the topics that the
+    broker has read last. ``live`` returns the brokers that are registered and not suspected.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class StateWrites:
         self._one_at_a_time = asyncio.Lock()
 
     async def write(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """Write the changes and return their outcomes in order; None for a refused change."""
+        """Write the changes. Return the written state of each change in order, or None if the
+        change was refused.
+        """
         return await self._write(changes, self._seen, self._live())
 
     async def _write(
@@ -102,8 +106,11 @@ class StateWrites:
     async def _write_some(
         self, changes: dict[int, StateChange], seen: Callable[[], loader.Seen], session_id: int
     ) -> list[int]:
-        """Write the changes in one transaction, with retries, and return the indexes of those
-        written."""
+        """Write the changes in one ZooKeeper transaction. Return the indexes of the written
+        changes.
+
+        If one change conflicts, drop it and retry with the others. Raise _SessionEnded.
+        """
         left = dict(changes)
 
         async def reconnected() -> None:
@@ -136,8 +143,8 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove changes whose stored state differs from the snapshot's. The epoch check and the
-        notice are not removed.
+        """Remove from ``left`` the change that made ZooKeeper refuse the transaction. If the epoch
+        check or the change notice did, remove nothing.
         """
         at = refused.position - 1
         if 0 <= at < len(rows):
@@ -151,10 +158,11 @@ class StateWrites:
     async def _still_meant(
         self, changes: dict[int, StateChange], seen: loader.Seen, notices: Notices
     ) -> dict[int, StateChange]:
-        """Return the changes that still apply to the current topics.
+        """Return the changes that still apply to the topics in ZooKeeper.
 
-        Omit changes of deleted or re-created topics. Omit changes that add a replica to an ISR
-        after its reassignment, since its log may be deleted.
+        Omit changes of topics that were deleted or recreated. Omit changes that add a replica to an
+        ISR although the partition was reassigned to other brokers, because the replica's log may be
+        deleted.
         """
         ids = {change.topic for change in changes.values()}
         merged = merge(notices, seen.sequence)
@@ -191,14 +199,17 @@ class StateWrites:
     async def withdraw(
         self, directory_id: str, partitions: Collection[PartitionKey]
     ) -> frozenset[PartitionKey]:
-        """Leave the ISRs of the partitions and return those that were left. Raise
-        CoordinationUnavailableError."""
+        """Remove this broker's replicas in ``directory_id`` from the partitions' ISRs. Return the
+        partitions whose ISR was changed. Raise CoordinationUnavailableError.
+        """
         return await self._withdraw(directory_id, partitions, self._seen, self._live())
 
     async def withdraw_before_start(
         self, directory_id: str, partitions: Collection[PartitionKey]
     ) -> frozenset[PartitionKey]:
-        """Do as ``withdraw``, but before this broker registers, while it cannot be elected."""
+        """Do as ``withdraw``, but before this broker registers, so that it cannot be elected
+        meanwhile.
+        """
         notices = await loader.load_notices(self._store)
         seen = loader.Seen(await loader.load_topics(self._store), notices.sequence)
         brokers = await loader.load_brokers(self._store)
@@ -243,7 +254,11 @@ class StateWrites:
 def _is_assigned(
     change: StateChange, seen: TopicView | None, found: znodes.Assignment | None
 ) -> bool:
-    """Return whether the topic is the same and every added ISR member is an assigned replica."""
+    """Return whether the change applies to the topic ``found`` in ZooKeeper.
+
+    The topic must have the same id as in the change, and each added ISR member must be an assigned
+    replica. ``seen`` is the topic that this broker has read last.
+    """
     if found is None or found.topic_id != change.topic_id:
         return False
     if seen is None or change.partition >= min(len(seen.partitions), len(found.replicas)):
@@ -258,8 +273,9 @@ def _is_assigned(
 def _may_be_written(
     change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
 ) -> bool:
-    """Return whether every added ISR member is assigned, and its broker is live and not
-    draining, full or suspected."""
+    """Return whether each ISR member that the change adds is an assigned replica, whose broker is
+    live and not draining, full or suspected.
+    """
     topic = topics.get(change.topic)
     if topic is None or topic.topic_id != change.topic_id:
         return False
