@@ -1,4 +1,4 @@
-"""One timer for the earliest of many deadlines. Loop thread."""
+"""Run one timer for the earliest of many deadlines, on the event-loop thread."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 NEVER = 1 << 62
-"""A deadline that is never reached, in monotonic ms."""
+"""The deadline of an alarm that is not set, in monotonic milliseconds."""
 
 
 class Alarm:
-    """Calls ``ring`` once at the earliest time that was set. ``ring`` must set the next time."""
+    """A timer that calls ``ring`` once, at the earliest time that was set. ``ring`` sets the next
+    time.
+    """
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock
@@ -22,7 +24,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, at_ms: int) -> None:
-        """Ring at ``at_ms`` (monotonic), unless an earlier time is set."""
+        """Call ``ring`` at ``at_ms`` (monotonic time), unless an earlier time is set."""
         if at_ms >= self._at_ms or self._is_closed:
             return
         if self._timer is not None:

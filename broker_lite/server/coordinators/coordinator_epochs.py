@@ -1,8 +1,9 @@
-"""The highest known leader epochs of transaction coordinators. Runs on the event-loop thread.
+"""Refuse messages of deposed transaction coordinators.
 
-A coordinator's epoch is the leader epoch of its partition of ``__transaction_state``. A deposed
-coordinator may still answer from memory. Its answers and requests carry a lower epoch than the
-present leader's; brokers that know the higher epoch refuse them.
+The epoch of a coordinator is the leader epoch of its partition of ``__transaction_state``. A
+coordinator that lost leadership may still answer from memory. Its answers and requests carry a
+lower epoch than those of the present leader. A broker that knows the higher epoch refuses them. All
+code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, TRANSACTION_STATE
 
 
 class CoordinatorEpochs:
-    """The highest known epoch of each state partition, from the metadata and from messages of
-    coordinators.
+    """The highest known leader epoch of each partition of ``__transaction_state``, from the
+    metadata and from messages of coordinators.
     """
 
     def __init__(self, snapshot: Callable[[], MetadataSnapshot]) -> None:
@@ -24,8 +25,8 @@ class CoordinatorEpochs:
         self._seen: dict[int, int] = {}
 
     def check(self, partition: int, epoch: int) -> None:
-        """Raise TransactionCoordinatorFencedError if ``epoch`` is lower than the highest known;
-        otherwise record it.
+        """Record ``epoch``, the epoch in a coordinator's message. Raise
+        TransactionCoordinatorFencedError if the partition is known to have a higher epoch.
         """
         _, known = self._snapshot().leader(TRANSACTION_STATE, NULL_TOPIC_ID, partition)
         known = max(known, self._seen.get(partition, NO_EPOCH))

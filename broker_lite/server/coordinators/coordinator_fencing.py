@@ -1,11 +1,12 @@
-"""Fence this broker's groups while it has no ZooKeeper connection.
+"""Give up groups that moved to other brokers, while this broker has no ZooKeeper connection.
 
-A broker without ZooKeeper keeps answering heartbeats, so that members keep reading during a
-ZooKeeper outage; only commits wait. If this broker alone lost ZooKeeper, another broker coordinates
-its groups after the session has expired. This broker therefore sends FindCoordinator to its peers
-for each group, and gives up groups that moved. Members get NOT_COORDINATOR with their next
-heartbeat (docs/pages/explanation/groups.md). A broker that reaches neither ZooKeeper nor a peer
-keeps its groups. Loop thread; ``broker.py`` calls it.
+A broker without ZooKeeper continues to answer heartbeats, so that members keep reading during a
+ZooKeeper outage. Only commits wait. If this broker alone lost ZooKeeper, other brokers coordinate
+its groups after its session has expired. This broker therefore asks its peers for the coordinator
+of each group (FindCoordinator), and gives up groups that moved. Their members get NOT_COORDINATOR
+with the next heartbeat. A broker that reaches neither ZooKeeper nor a peer keeps its groups.
+
+``broker.py`` calls this module, on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -24,21 +25,26 @@ from broker_lite.wire.calls.groups import (
 )
 
 LOOK_MS = 250
+"""Milliseconds between two checks of the groups with the peers."""
 ANSWER_S = 1.0
-"""Seconds to wait for a peer's answer; a peer that does not answer gets the request again in the
-next round.
+"""Seconds to wait for a peer's answer. A peer that does not answer gets the request again in a
+later check.
 """
 GROUPS_PER_CALL = 500
-"""Maximum groups in one FindCoordinator request; so many take the peer 2 ms of its event loop."""
+"""Maximum number of groups in one FindCoordinator request, which takes the peer's event loop about
+2 ms.
+"""
 PEERS_PER_LOOK = 3
-"""Maximum peers that get the request in one round; in a larger cluster the peers take turns."""
+"""Maximum number of peers that get the request in one check. In a larger cluster the peers take
+turns.
+"""
 
 Ask = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
+"""Sends a request to the broker with this id. Raises LogbusError if no answer arrives."""
 
 
 class CoordinatorFencing:
-    """A periodic check with the peers. ``ask`` sends a request to a broker by its id; it raises
-    LogbusError on failure."""
+    """A periodic check with the peers whether they now coordinate groups of this broker."""
 
     def __init__(
         self, broker_id: int, registry: Registry, groups: GroupCoordinator, ask: Ask
@@ -50,8 +56,8 @@ class CoordinatorFencing:
         self._asked = 0
 
     async def look(self) -> None:
-        """While ZooKeeper is unavailable, ask the other brokers for the groups' coordinators. Call
-        this every ``LOOK_MS``.
+        """If ZooKeeper is not connected, ask other brokers for the coordinators of this broker's
+        groups. The broker calls this method every ``LOOK_MS`` milliseconds.
         """
         names = self._groups.held
         if self._registry.connected or not names:
@@ -71,7 +77,7 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._heed(peer, call) for call in calls for peer in peers))
 
     async def _heed(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Ask one peer and give up moved groups at once, without waiting for the other peers."""
+        """Ask one peer, and give up the groups that moved without waiting for the other peers."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

@@ -1,10 +1,11 @@
-"""This broker's Kafka groups: their state machines, timers and generation writes.
+"""Coordinate Kafka groups on this broker: run their state machines and timers, and write their
+generations to ZooKeeper.
 
-A fixed rule maps each group to one of the live brokers, so every broker computes the same
-coordinator. When a broker joins or leaves, only its own groups move. The coordinator claims a group
-in ZooKeeper at the first member's request. It drops the group, with NOT_COORDINATOR for waiting
-requests, in three cases: the rule names another broker, the claim is lost, or this broker's
-registration ended. Loop thread.
+A hash maps each group to one of the live brokers, so every broker computes the same coordinator.
+When a broker joins or leaves, only groups of that broker move. The coordinator claims a group in
+ZooKeeper when the first member joins. It gives up the group if the hash names another broker, if
+another broker claims the group, or if this broker's registration ends. Requests that wait then get
+NOT_COORDINATOR. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -46,37 +47,43 @@ from broker_lite.server.metrics import Labels, Metrics
 logger = logging.getLogger("logbus.groups")
 
 LOAD_WAIT_S = 3.0
-"""Seconds that a request waits for a claim in ZooKeeper. It is then answered with
+"""Seconds that a request waits until the group is claimed in ZooKeeper. The client then gets
 COORDINATOR_LOAD_IN_PROGRESS, and the claim continues.
 """
 GROUPS_MAX = 10_000
-"""Maximum number of groups with members on one broker."""
+"""Maximum number of groups with members that one broker coordinates."""
 GROUPS_PART = 4
-"""The subscriptions and assignments of all groups may occupy ``queued.max.bytes`` divided by
-this number. Requests that wait for a rebalance also count towards ``queued.max.bytes``, and
-requests that end a rebalance must still be read."""
+"""The subscriptions and assignments of all groups may use ``queued.max.bytes`` divided by this
+number. The rest is for requests: those that wait for a rebalance also hold memory of
+``queued.max.bytes``, and the broker must still receive requests that end the rebalance.
+"""
 HEARTBEATS = 3
-"""Minimum heartbeats per session timeout, Kafka's rule for members. Within a session timeout, every
-live member has therefore sent a heartbeat.
+"""Minimum number of heartbeats that a member sends in a session timeout, as in Kafka. A new
+coordinator waits this fraction of the session timeout for the former members' heartbeats.
 """
 
 
 @dataclass(slots=True, eq=False)
 class HeldGroup:
-    """A group that this broker coordinates, and the requests that wait for it."""
+    """A group that this broker coordinates, with the requests that wait for its answers.
+
+    ``waiting`` holds the requests by token. ``writing`` is the write of a generation in progress.
+    """
 
     group: Group
     claim: GroupClaim
     waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
     writing: asyncio.Task[None] | None = None
     bytes_kept: int = 0
-    """The group's bytes that count towards the limit of all groups."""
+    """Bytes of the group's subscriptions and assignments, which count towards the limit of all
+    groups.
+    """
     members: int = 0
-    """Members of the generation."""
+    """Number of members of the last written generation."""
 
 
 class GroupCoordinator:
-    """The group coordinator of one broker. ``clock`` measures sessions in monotonic time."""
+    """The group coordinator of one broker."""
 
     def __init__(
         self, config: BrokerConfig, registry: Registry, *, clock: Clock, metrics: Metrics
@@ -113,15 +120,16 @@ class GroupCoordinator:
     # Coordinator selection.
 
     def coordinator_of(self, group: str) -> BrokerView | None:
-        """Return the live broker that coordinates the group; None if no broker is live."""
+        """Return the live broker that coordinates the group, or None if no broker is live."""
         brokers = self._registry.live_brokers()
         staying = [view for view in brokers.values() if not view.draining]
         name = group.encode("utf-8", "surrogatepass")
         return max(staying or brokers.values(), key=lambda view: _weight(view, name), default=None)
 
     def check_coordinator(self, group: str) -> None:
-        """Raise NotCoordinatorError if another broker coordinates the group, or
-        InvalidGroupIdError."""
+        """Raise NotCoordinatorError unless this broker coordinates the group. Raise
+        InvalidGroupIdError for an invalid name.
+        """
         znodes.group_path(group)
         if not self._is_ours(group):
             raise NotCoordinatorError(
@@ -132,8 +140,9 @@ class GroupCoordinator:
     # Requests of members.
 
     async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
-        """Join a member and return once the rebalance completes, at most after the rebalance
-        timeout."""
+        """Let a member join. Return its result when the rebalance is complete, at the latest after
+        the rebalance timeout. ``make`` returns the event for a token.
+        """
         held = await self._held_now(group)
         probe = make(0)
         if held is None:
@@ -141,8 +150,8 @@ class GroupCoordinator:
                 return fx.JoinResult(error, probe.member_id)
             held = await self._load(group)
         machine = held.group
-        # Charge the memory here, not before: the member has received its id, which was all that its
-        # first request asked for.
+        # Check the memory limit only now. A member's first request, which only gets a member id,
+        # needs no memory and was answered above.
         if error := self._no_room(machine.growth(probe), GroupMaxSizeReachedError):
             return fx.JoinResult(error, probe.member_id)
         result = await self._ask(held, lambda token: self._counted(machine, make(token)))
@@ -150,7 +159,9 @@ class GroupCoordinator:
         return result
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Return a static leader's join with the current partition counts of its topics."""
+        """Return the join event. If the static member leads the group, add the present partition
+        counts of the subscribed topics.
+        """
         if join.instance_id is None or not group.is_led_by(join.instance_id):
             return join
         topics = self._registry.snapshot.topics
@@ -159,9 +170,9 @@ class GroupCoordinator:
         return join._replace(partition_counts=counts)
 
     async def sync(self, group: str, make: Callable[[int], ev.SyncGroup]) -> fx.SyncResult:
-        """Return the member's assignment once the leader has assigned.
+        """Return the member's assignment when the group leader has sent the assignments.
 
-        If the assignment exceeds the memory limit of all groups, the leader may retry.
+        If the assignments exceed the memory limit of all groups, the leader gets a retriable error.
         """
         held = await self._held_now(group)
         if held is None:
@@ -193,7 +204,7 @@ class GroupCoordinator:
         return result
 
     async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
-        """Remove members; the result has an error or None for each."""
+        """Remove members. The result has an error or None for each of them."""
         leavers = tuple(members)
         held = await self._held_or_taken(group)
         if held is None:
@@ -203,8 +214,8 @@ class GroupCoordinator:
         return result
 
     async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> GroupClaim:
-        """Check a commit and return the group's claim, which fences its write. Raise the error of a
-        refused commit.
+        """Check whether a commit is allowed, and return this broker's claim on the group. The write
+        of the offsets checks the claim. Raise LogbusError if the commit is refused.
         """
         held = await self._held_now(group)
         if held is None:
@@ -213,8 +224,8 @@ class GroupCoordinator:
                 raise _no_member(group)
             claim = await self._registry.groups.claim(group)
             if claim.kind != znodes.KIND_KAFKA and probe.is_transactional:
-                # The write checks the claim, so it fails if a native member converts the group
-                # concurrently. A native group therefore never has pending offsets.
+                # A native group never has pending offsets. If a native member converts the group
+                # after this check, the write fails, because it checks the claim.
                 raise InconsistentGroupProtocolError(
                     f"group {group!r} is {claim.kind}: native groups take no offsets of "
                     "transactions; use another group"
@@ -238,50 +249,51 @@ class GroupCoordinator:
     # Requests of administrators and of other parts.
 
     def find(self, group: str) -> Group | None:
-        """Return the group's state machine if the group has, or just had, members on this
-        broker.
+        """Return the group's state machine, or None if this broker has none in memory. It has one
+        while the group has members, and for a short time after they left.
         """
         held = self._held.get(group)
         return None if held is None else held.group
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The names of groups with members on this broker."""
+        """The names of the groups whose state machine this broker has in memory."""
         return tuple(self._held)
 
     def give_up(self, group: str, broker_id: int) -> None:
-        """Give up a group that another broker reports as its own."""
+        """Give up a group, because broker ``broker_id`` coordinates it."""
         held = self._held.get(group)
         if held is not None:
             error = NotCoordinatorError(f"broker {broker_id} coordinates group {group!r} now")
             self._drop(held, error)
 
     async def check_empty(self, group: str) -> None:
-        """Return once ZooKeeper records the group as empty.
+        """Return when ZooKeeper records the group as empty.
 
-        Raise NonEmptyGroupError while the group has members, or may have: members of a former
-        coordinator that have not yet contacted this one.
+        Raise NonEmptyGroupError if the group has members. Members of a former coordinator that have
+        not yet sent a request to this broker count too.
         """
         while (held := await self._held_or_taken(group)) is not None:
             if count := held.group.size or held.group.awaited:
                 raise NonEmptyGroupError(f"group {group!r} has {count} members")
             if held.writing is None:
                 return
-            # Wait for the write of the empty generation; until then ZooKeeper counts members that
-            # just left.
+            # Wait for the write of the empty generation, because ZooKeeper still counts members
+            # that have just left.
             await asyncio.wait([held.writing])
 
     async def find_taken(self, group: str) -> Group | None:
-        """Return the group as ``find`` does; take it over first if a former coordinator's
-        members may be live."""
+        """Return the group's state machine as ``find`` does. If members of a former coordinator may
+        be alive, take over the group first.
+        """
         held = await self._held_or_taken(group)
         return None if held is None else held.group
 
     async def find_described(self, group: str) -> Group | None:
-        """Return the group as ``find_taken`` does, but without a write to ZooKeeper if the last
-        generation had no members.
+        """Return the group's state machine as ``find_taken`` does, but claim the group in ZooKeeper
+        only if its last generation had members.
 
-        Only a take-over shows whether the members of a former coordinator are still live.
+        Only after a take-over does this broker learn whether those members are still alive.
         """
         held = await self._held_now(group)
         if held is None and await self.has_left_members(group):
@@ -289,13 +301,13 @@ class GroupCoordinator:
         return None if held is None else held.group
 
     async def has_left_members(self, group: str) -> bool:
-        """Return whether a group that this broker does not hold has a generation whose members may
-        be live.
+        """Return whether the group's last generation in ZooKeeper has members, which may still be
+        alive. The group must have no state machine on this broker.
         """
         return await self._registry.groups.members_left(group) > 0
 
     def forget(self, group: str) -> None:
-        """Drop a group without members from memory, before its deletion."""
+        """Drop a group without members from memory, because it is about to be deleted."""
         held = self._held.get(group)
         if held is not None:
             self._drop(held, NotCoordinatorError(f"group {group!r} is being deleted; join again"))
@@ -315,8 +327,8 @@ class GroupCoordinator:
                 self._drop(
                     held, NotCoordinatorError("this broker registered again; find the coordinator")
                 )
-        # Release the claims on groups without members too: their next coordinator may delete and
-        # re-create them.
+        # Also release the claims on groups without members, because their next coordinator may
+        # delete and recreate them.
         self._registry.groups.release_others(self._is_ours)
 
     def _is_ours(self, group: str) -> bool:
@@ -324,16 +336,17 @@ class GroupCoordinator:
         return chosen is not None and chosen.broker_id == self._config.broker_id
 
     def _watch_fired(self, path: str | None) -> None:
-        """Check whether this broker still holds its claim on the group at ``path``; None checks all
-        groups.
+        """Check whether this broker still holds its claim on the group whose znode is ``path``, or
+        its claims on all groups if ``path`` is None.
         """
         for held in list(self._held.values()):
             if path in (None, znodes.coordinator_path(held.group.name)):
                 self._watch_claim(held)
 
     async def expire(self) -> None:
-        """Delete expired groups, and expired offsets of deleted topics, among the groups
-        coordinated here."""
+        """Delete expired groups, and expired offsets of deleted topics, of all groups that this
+        broker coordinates.
+        """
         kept_ms = self._config.offsets_retention_minutes * MINUTE
         for group, kind in (await self._registry.groups.kinds()).items():
             try:
@@ -342,8 +355,8 @@ class GroupCoordinator:
                     members = await self._registry.groups.native_members(group)
                     await self._registry.groups.note_members(group, is_empty=not members)
                 elif self.find(group) is None and await self.has_left_members(group):
-                    # Take the group over: if its members died with its former coordinator, it would
-                    # otherwise rebalance for ever.
+                    # Take over the group. If its members died with its former coordinator, it would
+                    # otherwise never become empty.
                     await self._load(group)
                 if await self._registry.groups.expire(group, partial(self._is_over, group)):
                     logger.info(
@@ -359,15 +372,14 @@ class GroupCoordinator:
             except (NotCoordinatorError, CoordinatorLoadInProgressError):
                 continue
             except (WriteConflictError, InconsistentGroupProtocolError) as error:
-                # The group got members or was re-created during the check; continue with the
-                # others.
+                # The group got members or was recreated during the check. Continue with the next.
                 logger.info("group %r: cannot check its retention: %s", group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
-        """Return whether the group has exceeded its retention.
+        """Return whether the group has been empty for longer than its retention.
 
-        A group without offsets has nothing to retain. A mirror's progress never expires: without
-        it, the mirror could copy records twice.
+        A group without offsets is deleted after ``offsets_retention_check_ms``. The group with a
+        mirror's progress never expires, because without it the mirror could copy records twice.
         """
         if group in self._held or group.startswith(MIRROR_PREFIX):
             return False
@@ -376,12 +388,14 @@ class GroupCoordinator:
         if newest_ms is not None:
             kept_ms = self._config.offsets_retention_minutes * MINUTE
             since_ms = max(since_ms or 0, newest_ms)
-        # ``since_ms`` is None if no broker has claimed the group since its coordinator died. Claim
-        # it now; its empty time starts with the claim.
+        # ``since_ms`` is None if no broker has claimed the group since its coordinator died. The
+        # deletion then claims the group, and its time without members starts with the claim.
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:
-        """Fail all waiting requests with an error that makes clients find another coordinator."""
+        """Give up all groups. Waiting requests get NOT_COORDINATOR, so that clients find another
+        coordinator.
+        """
         for held in list(self._held.values()):
             self._drop(held, NotCoordinatorError("this broker stops; find the new coordinator"))
         for task in (*self._loading.values(), *self._checking):
@@ -391,7 +405,9 @@ class GroupCoordinator:
     # Taking groups over.
 
     async def _held_now(self, group: str) -> HeldGroup | None:
-        """Return the group if it is held here or its claim is in progress."""
+        """Return the group if this broker holds it, after a claim in progress is complete. Return
+        None if it does not.
+        """
         self.check_coordinator(group)
         if group in self._loading:
             return await self._load(group)
@@ -402,8 +418,9 @@ class GroupCoordinator:
         return held
 
     async def _held_or_taken(self, group: str) -> HeldGroup | None:
-        """Return the group if it is held here; take it over if a former coordinator's members
-        may be live."""
+        """Return the group if this broker holds it. If members of a former coordinator may be
+        alive, take over the group. Otherwise return None.
+        """
         held = await self._held_now(group)
         if held is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.groups.claim(group)
@@ -412,7 +429,9 @@ class GroupCoordinator:
         return held
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
-        """Return the error of a join that is refused without a claim on the group; else None."""
+        """Return the error of a join to a group that this broker does not hold, if the join can be
+        refused without a claim on the group. Otherwise return None.
+        """
         if join.member_id:
             return _no_member(group)
         if len(self._held) >= GROUPS_MAX:
@@ -490,7 +509,9 @@ class GroupCoordinator:
         )
 
     def _watch_claim(self, held: HeldGroup) -> None:
-        """Check that this broker still holds its claim on the group, and watch its znode."""
+        """Start to check that this broker still holds its claim on the group, and to watch the
+        claim's znode.
+        """
         if held.writing is None and self._held.get(held.group.name) is held:
             task = asyncio.get_running_loop().create_task(self._check_claim(held))
             self._checking.add(task)
@@ -502,7 +523,7 @@ class GroupCoordinator:
                 name = held.group.name
                 self._drop(held, NotCoordinatorError(f"another broker claimed group {name!r}"))
         except LogbusError as error:
-            # After a reconnection the claims of all groups are checked again.
+            # Do nothing, because a reconnection starts a check of all claims.
             logger.debug("group %r: cannot check the claim: %s", held.group.name, error.message)
 
     # Running the machines.
@@ -535,8 +556,8 @@ class GroupCoordinator:
         self._alarm.set(held.group.deadline_ms)
         is_kept = self._held.get(held.group.name) is held
         if held.group.is_idle and is_kept:
-            # ZooKeeper holds the complete state of an empty group, so drop the group from memory.
-            # The claim stays.
+            # Drop an empty group from memory, because ZooKeeper holds its complete state. Keep the
+            # claim.
             del self._held[held.group.name]
         size = held.group.held_bytes if is_kept else 0
         self._bytes_kept += size - held.bytes_kept
@@ -545,10 +566,10 @@ class GroupCoordinator:
     def _answer(
         self, held: HeldGroup, future: asyncio.Future[fx.Result], result: fx.Result
     ) -> None:
-        """Answer a request once the group's pending commits are written.
+        """Answer a request. Delay the answer to a join until queued commits are written.
 
-        A member that joins starts reading at the committed offsets. The commits of previous owners
-        must be written first, even if the member joins without a new generation.
+        A member that joins starts to read at the committed offsets. The commits of the partitions'
+        previous owners must be written first, even if the join starts no new generation.
         """
 
         def answer(_: object = None) -> None:
@@ -601,8 +622,9 @@ class GroupCoordinator:
 
 
 def _weight(view: BrokerView, group: bytes) -> bytes:
-    """Return the broker's weight for the group; the live broker with the highest weight
-    coordinates it."""
+    """Return a hash of the broker id and the group. The live broker with the highest hash
+    coordinates the group (rendezvous hashing).
+    """
     return blake2b(b"%d/" % view.broker_id + group, digest_size=8).digest()
 
 

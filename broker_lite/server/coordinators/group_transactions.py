@@ -1,11 +1,13 @@
-"""Pending transactional offsets of the groups that this broker coordinates. Runs on the event-loop
-thread.
+"""Store the offsets of transactions in the groups that this broker coordinates.
 
-TxnOffsetCommit stores offsets as pending until the transaction ends. Before a producer's first
-offsets in a transaction, the broker sends a request to the transaction coordinator, which adds the
-group to the transaction or confirms that the transaction has it (``transactions.participant``
-decides when). EndGroupOffsets from the transaction coordinator commits or drops the offsets.
-Pending offsets that get no EndGroupOffsets are found by their age.
+TxnOffsetCommit stores offsets as pending until the transaction ends. Before the first offsets of a
+transaction, the group coordinator sends a request to the transaction coordinator. The transaction
+coordinator adds the group to the transaction, or confirms that the transaction includes it.
+``transactions/participant.py`` decides when the request is needed.
+
+When the transaction ends, the transaction coordinator sends EndGroupOffsets, which commits or drops
+the offsets. If that request never arrives, the group coordinator finds the pending offsets by their
+age. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -51,19 +53,24 @@ from broker_lite.wire.calls.group_transactions import (
 logger = logging.getLogger("logbus.groups")
 
 VERIFY_MS = 1000
-"""Milliseconds for which retriable answers of a transaction coordinator are retried. The producer
-then gets a retriable error.
+"""Milliseconds for which the broker repeats a request to the transaction coordinator after
+retriable errors. The producer then gets a retriable error.
 """
 VERIFY_PAUSE_S = 0.01
+"""Seconds between two such requests."""
 TIMEOUTS = 2
-"""Pending offsets count as overdue after this number of maximum transaction timeouts."""
+"""Pending offsets are overdue when they are older than this number times
+``transaction.max.timeout.ms``.
+"""
 REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
-"""Errors that leave open whether a transaction has ended."""
+"""Errors of a transaction coordinator that do not tell whether the transaction has ended."""
 
 
 class GroupCommit(NamedTuple):
-    """A TxnOffsetCommit request. ``adds_group``: whether the request adds the group to the
-    transaction; if False, the producer added it earlier with AddOffsetsToTxn.
+    """A TxnOffsetCommit request.
+
+    ``adds_group`` is whether the request adds the group to the transaction. If not, the producer
+    has added it with AddOffsetsToTxn.
     """
 
     group: str
@@ -83,18 +90,18 @@ class GroupCommit(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimedGroup:
-    """The producers with open transactions in one group, as long as this broker holds the same
-    claim on the group.
+    """The producers with open transactions in one group, under one claim of this broker on the
+    group.
     """
 
     claim: GroupClaim
     participant: Participant = field(default_factory=Participant)
     asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """Verifications under way, by token."""
+    """The requests in flight to transaction coordinators, by the token of the verification."""
 
 
 class GroupTransactions:
-    """The transactions in the groups of one broker."""
+    """The open transactions in all groups that one broker coordinates."""
 
     def __init__(
         self,
@@ -115,10 +122,10 @@ class GroupTransactions:
         self._claimed: dict[str, _ClaimedGroup] = {}
 
     async def commit(self, request: GroupCommit) -> dict[TopicPartition, LogbusError | None]:
-        """Store offsets as pending until their transaction ends; return an error or None for each
+        """Store offsets as pending until their transaction ends. Return an error or None for each
         partition.
 
-        Raises the error if the check of the member or of the producer fails.
+        Raise LogbusError if the group member or the producer's transaction is refused.
         """
         if not self._registry.snapshot.has_transactions:
             raise TransactionalIdAuthorizationError(
@@ -129,8 +136,8 @@ class GroupTransactions:
         asked = claimed.participant.admit(request.producer_id, request.producer_epoch)
         if asked is not None:
             await self._verify(claimed, asked, request)
-            # The member may have left during the verification. From here to the queueing of the
-            # offsets, no code awaits.
+            # Check the member again, because it may have left during the verification. From here
+            # on, no code awaits until the offsets are queued, so nothing can change.
             claim = await self._groups.claim_for_commit(request.group, request.check)
             if claim is not claimed.claim or not claimed.participant.holds(asked):
                 raise CoordinatorNotAvailableError(
@@ -143,7 +150,7 @@ class GroupTransactions:
         return await self._registry.groups.add_pending(claim, transaction, value)
 
     async def end(self, request: EndGroupOffsetsRequest) -> None:
-        """Commit or drop a transaction's offsets in a group. Repeating it has no effect."""
+        """Commit or drop a transaction's offsets in a group. A repeated request has no effect."""
         self._epochs.check(request.state_partition, request.coordinator_epoch)
         self._groups.check_coordinator(request.group_id)
         claimed = self._claimed.get(request.group_id)
@@ -157,8 +164,8 @@ class GroupTransactions:
         )
 
     async def end_overdue(self) -> None:
-        """Drop pending offsets whose transaction ended without an EndGroupOffsets request to this
-        broker.
+        """Drop overdue pending offsets whose transaction has ended, although no EndGroupOffsets
+        request arrived.
         """
         for group in await self._registry.groups.kinds():
             try:
@@ -188,7 +195,7 @@ class GroupTransactions:
                 await self._registry.groups.end_pending(group, transaction, is_commit=False)
 
     async def _is_over(self, group: str, row: PendingRow) -> bool:
-        """Ask the transaction coordinator whether a transaction has ended."""
+        """Return whether a transaction has ended, by the transaction coordinator's answer."""
         transaction = row.part.transaction
         request = AddGroupRequest(
             row.value.transactional_id, transaction.producer_id, transaction.epoch, group, True
@@ -212,10 +219,10 @@ class GroupTransactions:
     async def _verify(
         self, claimed: _ClaimedGroup, asked: Verification, request: GroupCommit
     ) -> None:
-        """Wait until the transaction coordinator confirms the transaction. Raise the error of any
-        other answer.
+        """Wait until the transaction coordinator confirms that the transaction includes the group.
+        Raise its error if it refuses.
 
-        Requests of one producer share a verification.
+        Concurrent requests of one producer share one request to the transaction coordinator.
         """
         task = claimed.asking.get(asked.token)
         if task is None:
@@ -249,7 +256,7 @@ class GroupTransactions:
             return
 
     async def _ask(self, request: AddGroupRequest) -> AddGroupResponse:
-        """Send a request to the transactional id's coordinator; raise the error of its answer."""
+        """Send a request to the coordinator of its transactional id. Raise the answer's error."""
         snapshot = self._registry.snapshot
         topic = snapshot.topics.get(TRANSACTION_STATE)
         if topic is None:
@@ -269,7 +276,7 @@ class GroupTransactions:
 
 
 def _refusal(error: LogbusError, request: GroupCommit) -> LogbusError:
-    """Return the error of a TxnOffsetCommit for a failed verification."""
+    """Return the error that the producer gets for the transaction coordinator's ``error``."""
     what = f"group {request.group!r} cannot join the transaction of {request.transactional_id!r}"
     if isinstance(error, ConcurrentTransactionsError) and request.adds_group:
         return error

@@ -1,8 +1,9 @@
-"""The coordinator of Spark's exactly-once sinks: I/O and timers around ``transactions.sinks``.
+"""Coordinate Spark's exactly-once sinks: I/O and timers around ``transactions/sinks.py``.
 
-``TransactionCoordinator`` owns it: a sink is stored in the state partition of the transactional id
-with the sink's name. Records of sinks (heads and slots) are appended with ``FLAG_SINK``, by which a
-new leader finds them. Runs on the event-loop thread.
+A sink is stored in the partition of ``__transaction_state`` to which a transactional id with the
+sink's name belongs. A sink has one record with the state of its present batch (its head), and one
+record for each open task attempt (a slot). A new leader of the partition recognizes these records
+by ``FLAG_SINK``. ``TransactionCoordinator`` owns the sinks. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -55,32 +56,36 @@ from broker_lite.transactions.transaction import Now
 logger = logging.getLogger("logbus.transactions")
 
 FLAG_SINK = 2
-"""Flag of a sink's records in the state log."""
+"""Flag of a sink's records in ``__transaction_state``."""
 PARK_S = 2 * ANSWER_MS / 1000
-"""Seconds that a request waits for the sink's previous change. Must exceed ANSWER_MS; otherwise no
-commit is answered while a marker waits for its partition.
+"""Maximum seconds that a request waits until the sink's previous change is written. It must be
+longer than ANSWER_MS; otherwise no commit is answered while a transaction marker is overdue.
 """
 HEAD_DAYS = 365
-"""Days for which a sink's head is kept after its last use. A query may stop for weeks between the
-sink's decision and its own commit log.
+"""Days after its last use for which the broker keeps a sink's head. A Spark query may stop for
+weeks after the sink committed a batch and before Spark recorded the batch in its commit log.
 """
 _DAY_MS = 86_400_000
 
 
 class SinkStore(Protocol):
-    """The services that the transaction coordinator offers to its sinks."""
+    """The operations of the transaction coordinator that its sinks use."""
 
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append to the state log."""
+        """Append a record to a partition of ``__transaction_state``. Return a future of the
+        commit.
+        """
 
     async def next_producer_id(self) -> int:
-        """Reserve a producer id. Raises LogbusError."""
+        """Return an unused producer id. Raise LogbusError if ZooKeeper is unavailable."""
 
 
 class OpenSlot(NamedTuple):
-    """A slot that an open attempt uses, and the wall time at which it joined or was loaded."""
+    """The slot of an open task attempt. ``opened_ms`` is the wall time in milliseconds at which the
+    attempt joined, or this broker loaded it.
+    """
 
     slot: SinkSlot
     opened_ms: int
@@ -88,7 +93,10 @@ class OpenSlot(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _LedSinks:
-    """The sinks of one state partition that this broker leads."""
+    """The sinks of one partition of ``__transaction_state`` that this broker leads.
+
+    ``waiting`` holds requests by token, ``jobs`` the markers being sent by producer id.
+    """
 
     partition: int
     epoch: int
@@ -99,8 +107,10 @@ class _LedSinks:
 
 
 class SinkCoordinator:
-    """The sinks of all state partitions that this broker leads. ``timeout_max_ms``: the broker's
-    transaction.max.timeout.ms."""
+    """The sinks of all partitions of ``__transaction_state`` that this broker leads.
+
+    ``timeout_max_ms`` is the broker's setting ``transaction.max.timeout.ms``.
+    """
 
     def __init__(
         self,
@@ -127,7 +137,9 @@ class SinkCoordinator:
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Load the sinks of a partition, and send the markers of decided batches again."""
+        """Load the sinks of a partition from its records, and send the markers of decided batches
+        again.
+        """
         heads: dict[str, SinkHead] = {}
         slots: dict[int, SinkSlot] = {}
         for key, flag in flags.items():
@@ -144,7 +156,9 @@ class SinkCoordinator:
         self._step(led, ev.SinksLoaded())
 
     def lost(self, partition: int) -> None:
-        """Answer all requests with NOT_COORDINATOR, and drop the partition's sinks."""
+        """Drop the sinks of a partition that this broker no longer leads. Waiting requests get
+        NOT_COORDINATOR.
+        """
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -156,13 +170,16 @@ class SinkCoordinator:
     # Requests.
 
     def is_sink(self, partition: int, name: str) -> bool:
-        """Return whether a led partition has a sink of this name, or its first head is in
-        flight."""
+        """Return whether a partition that this broker leads has a sink of this name, or is writing
+        the sink's first record.
+        """
         led = self._led.get(partition)
         return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the slots of a led partition that open attempts use, by producer id."""
+        """Return the slots of open task attempts, by producer id. The partition has none if this
+        broker does not lead it.
+        """
         led = self._led.get(partition)
         if led is None:
             return {}
@@ -170,7 +187,7 @@ class SinkCoordinator:
         return {row: OpenSlot(slot, opened[row].wall_ms) for row, slot in slots.items()}
 
     def opened_ms(self) -> list[int]:
-        """Return the wall time at which the open batch of each sink began."""
+        """Return the wall time in milliseconds at which the open batch of each sink began."""
         found: dict[str, int] = {}
         for partition in self._led:
             for slot, opened_ms in self.open_slots(partition).values():
@@ -178,10 +195,10 @@ class SinkCoordinator:
         return list(found.values())
 
     async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
-        """Carry out a request, ``make(token)``, and return its result.
+        """Carry out the request that ``make`` returns for a token, and return its result.
 
-        Raise LogbusError if this broker does not coordinate the partition, or if the request waits
-        for more than PARK_S seconds.
+        Raise NotCoordinatorError if this broker does not lead the partition. Raise
+        ConcurrentTransactionsError after ``PARK_S`` seconds.
         """
         led = self._led.get(partition)
         if led is None:
@@ -213,8 +230,8 @@ class SinkCoordinator:
                 self._step(led, ev.AbandonSinkRequest(request.token))
 
     def expire(self) -> None:
-        """Delete the heads of sinks that were unused for ``HEAD_DAYS``, and the heads of one-time
-        writes.
+        """Delete the heads of sinks that were unused for ``HEAD_DAYS`` days, and the heads of batch
+        writes that are complete.
         """
         before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
         before_ms = self._clock.monotonic_ms() - self._timeout_max_ms
@@ -222,7 +239,7 @@ class SinkCoordinator:
             self._step(led, ev.ExpireSinks(before_day, before_ms))
 
     def close(self) -> None:
-        """Stop the timer; the broker stops."""
+        """Stop the timer and all tasks, because the broker stops."""
         self._is_closed = True
         self._alarm.close()
         for task in self._tasks:
@@ -253,7 +270,7 @@ class SinkCoordinator:
         self._alarm.set(led.machine.deadline_ms)
 
     def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
-        """Count a batch whose decision is being written."""
+        """Count a batch in the metrics when its decision is being written."""
         state = SinkState.OPEN if effect.head is None else effect.head.state
         if state is SinkState.PREPARE_COMMIT:
             self._metrics.count("spark_sink_batches", "committed")
@@ -298,8 +315,8 @@ class SinkCoordinator:
         )
         job = MarkerJob(sink, markers, led.partition, led.epoch, done)
         led.jobs[row.producer_id] = job
-        # Send markers in the next loop turn, after the answer to the request that caused the
-        # decision.
+        # Send the markers in the next turn of the loop, after the answer to the request that
+        # caused the decision.
         asyncio.get_running_loop().call_soon(self._markers.send, job)
 
     async def _fetch_id(self, led: _LedSinks) -> None:

@@ -1,12 +1,13 @@
-"""Keyed state in one internal topic: load, append and compact the partitions that this broker
-leads. Runs on the event-loop thread.
+"""Store values by key in an internal topic, for the partitions that this broker leads.
 
-``coordinator.keyed_state`` decides; this module reads and appends. A leader loads its partition on
-a read thread, once the high watermark has reached the start of its epoch. The appends of one loop
-turn are one batch. An append completes when the high watermark passes it, when the log refuses it,
-or when this broker loses the leadership. Appends follow the rules of acks=all. Their produce
-results are not used, because after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a timeout the batch could
-still be committed.
+A new leader reads its partition on a read thread, after all records of former leaders are
+committed. Appends of one turn of the event loop form one batch. ``coordinator/keyed_state.py``
+decides what to append and when to compact; this module does the I/O.
+
+An append completes when the high watermark passes it, when the log refuses it, or when this broker
+loses leadership. Appends need ``min.insync.replicas``, as with acks=all. Their produce results are
+not used, because a batch can still be committed after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a
+timeout. All code except the reads runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -54,30 +55,33 @@ from broker_lite.storage.reader import LogReader
 logger = logging.getLogger("logbus.state")
 
 READ_BYTES = 4 << 20
-"""Maximum bytes of one read during a load."""
+"""Maximum bytes of one read of the log while a partition is loaded."""
 RETRY_S = 1.0
-"""Seconds before a failed load is retried."""
+"""Seconds before a failed load of a partition is retried."""
 WAIT_S = 1.0
-"""Maximum seconds that a request waits for a load."""
+"""Maximum seconds that a request waits until its partition is loaded."""
 
 
 class StateOwner(Protocol):
-    """The owner of the keys. Both methods are called on the loop."""
+    """The owner of the keys, which uses the values. ``StateLog`` calls it on the event loop."""
 
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Take over a partition that this broker leads in ``epoch``. ``values`` holds all live keys
-        and is updated with every committed append; ``flags`` holds the flags of keys that were
-        appended with flags.
+        """Use a loaded partition, which this broker leads in leader epoch ``epoch``.
+
+        ``values`` holds all keys that are not deleted. ``StateLog`` updates it after each committed
+        append. ``flags`` holds the flags of keys that were appended with flags.
         """
 
     def lost(self, partition: int) -> None:
-        """Drop a loaded partition; its appends in flight fail with NotCoordinatorError."""
+        """Drop a loaded partition that this broker no longer leads. Its appends in flight fail with
+        NotCoordinatorError.
+        """
 
 
 class StateLog:
-    """The partitions of ``topic`` that this broker leads. ``snapshot`` returns the metadata."""
+    """The partitions of the internal topic ``topic`` that this broker leads."""
 
     def __init__(
         self,
@@ -98,17 +102,18 @@ class StateLog:
         replicas.on_role_change(topic, self._role_changed)
 
     def partition_of(self, key: bytes) -> int:
-        """Return the partition of a key. Raise CoordinatorNotAvailableError before the topic
-        exists."""
+        """Return the partition of a key. Raise CoordinatorNotAvailableError if the topic does not
+        exist yet.
+        """
         view = self._snapshot().topics.get(self.topic)
         if view is None:
             raise CoordinatorNotAvailableError(f"topic {self.topic!r} does not exist yet; retry")
         return state_partition(key, len(view.partitions))
 
     def led(self, partition: int) -> int | None:
-        """Return the leader epoch of a loaded partition; None if another broker leads it.
+        """Return the leader epoch of a partition that this broker leads, or None if it does not.
 
-        Raise CoordinatorLoadInProgressError during the load.
+        Raise CoordinatorLoadInProgressError until the partition is loaded.
         """
         led = self._led.get(partition)
         if led is None:
@@ -118,11 +123,11 @@ class StateLog:
         return led.epoch
 
     async def wait_loaded(self, partition: int) -> None:
-        """If this broker leads the partition by its metadata, wait for the load, for at most WAIT_S
-        seconds.
+        """Wait until the partition is loaded, if the metadata name this broker as its leader, but
+        at most ``WAIT_S`` seconds.
 
-        The log of a new topic may still be in creation. A client that is refused during the
-        creation would back off for longer than the creation takes.
+        The log of a new topic may still be in creation. If the broker refused a request meanwhile,
+        the client would back off for longer than the creation takes.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
@@ -137,19 +142,19 @@ class StateLog:
         return leader == self.replicas.local.broker_id
 
     def changed(self) -> None:
-        """Wake the requests that wait for a load."""
+        """Wake the requests that wait until a partition is loaded."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def append(
         self, partition: int, key: bytes, value: bytes | None, flags: int = 0
     ) -> asyncio.Future[None]:
-        """Set the key's value (None: delete the key) and return a future that completes when the
-        append is committed.
+        """Set the value of a key, or delete the key if ``value`` is None. Return a future that
+        completes when the append is committed.
 
-        The future raises only if the append is certainly not committed, or NotCoordinatorError if
-        this broker loses the leadership; the next leader then determines the outcome. ``flags`` is
-        a byte that ``loaded`` reports.
+        The future raises LogbusError if the append will certainly not be committed. It raises
+        NotCoordinatorError if this broker loses leadership; the next leader then decides whether
+        the append is committed. ``flags`` is a byte that ``StateOwner.loaded`` receives.
         """
         future = asyncio.get_running_loop().create_future()
         led = self._led.get(partition)
@@ -177,7 +182,7 @@ class StateLog:
 
 
 class _LedPartition:
-    """One partition in one leader epoch of this broker."""
+    """One partition that this broker leads, in one leader epoch."""
 
     def __init__(self, owner: StateLog, replica: Replica, role: Leader) -> None:
         self.replica = replica
@@ -199,7 +204,7 @@ class _LedPartition:
         return self.replica.role.role is self.role
 
     def close(self) -> None:
-        """Stop, and fail every append in flight."""
+        """Stop to load and append, and fail all appends in flight with NotCoordinatorError."""
         self.replica.waiters.discard(self._advanced)
         self._load.cancel()
         if self._deletion is not None:
@@ -247,7 +252,7 @@ class _LedPartition:
         owner.changed()
 
     async def _committed_end(self) -> int:
-        """Wait until all records of former leaders are committed, and return their end."""
+        """Wait until all records of former leaders are committed. Return the high watermark."""
         while True:
             self._moved.clear()
             try:
@@ -285,7 +290,8 @@ class _LedPartition:
     def _write(self, write: AppendState) -> None:
         done = partial(self._written, write.number)
         if not self.role.is_enough:
-            # acks=1 below reports the offsets at once; acks=all needs this check as well.
+            # The append below uses acks=1, which reports the offsets at once. Check the number of
+            # in-sync replicas here, as acks=all would.
             count = len(self.role.isr.replicas)
             done(None, NotEnoughReplicasError(f"{self.replica}: {count} replicas are in sync"))
             return
@@ -293,8 +299,8 @@ class _LedPartition:
         self._owner.replicas.append(self.replica, ACKS_LEADER, batch, sys.maxsize, done)
 
     def _written(self, number: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Handle the result of an append. If this broker lost the leadership, the outcome is
-        unknown and ``close`` follows.
+        """Handle the result of an append. Ignore it after a loss of leadership, because the outcome
+        is then unknown and ``close`` fails the append.
         """
         if self.state is None or not self._is_current:
             return
@@ -305,7 +311,9 @@ class _LedPartition:
             self._carry_out(self.state.refused(number, error))
 
     def _advanced(self) -> None:
-        """Handle a new high watermark or a new leader epoch."""
+        """Complete the appends that a new high watermark commits. Also called after a change of
+        leadership.
+        """
         self._moved.set()
         if self.state is not None and self._is_current:
             self._carry_out(self.state.advanced(self.replica.high_watermark))
@@ -335,13 +343,15 @@ class _LedPartition:
     async def _delete(self, offset: int) -> None:
         replica = self.replica
         with contextlib.suppress(LogbusError):
-            # If the deletion fails, the next copy or the next load deletes the records.
+            # Ignore a failure, because the next compaction or load deletes the records.
             await self._owner.replicas.delete_records(replica.topic, replica.partition, offset)
             logger.info("%s: the state was copied; the log starts at offset %d", replica, offset)
 
 
 def _replay(reader: LogReader, end_offset: int) -> Replay:
-    """Read all records below ``end_offset``. Runs on a read thread."""
+    """Read all records before ``end_offset``, on a read thread. Raise CorruptMessageError for a
+    damaged batch.
+    """
     offset = reader.log_start_offset
     replay = Replay(offset)
     walker = BatchWalker(WalkPolicy(checks_crc=True), offset)

@@ -1,11 +1,12 @@
-"""The transaction coordinator of one broker: I/O and timers around ``transactions.transaction``.
+"""Coordinate transactions: I/O and timers around ``transactions/transaction.py``.
 
-The leader of a partition of ``__transaction_state`` coordinates the ids of that partition. Their
-records live in ``StateLog``, as bytes; an id has a state machine only while it has a request or an
-open transaction. A new leader continues the open transactions at once: it sends the markers of
-decided transactions again, and restarts the timeouts of the others. A client's request waits for at
-most a second. A request that times out is withdrawn, so that it is never carried out later. Runs on
-the event-loop thread.
+The leader of a partition of ``__transaction_state`` coordinates the transactional ids of that
+partition. ``StateLog`` holds their records as bytes. An id has a state machine in memory only while
+it has a request or an open transaction. A new leader continues the open transactions at once. It
+sends the markers of decided transactions again, and restarts the timeouts of the others.
+
+A client's request waits at most a second. A request that times out is withdrawn, so that it has no
+effect later. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -58,27 +59,32 @@ from broker_lite.transactions.transaction import Now, Request, Transaction
 logger = logging.getLogger("logbus.transactions")
 
 PARK_S = 1.0
-"""Seconds that a client's request waits for the id's previous change."""
+"""Maximum seconds that a client's request waits until the id's previous change is written."""
 ID_BYTES_MAX = 1024
-"""Maximum bytes of a transactional id."""
+"""Maximum bytes of a transactional id, encoded as UTF-8."""
 IDS_MAX = 200_000
-"""Maximum transactional ids in one state partition; they take about 60 MB of memory."""
+"""Maximum number of transactional ids in one partition of ``__transaction_state``. They take about
+60 MB of memory.
+"""
 SLICE = 1000
-"""Number of ids that an expiry or a listing examines before it yields to the event loop, about 2 ms
-of work.
+"""Number of ids that an expiry or a listing examines before it yields to the event loop, in about
+2 ms.
 """
 OUTCOMES = {
     TransactionState.COMPLETE_COMMIT: "committed",
     TransactionState.COMPLETE_ABORT: "aborted",
 }
+"""The label of the metric ``transactions`` for each final state."""
 EXPIRY_CHECK_MS = 3_600_000
-"""Milliseconds between two searches for idle ids, Kafka's default."""
+"""Milliseconds between two searches for unused transactional ids: Kafka's default."""
 
 
 @dataclass(slots=True, eq=False)
 class LedState:
-    """A state partition that this broker leads, and the state machines of its ids that are
-    in use.
+    """A partition of ``__transaction_state`` that this broker leads in leader epoch ``epoch``.
+
+    ``values`` holds the committed records by key. ``held`` holds the state machines in memory, by
+    transactional id.
     """
 
     partition: int
@@ -90,7 +96,10 @@ class LedState:
 
 @dataclass(slots=True, eq=False)
 class HeldTransaction:
-    """The state machine of one id, its waiting requests, and its appends in flight."""
+    """The state machine of one transactional id, with its waiting requests by token.
+
+    ``appends`` is the number of its records in flight, ``job`` the markers that are being sent.
+    """
 
     machine: Transaction
     led: LedState
@@ -100,7 +109,7 @@ class HeldTransaction:
 
 
 class TransactionView:
-    """The description of one transactional id for administrators."""
+    """The description of a transactional id, for DescribeTransactions and ListTransactions."""
 
     __slots__ = ("name", "record", "state")
 
@@ -111,9 +120,7 @@ class TransactionView:
 
 
 class TransactionCoordinator:
-    """The owner of the records in ``__transaction_state``. ``markers`` sends markers to the
-    participants.
-    """
+    """The transaction coordinator of one broker. ``markers`` sends transaction markers."""
 
     def __init__(
         self,
@@ -158,7 +165,7 @@ class TransactionCoordinator:
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Load the ids of a partition, and continue their open transactions."""
+        """Use a loaded partition of ``__transaction_state``, and continue its open transactions."""
         led = self._led[partition] = LedState(partition, epoch, values)
         names = [transactional_id_of(key) for key, flag in flags.items() if flag & FLAG_OPEN]
         opened = [name for name in names if name is not None]
@@ -183,7 +190,9 @@ class TransactionCoordinator:
         )
 
     def lost(self, partition: int) -> None:
-        """Answer all requests for a partition's ids with NOT_COORDINATOR, and drop the ids."""
+        """Drop a partition that this broker no longer leads. Waiting requests for its ids get
+        NOT_COORDINATOR.
+        """
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -203,10 +212,10 @@ class TransactionCoordinator:
     async def ask(
         self, transactional_id: str, make: Callable[[int], Request]
     ) -> fx.TransactionResult:
-        """Carry out a request, ``make(token)``, and return its result.
+        """Carry out the request that ``make`` returns for a token, and return its result.
 
-        Raise LogbusError if this broker does not coordinate the id, or if the request waits for
-        more than a second.
+        Raise NotCoordinatorError if this broker does not coordinate the id. Raise
+        ConcurrentTransactionsError after ``PARK_S`` seconds.
         """
         led = self._led_of(transactional_id)
         self._tokens += 1
@@ -232,12 +241,12 @@ class TransactionCoordinator:
                 self._step(held, ev.Abandon(request.token))
 
     async def wait_loaded(self, transactional_id: str) -> None:
-        """Wait for up to a second while this broker becomes the id's coordinator."""
+        """Wait at most a second if this broker is about to become the id's coordinator."""
         if self._registry.snapshot.has_transactions:
             await self._log.wait_loaded(self._log.partition_of(transactional_id.encode("utf-8")))
 
     async def ask_sink(self, sink: str, make: Callable[[int], SinkRequest]) -> SinkResult:
-        """Carry out a request of Spark's exactly-once sink, ``make(token)``. Raises as ``ask``."""
+        """Carry out a request of Spark's exactly-once sink, as ``ask`` does for a producer."""
         await self.wait_loaded(sink)
         led = self._led_of(sink)
         if sink in led.held or transaction_key(sink) in led.values:
@@ -248,8 +257,8 @@ class TransactionCoordinator:
         return await self.sinks.ask(led.partition, make)
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
-        """Verify or add the partitions of a sink's attempt, for the Add request of a partition
-        leader.
+        """Verify or add partitions of a sink's task attempt, for a partition leader's request.
+        Raise InvalidRequestError for the request of a producer.
         """
         if not isinstance(request, ev.Add) or request.connection is not None:
             raise InvalidRequestError(
@@ -273,23 +282,27 @@ class TransactionCoordinator:
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append to the state log."""
+        """Append a sink's record to a partition of ``__transaction_state``. Return a future of the
+        commit.
+        """
         return self._log.append(partition, key, value, flags)
 
     async def next_producer_id(self) -> int:
-        """Reserve a producer id. Raises LogbusError."""
+        """Return an unused producer id. Raise LogbusError if ZooKeeper is unavailable."""
         return await self._registry.next_producer_id()
 
     # Views.
 
     def place_of(self, transactional_id: str) -> tuple[int, int]:
-        """Return the state partition of an id that this broker coordinates, and its leader
-        epoch."""
+        """Return the partition of ``__transaction_state`` of an id that this broker coordinates,
+        and the partition's leader epoch.
+        """
         led = self._led_of(transactional_id)
         return led.partition, led.epoch
 
     def describe(self, transactional_id: str) -> TransactionView:
-        """Return the state of an id, or of all open attempts of a sink.
+        """Describe a transactional id. For the id of a Spark sink, describe all open task attempts
+        as one transaction.
 
         Raise TransactionalIdNotFoundError for an unknown id.
         """
@@ -309,8 +322,8 @@ class TransactionCoordinator:
         return found
 
     async def views(self) -> AsyncIterator[TransactionView]:
-        """Yield the ids of all partitions that this broker coordinates, and every open attempt of a
-        sink as a transaction of the sink's id.
+        """Yield the descriptions of all transactional ids that this broker coordinates. Yield each
+        open task attempt of a Spark sink as a transaction of the sink's id.
         """
         for led in list(self._led.values()):
             for producer_id, row in self.sinks.open_slots(led.partition).items():
@@ -324,14 +337,14 @@ class TransactionCoordinator:
                     yield found
 
     def check_loaded(self) -> None:
-        """Raise CoordinatorLoadInProgressError while a led partition loads."""
+        """Raise CoordinatorLoadInProgressError while this broker loads any partition."""
         view = self._registry.snapshot.topics.get(TRANSACTION_STATE)
         for partition in view.partitions if view is not None else ():
             self._log.led(partition.partition)
 
     async def expire(self) -> None:
-        """Delete ids that have no open transaction and whose last change is older than their
-        expiration, by wall-clock time.
+        """Delete transactional ids without an open transaction whose last change is older than
+        ``transactional.id.expiration.ms``, by wall time.
         """
         self.sinks.expire()
         before_ms = self._clock.now_ms() - self._config.transactional_id_expiration_ms
@@ -346,7 +359,7 @@ class TransactionCoordinator:
                 self._step(held, ev.Expire(before_ms))
 
     def close(self) -> None:
-        """Stop timers and marker sending; the broker stops."""
+        """Stop all timers and the sending of markers, because the broker stops."""
         self._is_closed = True
         self._markers.close()
         self.sinks.close()
@@ -395,7 +408,9 @@ class TransactionCoordinator:
     # Running the machines.
 
     def _hold(self, led: LedState, name: str) -> HeldTransaction:
-        """Return the state machine of an id; create it from the committed record if needed."""
+        """Return the state machine of a transactional id. If it is not in memory, create it from
+        the id's committed record.
+        """
         held = led.held.get(name)
         if held is not None:
             return held
@@ -464,7 +479,10 @@ class TransactionCoordinator:
         self._log.append(led.partition, key, value, flags).add_done_callback(settled)
 
     def _measure(self, record: TransactionRecord | None) -> None:
-        """Record the duration and outcome of a transaction whose last record is committed."""
+        """Count a completed transaction in the metrics, with its outcome and duration.
+
+        ``record`` is the transactional id's last committed record.
+        """
         outcome = None if record is None else OUTCOMES.get(record.state)
         if record is not None and outcome is not None:
             self._metrics.count("transactions", outcome)
@@ -472,7 +490,9 @@ class TransactionCoordinator:
                 self._durations.observe(max(record.changed_ms - record.start_ms, 0) / 1000)
 
     def _opened_ms(self) -> list[int]:
-        """Return the wall times at which the open transactions and batches of sinks began."""
+        """Return the wall times in milliseconds at which the open transactions and the open batches
+        of sinks began.
+        """
         machines = (held.machine for led in self._led.values() for held in led.held.values())
         records = (machine.record for machine in machines)
         opened = [record.start_ms for record in records if record is not None and record.is_open]
@@ -492,8 +512,8 @@ class TransactionCoordinator:
         if held.job is not None:
             held.job.is_cancelled = True
         held.job = job
-        # Send markers in the next loop turn, after the answer to the request that caused the
-        # decision.
+        # Send the markers in the next turn of the loop, after the answer to the request that
+        # caused the decision.
         asyncio.get_running_loop().call_soon(self._markers.send, job)
 
     async def _fetch_id(self, held: HeldTransaction) -> None:
@@ -528,8 +548,8 @@ class TransactionCoordinator:
 
 
 def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:
-    """Return the open attempts of a sink as one transaction, with the producer of the first
-    attempt.
+    """Describe open task attempts of a sink as one transaction, with the producer id and epoch of
+    the first attempt.
     """
     nothing = OpenSlot(SinkSlot(NO_PRODUCER_EPOCH), -1)
     producer_id, (first, _) = next(iter(rows.items()), (NO_PRODUCER, nothing))

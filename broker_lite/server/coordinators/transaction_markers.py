@@ -1,11 +1,13 @@
 """Send the markers of decided transactions to partition leaders and group coordinators.
 
-A marker is sent again until its receiver confirms it, without a time limit, because the decision is
-committed and read_committed consumers wait for the marker. The markers of one loop turn to one
-broker are one request. A partition counts as done once its topic is deleted. The metadata alone do
-not prove the deletion, because they may lack a new topic, so ZooKeeper must confirm it. A deposed
-coordinator stops sending; the next coordinator loads the decision and sends the markers. Runs on
-the event-loop thread.
+The sender repeats a marker without a time limit until the receiver confirms it, because the
+decision is committed and read_committed consumers wait for the marker. Markers of one turn of the
+event loop to one broker share a request. A coordinator that lost leadership stops sending. The next
+coordinator loads the decision and sends the markers.
+
+A partition needs no marker if its topic was deleted. The metadata alone do not prove a deletion,
+because they may lack a new topic, so ZooKeeper must confirm it. All code runs on the event-loop
+thread.
 """
 
 from __future__ import annotations
@@ -41,18 +43,20 @@ from broker_lite.wire.calls.group_transactions import EndGroupOffsetsRequest
 logger = logging.getLogger("logbus.transactions")
 
 RETRY_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds before each retry of a marker; the last value repeats."""
+"""Seconds before each retry of a marker. The last value repeats."""
 PARTITIONS_PER_CALL = 2_000
-"""Maximum partitions in one WriteTxnMarkers request, which takes about 3 ms of the receiver's event
-loop.
+"""Maximum number of partitions in one WriteTxnMarkers request, which takes the receiver's event
+loop about 3 ms.
 """
 
 
 @dataclass(slots=True, eq=False)
 class MarkerJob:
-    """The markers of one transaction. This broker leads ``state_partition`` in ``epoch``.
+    """The markers of one transaction.
 
-    ``done`` is called once for each participant. Set ``is_cancelled`` when the leadership ends.
+    ``state_partition`` and ``epoch`` are the partition of ``__transaction_state`` that this broker
+    leads, and its leader epoch. The sender calls ``done`` once for each participant that confirms
+    its marker. The coordinator sets ``is_cancelled`` when it loses leadership.
     """
 
     transactional_id: str
@@ -65,7 +69,7 @@ class MarkerJob:
 
 @dataclass(slots=True)
 class _Marker:
-    """One participant of a job, and the number of failed attempts."""
+    """The marker of a job for one partition or group. ``attempt`` counts the failed attempts."""
 
     job: MarkerJob
     participant: Participating
@@ -73,29 +77,29 @@ class _Marker:
 
 
 class MarkerSender:
-    """The marker sender of one broker."""
+    """The sender of all transaction markers of one broker."""
 
     def __init__(self, registry: Registry, calls: BrokerCalls, groups: GroupCoordinator) -> None:
         self._registry = registry
         self._calls = calls
         self._groups = groups
         self._queued: dict[int, list[_Marker]] = {}
-        """Markers of this loop turn, by partition leader."""
+        """Markers to send at the end of this turn of the loop, by the leader's broker id."""
         self._absent: list[_Marker] = []
-        """Markers of this loop turn whose topic is not in the metadata."""
+        """Markers of this turn of the loop whose topic is not in the metadata."""
         self._is_flush_due = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
 
     def send(self, job: MarkerJob) -> None:
-        """Begin to send all markers of a job."""
+        """Start to send the markers of a job to all partitions and groups of the transaction."""
         for key in sorted(job.markers.partitions):
             self._begin(_Marker(job, key))
         for group in sorted(job.markers.groups):
             self._begin(_Marker(job, group))
 
     def close(self) -> None:
-        """Stop. The next coordinator sends the remaining markers."""
+        """Stop to send. The next coordinator sends the markers that are not confirmed."""
         for task in self._tasks:
             task.cancel()
         for timer in self._timers:
@@ -140,10 +144,10 @@ class MarkerSender:
             self._start(self._end_deleted(absent))
 
     async def _end_deleted(self, markers: Sequence[_Marker]) -> None:
-        """Report the partitions of deleted topics as done; retry the markers of new topics.
+        """Report the partitions of deleted topics as done, and retry the markers of other topics.
 
-        A broker that has just become coordinator may not have read a topic that its transactions
-        write to. If it also loses ZooKeeper, its metadata may lack the topic for seconds.
+        The metadata of a broker that has just become coordinator may lack a new topic of its
+        transactions, for seconds if the broker loses ZooKeeper.
         """
         keys = [marker.participant for marker in markers]
         wanted = {key.topic_id for key in keys if isinstance(key, PartitionKey)}
@@ -161,8 +165,8 @@ class MarkerSender:
                 marker.job.done(key)
 
     async def _write_all(self, broker_id: int, markers: Sequence[_Marker]) -> None:
-        """Send the requests one after another; requests sent together would be handled in one long
-        loop turn of each broker.
+        """Send the markers in one or more requests, one after another. Requests that are sent
+        together would block the receiver's event loop for one long turn.
         """
         for at in range(0, len(markers), PARTITIONS_PER_CALL):
             await self._write(broker_id, markers[at : at + PARTITIONS_PER_CALL])
@@ -212,7 +216,9 @@ class MarkerSender:
             self._retry(marker, CoordinatorNotAvailableError("the answer omits the partition"))
 
     async def _end_group(self, marker: _Marker, group: str) -> None:
-        """Send EndGroupOffsets for one group, to apply or drop the transaction's offsets."""
+        """Send EndGroupOffsets to a group's coordinator, to commit or drop the transaction's
+        offsets.
+        """
         job = marker.job
         coordinator = self._groups.coordinator_of(group)
         if coordinator is None:

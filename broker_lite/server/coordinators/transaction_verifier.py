@@ -1,11 +1,11 @@
-"""Verify producers' transactions with their coordinators before the first batch of each
-transaction.
+"""Verify a producer's transaction with its coordinator, before the first batch of the transaction
+in a partition is appended.
 
-``transactions.participant`` decides whether a verification is needed, with one machine per led
-replica and leader epoch; this module sends the requests. The questions of one loop turn to one
-coordinator share an AddPartitionsToTxn request. After a retriable answer the question is sent again
-for at most a second; then the producer must retry. An answer is ignored if its token was dropped,
-or if a newer coordinator is known. Runs on the event-loop thread.
+``transactions/participant.py`` decides whether a verification is needed, with one state machine for
+each replica that this broker leads. This module sends the requests. Verifications of one turn of
+the event loop with one coordinator share an AddPartitionsToTxn request. After a retriable error,
+the verification is repeated for at most a second; then the producer must retry. Answers of a
+deposed coordinator are not used. All code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -42,22 +42,27 @@ from broker_lite.wire.calls.verification import (
 )
 
 PATIENCE_S = 1.0
-"""Seconds for which retriable answers are retried; then the producer must retry."""
+"""Seconds for which a verification is repeated after retriable errors. The producer then gets a
+retriable error.
+"""
 AGAIN_S = 0.01
-"""Seconds before a question is sent again. The wait between retries is short because a coordinator
-answers brokers at once.
+"""Seconds before a verification is repeated. The pause is short because a coordinator answers
+brokers at once.
 """
 
 Verified = Callable[[LogbusError | None], None]
-"""A callback, called once: with None when the write may continue, in the same loop turn, else with
-the error.
+"""A callback that is called once. It receives None if the batch may be appended, which must happen
+in the same turn of the loop. Otherwise it receives the error.
 """
 
 
 @dataclass(slots=True)
 class _Question:
-    """A question whether a producer's transaction has a partition, and the writes that wait for the
-    answer, in order.
+    """A verification that a producer's transaction includes a partition.
+
+    ``adds`` is whether the coordinator adds a missing partition. ``waiting`` holds the callbacks of
+    the produce requests that wait for the answer, in order. ``deadline_s`` is a time of the event
+    loop's clock, until which retriable errors are retried.
     """
 
     replica: Replica
@@ -70,7 +75,7 @@ class _Question:
 
 
 class TransactionVerifier:
-    """The questions of one broker. ``snapshot`` returns the metadata."""
+    """The verifications in progress of one broker."""
 
     def __init__(
         self,
@@ -95,10 +100,11 @@ class TransactionVerifier:
         adds: bool,
         done: Verified,
     ) -> None:
-        """Wait for the verification that ``replica.participant.admit`` returned.
+        """Start or share the verification that ``replica.participant.admit`` returned. Call
+        ``done`` with its outcome.
 
-        ``adds``: add the partition to the transaction (version 2); otherwise the client has added
-        it. Writes of one producer continue in the order of their calls.
+        With ``adds`` (transaction version 2), the coordinator adds the partition to the
+        transaction. Otherwise the client has added it. Calls for one producer complete in order.
         """
         participant = replica.participant
         key = participant, asked.token
@@ -112,7 +118,7 @@ class TransactionVerifier:
         question.waiting.append(done)
 
     def close(self) -> None:
-        """Cancel the questions in flight when the broker stops."""
+        """Cancel the requests in flight, because the broker stops."""
         for task in self._tasks:
             task.cancel()
 
@@ -153,7 +159,9 @@ class TransactionVerifier:
         return leader if leader in snapshot.brokers else None
 
     async def _send(self, broker_id: int, questions: dict[str, list[_Question]]) -> None:
-        """Send one request; each of its transactions has questions of one producer and epoch."""
+        """Send one request to a coordinator. ``questions`` holds the verifications of each
+        transactional id, all of one producer id and epoch.
+        """
         rows = []
         for transactional_id, same in questions.items():
             partitions: dict[tuple[str, str], list[int]] = {}
@@ -185,7 +193,9 @@ class TransactionVerifier:
                 self._read(question, results.get(transactional_id))
 
     def _read(self, question: _Question, row: VerifiedTransaction | None) -> None:
-        """Handle the coordinator's answer to one question."""
+        """Handle the coordinator's answer about one partition. ``row`` is the answer about the
+        transaction.
+        """
         replica = question.replica
         codes = {
             (topic.name, part.partition_index): part.partition_error_code
@@ -201,8 +211,8 @@ class TransactionVerifier:
             try:
                 self._epochs.check(row.state_partition, row.coordinator_epoch)
             except TransactionCoordinatorFencedError:
-                # A deposed coordinator may confirm from stale state. Retry with the present
-                # coordinator.
+                # Retry with the present coordinator, because a deposed coordinator may confirm a
+                # transaction that has ended.
                 self._answer(question, CoordinatorNotAvailableError())
                 return
             self._confirm(question, row.number)
@@ -214,8 +224,8 @@ class TransactionVerifier:
         if question.replica.participant is not question.participant:
             error = NotLeaderError(f"this broker no longer leads {question.replica}")
         elif not question.participant.verify(question.asked, number):
-            # The transaction ended during the verification: its writes must not be appended to the
-            # next transaction.
+            # The transaction ended during the verification. Refuse its batches, because they must
+            # not become part of the producer's next transaction.
             error = (InvalidProducerEpochError if question.adds else InvalidTxnStateError)(
                 f"{question.replica}: the transaction of producer {question.asked.producer_id} in "
                 f"epoch {question.asked.epoch} has ended"
@@ -223,7 +233,9 @@ class TransactionVerifier:
         self._end(question, error)
 
     def _answer(self, question: _Question, error: LogbusError) -> None:
-        """Send the question again after a retriable error, else refuse the waiting writes."""
+        """Repeat the verification after a retriable error. Otherwise fail the waiting produce
+        requests.
+        """
         loop = asyncio.get_running_loop()
         if error.retriable and loop.time() < question.deadline_s:
             loop.call_later(AGAIN_S, self._ask_soon, question)
@@ -238,18 +250,18 @@ class TransactionVerifier:
 
 
 def _is_alike(one: _Question, other: _Question) -> bool:
-    """Return whether two questions about a transactional id fit one row of a request: they have the
-    same producer id and epoch.
+    """Return whether two verifications of a transactional id can share a row of a request, because
+    they have the same producer id, epoch and ``adds``.
     """
     pairs = [(each.asked.producer_id, each.asked.epoch, each.adds) for each in (one, other)]
     return pairs[0] == pairs[1]
 
 
 def _as_produce_error(error: LogbusError, question: _Question) -> LogbusError:
-    """Return the produce error for a failed verification, on which producers react as intended."""
+    """Return the error that the producer gets for the coordinator's ``error``."""
     if isinstance(error, ProducerFencedError):
-        # After INVALID_PRODUCER_EPOCH the client may abort its transaction; PRODUCER_FENCED is
-        # fatal.
+        # After INVALID_PRODUCER_EPOCH the client may still abort its transaction, but
+        # PRODUCER_FENCED is fatal.
         return InvalidProducerEpochError(error.message)
     if error.retriable and not (question.adds and isinstance(error, ConcurrentTransactionsError)):
         return NotEnoughReplicasError(
