@@ -20,6 +20,8 @@ FIRST_EPOCH = 0
 """The leader epoch of a new partition's first leader."""
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
+NO_TRANSACTION = -1
+"""The transaction number in a message whose sender does not know the number."""
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -34,6 +36,9 @@ NULL_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 MIRROR_PREFIX = "logbus-mirror-"
 """Prefix of two names on a mirror's target cluster: the group and the topic that store its
 progress. The source's cluster id follows the prefix."""
+
+INTERNAL_PREFIX = "__"
+"""Prefix of the names of internal topics. No topic pattern of a group matches them."""
 
 TRANSACTION_STATE = "__transaction_state"
 """The topic in which transaction coordinators keep their state. Only brokers write it."""

@@ -16,6 +16,7 @@ import click
 from broker_lite.cli import output, running
 from broker_lite.client import discovery
 from broker_lite.errors import LogbusError
+from broker_lite.model import INTERNAL_PREFIX
 
 LOG = "up.log"
 """Name of the log of a detached ``up``, in the cluster's folder."""
@@ -123,7 +124,8 @@ def _topic(facts: Facts) -> str | None:
 
     try:
         with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
-            names = sorted(name for name in admin.cluster().topics if not name.startswith("__"))
+            topics = admin.cluster().topics
+            names = sorted(name for name in topics if not name.startswith(INTERNAL_PREFIX))
     except LogbusError:
         return None
     return EXAMPLE if EXAMPLE in names else next(iter(names), None)

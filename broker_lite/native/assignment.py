@@ -11,10 +11,7 @@ import re
 from collections.abc import Mapping
 
 from broker_lite.metadata.znodes import NativeSubscription, OwnerZnode
-from broker_lite.model import TopicPartition
-
-INTERNAL_PREFIX = "__"
-"""Internal topics, which no pattern matches."""
+from broker_lite.model import INTERNAL_PREFIX, TopicPartition
 
 
 def assign(

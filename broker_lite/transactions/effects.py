@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker_lite.errors import LogbusError
-from broker_lite.model import NO_PRODUCER, PartitionKey
-from broker_lite.transactions.participant import NO_NUMBER
+from broker_lite.model import NO_PRODUCER, NO_TRANSACTION, PartitionKey
 from broker_lite.transactions.records import NO_PRODUCER_EPOCH, TransactionRecord
 
 
@@ -56,7 +55,7 @@ class AddResult(NamedTuple):
     """
 
     error: LogbusError | None = None
-    transaction: int = NO_NUMBER
+    transaction: int = NO_TRANSACTION
     missing: frozenset[PartitionKey] = frozenset()
 
 

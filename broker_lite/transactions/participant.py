@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker_lite.errors import InvalidProducerEpochError
-
-NO_NUMBER = -1
-"""The transaction number in a message whose sender does not know it."""
+from broker_lite.model import NO_TRANSACTION
 
 
 class Verification(NamedTuple):
@@ -76,7 +74,7 @@ class Participant:
             return None
         return Verification(producer_id, epoch, known.token, is_new=False)
 
-    def verify(self, asked: Verification, number: int = NO_NUMBER) -> bool:
+    def verify(self, asked: Verification, number: int = NO_TRANSACTION) -> bool:
         """Record that the coordinator confirmed transaction ``number`` for the producer. Return
         whether the token is still valid, so that the write may continue.
         """
@@ -101,9 +99,9 @@ class Participant:
         """Return the number of a verified producer's transaction, -1 if the producer is not
         verified."""
         known = self._producers.get(producer_id)
-        return NO_NUMBER if known is None or known.number is None else known.number
+        return NO_TRANSACTION if known is None or known.number is None else known.number
 
-    def end(self, producer_id: int, epoch: int, number: int = NO_NUMBER) -> bool:
+    def end(self, producer_id: int, epoch: int, number: int = NO_TRANSACTION) -> bool:
         """End a producer's transaction. Call this when its marker, or the end of its offsets in a
         group, enters the queue.
 
@@ -113,7 +111,7 @@ class Participant:
         known = self._producers.get(producer_id)
         if known is None or epoch < known.epoch:
             return True
-        if NO_NUMBER < number < (NO_NUMBER if known.number is None else known.number):
+        if NO_TRANSACTION < number < (NO_TRANSACTION if known.number is None else known.number):
             return False
         del self._producers[producer_id]
         return True

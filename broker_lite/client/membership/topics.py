@@ -11,10 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from broker_lite.client.membership.events import TopicFacts
-from broker_lite.model import TopicPartition
-
-INTERNAL_PREFIX = "__"
-"""Internal topics, which no pattern matches."""
+from broker_lite.model import INTERNAL_PREFIX, TopicPartition
 
 Found = Mapping[str, TopicFacts]
 

@@ -21,6 +21,7 @@ from broker_lite.errors import (
     NotCoordinatorError,
     ProtocolError,
 )
+from broker_lite.model import NO_TRANSACTION
 from broker_lite.server.clock import Clock
 from broker_lite.server.coordinators.alarm import Alarm
 from broker_lite.server.coordinators.transaction_markers import MarkerJob, MarkerSender
@@ -36,7 +37,6 @@ from broker_lite.transactions.events import (
     RecordRefused,
     TransactionTick,
 )
-from broker_lite.transactions.participant import NO_NUMBER
 from broker_lite.transactions.sink_records import (
     SinkHead,
     SinkSlot,
@@ -304,7 +304,7 @@ class SinkCoordinator:
                 self._step(led, ev.SlotMarked(row.producer_id, row.epoch))
 
         markers = SendMarkers(
-            NO_NUMBER,
+            NO_TRANSACTION,
             row.producer_id,
             row.epoch,
             row.epoch - 1,

@@ -19,7 +19,7 @@ from broker_lite.errors import (
     TopicExistsError,
     wire_code,
 )
-from broker_lite.model import is_valid_name
+from broker_lite.model import INTERNAL_PREFIX, is_valid_name
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.handlers.deadline import within
@@ -32,8 +32,6 @@ CREATED_MAX = 100
 """Maximum number of topics that one request creates. Clients retry for the others."""
 CREATION_WAIT_MS = 5000
 """Milliseconds after which a client gets LEADER_NOT_AVAILABLE if the topics do not exist yet."""
-INTERNAL = "__"
-"""Prefix of the names of Kafka's internal topics."""
 
 logger = logging.getLogger("logbus.topics")
 
@@ -46,7 +44,7 @@ async def create_missing(
     Return the error code of each topic that could not be created.
     """
     # Do not create internal topics: an empty ``__consumer_offsets`` would mislead Kafka's tools.
-    wanted = [name for name in names if is_valid_name(name) and not name.startswith(INTERNAL)]
+    wanted = [n for n in names if is_valid_name(n) and not n.startswith(INTERNAL_PREFIX)]
     wanted = list(dict.fromkeys(wanted))[:CREATED_MAX]
     denied = {}
     for name in wanted:

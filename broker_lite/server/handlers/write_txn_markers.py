@@ -11,10 +11,10 @@ import asyncio
 from typing import Any, NamedTuple
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.model import NO_TRANSACTION
 from broker_lite.record.control import Marker
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.wire.calls.broker_transactions import NO_NUMBER
 from broker_lite.wire.tables import WriteTxnMarkersResponse as Response
 from broker_lite.wire.tables import build, own_tag
 
@@ -70,7 +70,7 @@ def _fenced(parts: BrokerContext, row: Any) -> int:
 
     Markers of Kafka's tools name no partition of ``__transaction_state``, so they are never fenced.
     """
-    _, state_partition = own_tag(row) or (NO_NUMBER, -1)
+    _, state_partition = own_tag(row) or (NO_TRANSACTION, -1)
     try:
         if state_partition >= 0:
             parts.coordinator_epochs.check(state_partition, row.coordinator_epoch)
@@ -80,7 +80,7 @@ def _fenced(parts: BrokerContext, row: Any) -> int:
 
 
 def _marker(row: Any, version: int) -> Marker:
-    number, _ = own_tag(row) or (NO_NUMBER, -1)
+    number, _ = own_tag(row) or (NO_TRANSACTION, -1)
     raises_epoch = version >= 2 and row.transaction_version >= BUMPS_EPOCH_SINCE
     return Marker(
         row.producer_id,

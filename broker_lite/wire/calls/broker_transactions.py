@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from broker_lite.model import NO_TRANSACTION
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
@@ -17,8 +18,6 @@ TAG_COORDINATOR = 10000
 """Tag in a marker: the number of the transaction, and the state partition whose leader sends the
 marker.
 """
-NO_NUMBER = -1
-"""The transaction number of a sender that sends none."""
 
 _MARKER = struct.Struct(">qi")
 
@@ -44,7 +43,7 @@ class TransactionMarker(NamedTuple):
     topics: tuple[MarkedTopic, ...]
     coordinator_epoch: int
     version: int = 2
-    number: int = NO_NUMBER
+    number: int = NO_TRANSACTION
     state_partition: int = -1
 
 

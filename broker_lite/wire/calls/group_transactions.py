@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from broker_lite.model import NO_EPOCH
+from broker_lite.model import NO_EPOCH, NO_TRANSACTION
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
@@ -17,9 +17,6 @@ TAG_ADD_GROUP = 10000
 answer to a broker: the transaction's number, the coordinator's state partition, and its leader
 epoch.
 """
-
-NO_NUMBER = -1
-"""The transaction number of an answer that has none."""
 
 _VERIFIED = struct.Struct(">qii")
 _TRANSACTION = struct.Struct(">qhqii?")
@@ -30,7 +27,7 @@ class AddGroupResponse(NamedTuple):
     ``state_partition``, the partition of __transaction_state that holds the id."""
 
     error_code: int
-    number: int = NO_NUMBER
+    number: int = NO_TRANSACTION
     state_partition: int = -1
     coordinator_epoch: int = NO_EPOCH
 
