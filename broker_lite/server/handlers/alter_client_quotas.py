@@ -12,13 +12,10 @@ from typing import Any
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
 from broker_lite.security.quotas import Values, check_value, entity_of
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import AlterClientQuotasResponse as Response
 from broker_lite.wire.tables import build
-
-WAIT_MS = 30_000
-"""Milliseconds that the request may take; the request has no timeout field."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -23,7 +23,7 @@ from broker_lite.errors import (
 )
 from broker_lite.replication.throttle import RATES
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.handlers.topic_settings import (
     LIST_KEYS,
@@ -53,9 +53,6 @@ LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 logbus has one data directory, so the setting does not exist. Kafka's tools delete the setting after
 every reassignment, so its deletion succeeds without effect.
 """
-
-WAIT_MS = 30_000
-"""Milliseconds that the request may take; the request has no timeout field."""
 
 Outcome = tuple[int, str | None]
 """The error code and error message of a resource."""

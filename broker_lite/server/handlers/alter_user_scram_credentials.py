@@ -30,14 +30,13 @@ from broker_lite.security.scram import (
     keys_of_salted,
 )
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.network.logins import is_private
 from broker_lite.wire.calls.users import MECHANISMS
 from broker_lite.wire.tables import AlterUserScramCredentialsResponse as Response
 from broker_lite.wire.tables import build, own_tag
 
-WAIT_MS = 30_000
 SALT_BYTES_MAX = 256
 """Maximum bytes of a credential's salt."""
 KEEP_OLD_MS_MAX = 30 * 86_400_000

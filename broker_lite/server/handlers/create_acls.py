@@ -12,14 +12,11 @@ from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_
 from broker_lite.metadata.acls import ACLS_MAX
 from broker_lite.security.acls import Acl, Entry, Pattern, new_acl
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.handlers.describe_acls import check_authorizer
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import CreateAclsResponse as Response
 from broker_lite.wire.tables import build
-
-WAIT_MS = 30_000
-"""Milliseconds that the request may take; the request has no timeout field."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

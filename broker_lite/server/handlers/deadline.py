@@ -18,6 +18,8 @@ about to succeed.
 """
 WAIT_MS_MAX = 60_000
 """Maximum timeout in milliseconds."""
+WAIT_MS = 30_000
+"""Timeout in milliseconds of requests that have no timeout field."""
 
 T = TypeVar("T")
 

@@ -23,13 +23,10 @@ from broker_lite.errors import (
 from broker_lite.model import TopicPartition
 from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import OffsetDeleteResponse as Response
 from broker_lite.wire.tables import build
-
-WAIT_MS = 30_000
-"""Milliseconds that the request may take; the request has no timeout field."""
 
 _Topic = Response.OffsetDeleteResponseTopic
 _Partition = _Topic.OffsetDeleteResponsePartition

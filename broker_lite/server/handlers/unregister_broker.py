@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
-
-WAIT_MS = 30_000
 
 
 async def handle(
