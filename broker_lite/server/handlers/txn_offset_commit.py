@@ -10,22 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import (
-    NO_ERROR,
     InvalidTxnStateError,
     LogbusError,
     TransactionAbortableError,
     wire_code,
 )
-from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.coordinators.group_transactions import GroupCommit
-from broker_lite.server.handlers.offset_commit import checked_offset
+from broker_lite.server.handlers.offset_rows import OffsetRows
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import TxnOffsetCommitResponse as Response
-from broker_lite.wire.tables import build, own_tag
 
 _Topic = Response.TxnOffsetCommitResponseTopic
-_Partition = _Topic.TxnOffsetCommitResponsePartition
 
 ABORTABLE_FROM = 4
 """First version whose clients know TRANSACTION_ABORTABLE."""
@@ -37,21 +33,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Store the offset of each partition as pending. The offsets of other partitions are stored
     even if some partitions are refused.
     """
-    refused: dict[tuple[TopicPartition, str], int] = {}
-    codes: dict[TopicPartition, int] = {}
-    offsets: dict[TopicPartition, CommittedOffset] = {}
     access = request.access
-    for topic in message.topics:
-        topic_id = own_tag(topic) or NULL_TOPIC_ID
-        for row in topic.partitions:
-            key = TopicPartition(topic.name, row.partition_index)
-            try:
-                access.check_transactional_id(message.transactional_id)
-                access.check_group(message.group_id)
-                access.check_topic(topic.name)
-                offsets[key] = checked_offset(parts, key, row, topic_id)
-            except LogbusError as error:
-                refused[key, topic_id] = wire_code(error)
+
+    def check_access(topic: str) -> None:
+        access.check_transactional_id(message.transactional_id)
+        access.check_group(message.group_id)
+        access.check_topic(topic)
+
+    rows = OffsetRows.checked(parts, message, check_access)
     commit = GroupCommit(
         message.group_id,
         message.transactional_id,
@@ -61,30 +50,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         message.member_id,
         message.group_instance_id,
         message.generation_id,
-        offsets,
+        rows.offsets,
     )
-    if offsets:
+    if rows.offsets:
         try:
-            results = await parts.group_transactions.commit(commit)
+            rows.stored(await parts.group_transactions.commit(commit))
         except LogbusError as error:
-            codes = dict.fromkeys(offsets, _code(error, request.api_version))
-        else:
-            for key, failure in results.items():
-                codes[key] = NO_ERROR if failure is None else wire_code(failure)
-
-    def answer(topic: Any, row: Any) -> Any:
-        key = TopicPartition(topic.name, row.partition_index)
-        code = refused.get((key, own_tag(topic) or NULL_TOPIC_ID)) or codes[key]
-        return build(_Partition, partition_index=row.partition_index, error_code=code)
-
-    return Response(
-        topics=[
-            build(
-                _Topic, name=topic.name, partitions=[answer(topic, row) for row in topic.partitions]
-            )
-            for topic in message.topics
-        ]
-    )
+            rows.failed(_code(error, request.api_version))
+    return Response(topics=rows.answer(_Topic, _Topic.TxnOffsetCommitResponsePartition))
 
 
 def _code(error: LogbusError, version: int) -> int:

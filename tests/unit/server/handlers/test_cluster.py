@@ -317,7 +317,7 @@ def test_described_topic_agrees_with_its_metadata() -> None:
         assert (row.replica_nodes, row.isr_nodes, row.offline_replicas) == ([1], [1], [])
         assert row.eligible_leader_replicas == row.last_known_elr == []
         cursor = struct("DescribeTopicPartitions", "Cursor", topic_name="t", partition_index=-1)
-        with pytest.raises(InvalidRequestError, match="the first is 0"):
+        with pytest.raises(InvalidRequestError, match="give a partition of at least 0"):
             await world.ask("DescribeTopicPartitions", 0, topics=[], cursor=cursor)
 
     run(body)

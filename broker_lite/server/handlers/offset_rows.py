@@ -1,0 +1,110 @@
+"""Check the rows of OffsetCommit and TxnOffsetCommit requests, and build the rows of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    InvalidRequestError,
+    LogbusError,
+    OffsetMetadataTooLargeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    wire_code,
+)
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
+from broker_lite.server.broker_context import BrokerContext
+from broker_lite.wire.tables import build, own_tag
+
+
+@dataclass(slots=True)
+class OffsetRows:
+    """The offsets of a request that may be stored, and the error codes of its partitions."""
+
+    message: Any
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    codes: dict[TopicPartition, int] = field(default_factory=dict)
+    """The error code of each partition in ``offsets``, after the offsets were stored."""
+    refused: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
+    """The error codes of refused rows, by partition and the topic id that the client sent."""
+
+    @classmethod
+    def checked(
+        cls, parts: BrokerContext, message: Any, check_access: Callable[[str], None]
+    ) -> OffsetRows:
+        """Check each row of the request. ``check_access`` raises LogbusError if the client may not
+        commit offsets of the topic with this name.
+        """
+        rows = cls(message)
+        for topic in message.topics:
+            topic_id = own_tag(topic) or NULL_TOPIC_ID
+            for row in topic.partitions:
+                key = TopicPartition(topic.name, row.partition_index)
+                try:
+                    check_access(topic.name)
+                    rows.offsets[key] = _checked_offset(parts, key, row, topic_id)
+                except LogbusError as error:
+                    rows.refused[key, topic_id] = wire_code(error)
+        return rows
+
+    def stored(self, results: Mapping[TopicPartition, LogbusError | None]) -> None:
+        """Take the error code of each partition from its result, which is None on success."""
+        for key, failure in results.items():
+            self.codes[key] = NO_ERROR if failure is None else wire_code(failure)
+
+    def failed(self, code: int) -> None:
+        """Give all partitions in ``offsets`` the error code of the group."""
+        self.codes = dict.fromkeys(self.offsets, code)
+
+    def answer(self, topic_kind: Any, partition_kind: Any) -> list[Any]:
+        """Return the topics of the answer, as messages of ``topic_kind``."""
+        return [
+            build(
+                topic_kind,
+                name=topic.name,
+                partitions=[
+                    build(
+                        partition_kind,
+                        partition_index=row.partition_index,
+                        error_code=self._code(topic, row),
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in self.message.topics
+        ]
+
+    def _code(self, topic: Any, row: Any) -> int:
+        key = TopicPartition(topic.name, row.partition_index)
+        return self.refused.get((key, own_tag(topic) or NULL_TOPIC_ID)) or self.codes[key]
+
+
+def _checked_offset(
+    parts: BrokerContext, key: TopicPartition, row: Any, topic_id: str
+) -> CommittedOffset:
+    """Return the offset of one partition in the request, with the topic's id and the commit time.
+
+    ``topic_id`` is the id that the client sent, or NULL_TOPIC_ID. Raise UnknownTopicIdError,
+    UnknownTopicOrPartitionError, InvalidRequestError or OffsetMetadataTooLargeError.
+    """
+    topic = parts.registry.snapshot.topics.get(key.topic)
+    if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):
+        raise UnknownTopicIdError(f"{key} has topic id {topic.topic_id}, not {topic_id}")
+    if topic is None or not 0 <= key.partition < len(topic.partitions):
+        raise UnknownTopicOrPartitionError(f"{key} does not exist")
+    if row.committed_offset < 0:
+        raise InvalidRequestError(f"{key}: offset {row.committed_offset} is negative")
+    metadata = row.committed_metadata or ""
+    limit = parts.config.offset_metadata_bytes_max
+    if len(metadata.encode("utf-8")) > limit:
+        raise OffsetMetadataTooLargeError(f"{key}: metadata is longer than {limit} bytes")
+    return CommittedOffset(
+        row.committed_offset,
+        row.committed_leader_epoch,
+        metadata,
+        topic.topic_id,
+        parts.clock.now_ms(),
+    )
