@@ -25,6 +25,7 @@ def generate() -> None:
       logbus generate prometheus-rules > logbus-rules.yml
       logbus generate grafana cluster > cluster.json
       logbus generate systemd > /etc/systemd/system/logbus-broker.service
+      logbus generate systemd --user kafka --config /srv/logbus/broker.conf
     """
 
 
@@ -99,6 +100,7 @@ def systemd(user: str, config: str) -> None:
     \b
     Examples:
       logbus generate systemd > /etc/systemd/system/logbus-broker.service
+      logbus generate systemd --user kafka --config /srv/logbus/broker.conf
     """
     command = Path(sys.prefix) / "bin" / "logbus"
     print_template("broker.service", COMMAND=str(command), CONFIG=config, USER=user)
@@ -110,6 +112,7 @@ def docker() -> None:
 
     \b
     Examples:
+      logbus generate docker
       logbus generate docker > Dockerfile
     """
     print_template("Dockerfile")

@@ -117,7 +117,8 @@ def _tables(path: Path | None, form: str, rule: LineRule, on_share: OnShare) -> 
         with pyarrow.csv.open_csv(source, convert_options=options) as csv:
             for batch in csv:
                 report()
-                yield _known_columns(pa.Table.from_batches([batch]))
+                cure = "; --input lines sends each line, the header too, as a record"
+                yield _known_columns(pa.Table.from_batches([batch]), cure)
     else:
         name, number = str(path or "stdin"), 1
         bytes_max = rule.bytes_max * (JSON_GROWTH if form == "jsonl" else 1)
@@ -159,8 +160,8 @@ def form_of(path: Path | None, form: str) -> str:
         if _starts_with(path, magic):
             return found
     # Of compressed tables, only .csv.gz is supported; other .gz files hold lines.
-    name = path.with_suffix("") if path.name.endswith(".csv.gz") else path
-    return SUFFIXES.get(name.suffix, "lines")
+    name = path.with_suffix("") if path.name.lower().endswith(".csv.gz") else path
+    return SUFFIXES.get(name.suffix.lower(), "lines")
 
 
 def _starts_with(path: Path, magic: bytes) -> bool:
@@ -230,12 +231,12 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
     return pa.table(columns)
 
 
-def _known_columns(table: pa.Table) -> pa.Table:
+def _known_columns(table: pa.Table, cure: str = "") -> pa.Table:
     names = table.column_names
     lost = [name for name in names if name not in COLUMNS and name not in PASSED_OVER]
     if "value" not in names or lost:
         raise InvalidSchemaError(
             f"a table needs a column 'value' and may have key, timestamp and headers; this one has "
-            f"{', '.join(names)}. Rename or leave out the others, which would be lost"
+            f"{', '.join(names)}. Rename or leave out the others, which would be lost{cure}"
         )
     return table.select([name for name in COLUMNS if name in names])

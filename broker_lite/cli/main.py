@@ -4,6 +4,7 @@ errors."""
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import json
 import os
@@ -214,8 +215,8 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         return _show_click_error(error, arguments)
     except (ReaderGone, BrokenPipeError):
-        # The reader (head, less) closed the pipe. Python flushes stdout at exit, which would fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (head, less) closed the pipe.
+        _discard_output()
         return 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -228,19 +229,33 @@ def run(arguments: list[str]) -> int:
             return code
         click.echo(f"Error: {error}", err=True)
         return exit_code(error)
-    except PermissionError as error:
+    except OSError as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        said = (
-            f"{error.filename or 'a file'}: permission denied. Run the command as the user that "
-            "owns it"
-        )
+        name, said = _described(error)
         if _wants_json(arguments):
-            _say_json("PERMISSION_DENIED", said, EXIT_FAILED)
+            _say_json(name, said, EXIT_FAILED)
         else:
             click.echo(f"Error: {said}", err=True)
         return EXIT_FAILED
     return code if isinstance(code, int) else 0
+
+
+def _described(error: OSError) -> tuple[str, str]:
+    """Return the name and message of an error of the operating system that no command explains."""
+    if isinstance(error, PermissionError):
+        owner = "Run the command as the user that owns it"
+        return "PERMISSION_DENIED", f"{error.filename or 'a file'}: permission denied. {owner}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+        _discard_output()
+        cure = "Free space there, or write the output elsewhere"
+        return "FAILED", f"the output cannot be written: {error.strerror}. {cure}"
+    return "FAILED", str(error)
+
+
+def _discard_output() -> None:
+    """Discard what stdout still holds: Python flushes stdout at exit, which would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:

@@ -52,6 +52,7 @@ def zookeeper() -> None:
     \b
     Examples:
       logbus zookeeper secure --zookeeper zk1:2181/logbus --auth-file zk.auth
+      logbus zookeeper secure --zookeeper zk1:2181 --auth-file zk.auth -o json
     """
 
 

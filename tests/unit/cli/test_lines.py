@@ -225,8 +225,14 @@ def test_csv_with_a_header_is_read_as_records(tmp_path: Path) -> None:
     [found] = tables(path, form_of(path, "auto"), LineRule())
     assert found.to_pylist() == [{"key": b"1", "value": b"a,b"}, {"key": b"2", "value": b""}]
     path.write_text("name,city\n1,2\n")
-    with pytest.raises(InvalidSchemaError, match="needs a column 'value'"):
+    with pytest.raises(InvalidSchemaError, match=r"needs a column 'value'.* --input lines"):
         list(tables(path, "csv", LineRule()))
+
+
+def test_suffix_of_a_file_is_recognised_in_capitals(tmp_path: Path) -> None:
+    path = tmp_path / "EXPORT.CSV"
+    path.write_text("value\n1\n")
+    assert form_of(path, "auto") == "csv"
 
 
 def test_packed_csv_is_read_as_records(tmp_path: Path) -> None:

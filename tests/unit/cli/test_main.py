@@ -73,6 +73,17 @@ def test_each_error_sets_its_exit_code(
     assert ("logbus status" in said.err) == (type(error) is NoBrokersError)
 
 
+def test_full_disk_at_stdout_is_an_error_without_a_stack_trace() -> None:
+    command = [sys.executable, "-P", "-m", "broker_lite", "config", "template", "broker"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: the output cannot be written: No space left on device. Free space there, or write "
+        "the output elsewhere\n"
+    )
+
+
 def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nosuch"]) == 2
     assert run(["produce"]) == 2
