@@ -81,7 +81,7 @@ _SECRET_VOLUME = "- name: security\n  secret: {secretName: logbus-security, defa
 
 
 def compose_parts(*, insecure: bool) -> dict[str, str]:
-    """Return the values of the compose template."""
+    """Return the text for each placeholder of the compose template."""
     numbers = range(3)
     if insecure:
         names = {f"LISTENERS_{n}": f"{OPEN}\nadvertised.host=broker-{n}" for n in numbers}
@@ -96,7 +96,7 @@ def compose_parts(*, insecure: bool) -> dict[str, str]:
 
 
 def kubernetes_parts(*, insecure: bool) -> dict[str, str]:
-    """Return the values of the Kubernetes template."""
+    """Return the text for each placeholder of the Kubernetes template."""
     if insecure:
         names = 'echo "advertised.host=$HOSTNAME.logbus"'
         return {

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 JAVA_MIN = 17
 """Lowest major version of Java that is accepted; Spark 4 needs it."""
 FILES_MIN = 4096
-"""A lower limit of open files is a warning."""
+"""Number of open files; a lower limit (``ulimit -n``) is a warning."""
 DISK_FREE_MIN_BYTES = 2 << 30
-"""Less free space on the disk of the data folder is a warning."""
+"""Bytes; less free space on the disk of the data folder is a warning."""
 CLUSTER_TIMEOUT_MS = 3000
 """Maximum time in ms that a check waits for the cluster."""
 OPEN_LONG_S = 60
@@ -414,8 +414,8 @@ def open_transactions(
 
 
 def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
-    """Return the finding about the transactions that hold back last stable offsets; ``held`` has
-    the longest open first."""
+    """Return the finding about open transactions. ``held`` has the transactions that hold back a
+    last stable offset, the longest open first; ``now_ms`` is the time in ms since 1970."""
     if not held:
         return Finding("transactions", "ok", "none is open")
     row, owner, since_ms = oldest = held[0]

@@ -97,7 +97,7 @@ def _tell(text: str, told: set[str]) -> None:
 
 
 Limits = Mapping[str, tuple[float | None, float | None]]
-"""The limits by column (``lag``, ``lag_s``): that of a warning and that of a critical state."""
+"""The warning limit and the critical limit by column (``lag``, ``lag_s``); None: no limit."""
 
 
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:

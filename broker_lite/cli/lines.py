@@ -1,4 +1,4 @@
-"""The input of ``logbus produce``: lines, JSON records or tables, as Arrow tables to send.
+"""Reads the input of ``logbus produce``, which is lines, JSON records or tables, as Arrow tables.
 
 Lines are bytes of any encoding. A read of a pipe returns what the pipe holds, so that the lines of
 a slow ``tail -f`` are sent at once. A last line without a newline is a record, too.

@@ -100,7 +100,8 @@ def _dir_option(folder: Path) -> str:
 
 
 def _typed(folder: Path) -> str:
-    """Return a folder as a person types it: relative to this one, or to the home folder."""
+    """Return a folder's path for a shell: relative to the current folder or to the home folder, if
+    it is below one of them."""
     for find_root, prefix in ((Path.cwd, ""), (Path.home, "~/")):
         # This folder may be deleted, and a user may have no home.
         with contextlib.suppress(ValueError, OSError, RuntimeError):

@@ -253,8 +253,8 @@ def alter(
 def _planned(
     admin: Admin, name: str, changes: Mapping[str, str | None]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return each setting with its value before and after (None: the default), and a sentence
-    for each that loses records."""
+    """Return a row for each changed setting, with its value before and after (None: the default),
+    and a warning for each change that deletes records."""
     if not changes:
         return [], []
     (settings,) = admin.describe_configs(topics=[name]).values()

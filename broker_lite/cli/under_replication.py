@@ -39,7 +39,8 @@ class FewReplicas(NamedTuple):
 
 
 def find(admin: Admin, view: ClusterView) -> FewReplicas | None:
-    """Return the topics, or None if there are none. Raises LogbusError."""
+    """Return the topics with fewer replicas than a new topic would get; None if there are none.
+    Raises LogbusError if the cluster does not answer."""
     if len(view.brokers) < 2 or not view.topics:
         return None
     broker = str(min(view.brokers))

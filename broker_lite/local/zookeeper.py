@@ -203,7 +203,7 @@ class EmbeddedZooKeeper:
         raise self._start_error()
 
     def has_started(self) -> bool:
-        """Return whether the server serves that ``start(wait=False)`` started. Raises the errors of
+        """Return whether the server serves, after ``start(wait=False)``. Raises the errors of
         ``start``."""
         serves = self._look()
         if serves is False:

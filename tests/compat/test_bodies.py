@@ -108,7 +108,8 @@ def test_row_batches_of_other_clients_become_spark_columns(
 
 @pytest.fixture(scope="module")
 def columns(spark: Any, cluster: LocalCluster) -> dict[str, str]:
-    """By codec, a topic that Spark wrote: ROWS in column batches, BATCHES times."""
+    """The names of topics by codec. Spark wrote ROWS to each topic BATCHES times, as column
+    batches."""
     zero = datetime(1970, 1, 1, tzinfo=UTC)
     topics = {codec: f"columns-{os.getpid()}-{codec}" for codec in COLUMN_CODECS}
     with connect(cluster.bootstrap_servers) as bus:

@@ -258,8 +258,8 @@ def test_consumer_groups_tool_lists_members(
 
 @pytest.fixture
 def two_members(name: str, bus: Bus, cluster: LocalCluster) -> Iterator[None]:
-    """A stable group of two librdkafka members on a topic of four partitions; both have the
-    test's name."""
+    """A stable group of two librdkafka members on a topic of four partitions. The group and the
+    topic are named as the test."""
     bus.create_topic(name, partitions=4)
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": name}
     named = {"client.id": "one", "group.instance.id": "static"}

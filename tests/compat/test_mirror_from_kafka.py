@@ -216,9 +216,9 @@ def test_compacted_topic_with_gaps_is_copied(
         kafka, topic, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01"
     )
     producer = ck.Producer({"bootstrap.servers": kafka, "linger.ms": 20})
-    # The record at offset 0 stays, and the next ones are compacted away, so there is a gap wherever
-    # the cleaner stopped. Rounds that all have every key would leave no record before the log's
-    # end.
+    # The key of the first record never returns, so compaction keeps it; the next records are
+    # compacted away, which leaves a gap. If all records had keys that return, compaction would
+    # leave only records at the end of the log, and no gap.
     producer.produce(topic, b"first", b"stays")
     deadline = time.monotonic() + CLEAN_SECONDS
     rows: list[tuple[Any, ...]] = []

@@ -1,6 +1,6 @@
 """confluent-kafka (librdkafka) copies in transactions while the group's coordinator is killed.
 
-Each transaction consumes, transforms and produces; the output must equal the input, once.
+Each transaction consumes, transforms and produces. The output must have each input record once.
 """
 
 from __future__ import annotations

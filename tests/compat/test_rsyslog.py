@@ -1,7 +1,7 @@
-"""rsyslog's omkafka, unchanged, as Debian packages it: lines of a file become records, and columns
-in Spark.
+"""rsyslog's output module omkafka, unchanged, from its Debian package. It sends the lines of a file
+as records, which Spark reads.
 
-rsyslog follows the file, as a log shipper does; each run ends once the records are in the topic.
+rsyslog follows the file, as a log shipper does. Each run ends once the records are in the topic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Spark's own Kafka connector, unchanged, from the user's Maven.
 
-It runs batches and a stream on logbus, also beside ``format("logbus")`` in one session.
+The test runs batch queries and a stream against logbus, also in a session that uses
+``format("logbus")``.
 """
 
 from __future__ import annotations

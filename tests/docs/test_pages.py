@@ -1,8 +1,9 @@
 """Every block of the user pages runs, in order, as a reader runs it.
 
-Pages that start no cluster share one, which is emptied between them. A page that begins with
-``<!-- after OTHER -->`` continues with the processes and files of another page, so both run in one
-test. Ports of the pages are replaced by free ones, so that tests can run side by side.
+Pages that start no cluster share one cluster, and each test deletes the topics and groups of its
+page. A page that begins with ``<!-- after OTHER -->`` continues with the processes and files of
+another page, so one test runs both pages. The tests replace the ports in a page by free ports, so
+that they can run side by side.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ OWN_TESTS = {"how-to/test-with-pytest.md": "tests/spark/test_testing_fixtures.py
 
 
 PORT = re.compile(r"\b(?:19|12|13)\d{3}\b")
-"""A port in a page that is not one of logbus's defaults."""
+"""Matches a port in a page, except logbus's default ports."""
 NUMBERED_PORT = re.compile(r"\b((?:19|12|13)\d{2})(?=\$n)")
-"""The first digits of such a port, where the script appends a number from 1 to 9."""
+"""Matches the first four digits of a port to which a script appends a number from 1 to 9."""
 
 _AFTER = re.compile(r"<!-- after (\S+) -->")
 

@@ -124,8 +124,8 @@ class Checker:
         """``min.insync.replicas`` of the topics that set it."""
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
         self._shown: dict[tuple[int, PartitionKey, int], int] = {}
-        """The end of the records that were compared, by process, partition and leader epoch of the
-        leader that showed them."""
+        """The offset up to which a leader's records have been compared, by the leader's process,
+        partition and leader epoch."""
         self.bad_disks: set[str] = set()
         """Ids of lost or rolled-back directories, which are not checked."""
         self.lossy_topics: set[str] = set()
@@ -538,7 +538,7 @@ class Checker:
             raise Violation(f"{name}: {joined} joined the ISR, but its leader did not write that")
 
     def _is_leaders(self, session_id: int, state: LeaderAndIsr) -> bool:
-        """Return whether the process that wrote is the leader which ``state`` names."""
+        """Return whether the writing process is the leader in ``state``."""
         process = self._cluster.process_of(session_id)
         return (
             process.broker_id == state.leader

@@ -44,7 +44,7 @@ class _Roles(NamedTuple):
 async def late_batch(
     cluster: SimCluster, rng: random.Random, suspect: Callable[[Process, Process], None]
 ) -> None:
-    """Run this sequence if three brokers have the needed roles.
+    """Run the sequence that the module describes, if three brokers have the needed roles.
 
     ``suspect(one, other)`` makes process ``one`` consider process ``other`` dead.
     """

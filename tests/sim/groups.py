@@ -78,7 +78,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.requests = 0
         self.is_calm = False
-        """Whether the test is settling, so that no reader is slow."""
+        """Whether the faults are over and the group settles; no reader is slow then."""
         self.problems: list[BaseException] = []
         self.topics: dict[str, Assignment] = {}
         self._offsets: dict[str, CommittedOffset] = {}

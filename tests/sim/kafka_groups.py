@@ -327,7 +327,7 @@ class World:
         self._assigned: dict[Generation, dict[str, bytes]] = {}
         self._incarnation = 0
         self._incarnations: dict[str, int] = {}
-        """The incarnation of the group by claim."""
+        """The incarnation of the group to which each coordinator's claim belongs."""
         self._coordinator = NOBODY
         self._offsets: dict[str, CommittedOffset] = {}
 

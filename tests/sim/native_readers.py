@@ -52,7 +52,7 @@ SLOW_S = 2.5
 
 
 class Wire(LoopShell):
-    """Answer metadata and offset requests as the one broker would."""
+    """A shell that answers requests for metadata and offsets as a cluster of one broker would."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.loop)

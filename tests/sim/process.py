@@ -1,8 +1,8 @@
 """One broker process in virtual time, from its start to its end.
 
 Production Registry, controller, ReplicaManager, fetchers and Log run on a simulated ZooKeeper,
-network, disk and clock; only sockets and threads are left out. All its code runs in its own context
-(``scheduler.Owner``), so that it can be stopped or killed between any two callbacks.
+network, disk and clock; only sockets and threads are left out. All code of the process runs in one
+context (``scheduler.Owner``), so that the process can be stopped or killed between two callbacks.
 """
 
 from __future__ import annotations
@@ -249,10 +249,8 @@ class SimPeerNet:
 
 
 def _response(topics: list[wire.TopicAnswer]) -> wire.FetchResponse:
-    """Convert an answer to the response that arrives.
-
-    Its file ranges are read now, when it is sent, as by sendfile.
-    """
+    """Return the response as the receiver gets it. This reads the answer's file ranges now, when
+    the answer is sent, as sendfile does."""
     fetched = [
         wire.FetchedTopic("", topic.topic_id, [_partition(row) for row in topic.partitions])
         for topic in topics

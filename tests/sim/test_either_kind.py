@@ -21,7 +21,7 @@ from broker_lite.model import CommittedOffset
 from broker_lite.native import machine
 
 SEEDS = 3
-"""Fixed seeds of every run, and as many that depend on the commit."""
+"""Number of fixed seeds in every run. As many other seeds are derived from the commit."""
 PLANT_SEEDS = 25
 
 KEPT = {

@@ -16,7 +16,7 @@ from broker_lite.metadata import group_claims, group_writer, znodes
 from broker_lite.metadata.store import Check, Operation, Set
 
 SEEDS = 4
-"""Fixed seeds of every run, and as many that depend on the commit."""
+"""Number of fixed seeds in every run. As many other seeds are derived from the commit."""
 PLANT_SEEDS = 10
 
 Patch = pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from broker_lite.model import TopicPartition
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 
 SEEDS = 3
-"""Fixed seeds of every run, and as many that depend on the commit."""
+"""Number of fixed seeds in every run. As many other seeds are derived from the commit."""
 KEPT = {
     1533: "a cooperative member that lost its revoked partitions did not rejoin",
     18: "a member with a lost join read on, renewed by heartbeats, after the rebalance",

@@ -75,8 +75,8 @@ class LoopFace:
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Run a function or coroutine on the loop and return its result.
 
-        The function runs in the context of the exception that the caller handles, because ``close``
-        in a ``finally`` block looks at that exception.
+        If the caller is handling an exception, the loop's thread handles the same exception while
+        it runs the function: a client's ``close`` in a ``finally`` block depends on it.
         """
         handled = sys.exc_info()[1]
 

@@ -14,7 +14,7 @@ import pytest
 
 _SETTINGS = pytest.StashKey[Any]()
 _REPEAT_S = 30.0
-"""Seconds after which a limit raises again: a ``finally`` block can hang like the test itself."""
+"""Seconds after which an expired limit raises again, because a ``finally`` block may hang, too."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -132,7 +132,7 @@ class Browser:
         return self._send("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector: str) -> str:
-        """Return the visible text of the first such element."""
+        """Return the visible text of the first element that the CSS selector matches."""
         return str(self._send("GET", f"/element/{self._element(selector)}/text"))
 
     def count(self, selector: str) -> int:
