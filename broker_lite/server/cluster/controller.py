@@ -69,7 +69,9 @@ from broker_lite.server.log_events import log_event
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""Maximum number of attempts at an event whose writes conflict with writes of partition leaders."""
+"""Maximum number of attempts to handle an event, if its writes conflict with writes of partition
+leaders.
+"""
 DEPOSED_PAUSE_S = 0.5
 """Seconds that a broker waits before its next candidacy after others deposed it as controller. The
 other brokers cannot reach it, so one of them should be elected.
@@ -130,7 +132,7 @@ class ControllerShell:
         """Sequence number of the last change notice that this controller wrote or read."""
         return self._notices.sequence
 
-    # Candidacy.
+    # Election and deposition.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
         """Become controller if there is none, and watch /controller in any case.
@@ -210,7 +212,7 @@ class ControllerShell:
         return True
 
     def resign(self, error: LogbusError | None = None) -> None:
-        """Stop to be controller, and fail all pending requests with ``error`` or
+        """Give up the role of controller, and fail all pending requests with ``error`` or
         NotControllerError.
         """
         if self._fence is not None:
@@ -305,8 +307,8 @@ class ControllerShell:
             # Delete /controller if this broker still has it, so that a broker can be elected.
             await self._give_up()
         except Exception:
-            # Resign after an unexpected error, because the cluster would keep an inactive
-            # controller.
+            # Resign after an unexpected error. Otherwise the cluster would keep a controller that
+            # does nothing.
             _log.exception("the controller of broker %d failed; it resigns", self._broker_id)
             self._task = None
             self.resign()
@@ -466,7 +468,7 @@ class ControllerShell:
         else:
             answer.set_result(effect)
 
-    # Writes.
+    # Writes to ZooKeeper.
 
     async def _write(self, write: Write) -> bool:
         assert self._fence is not None

@@ -262,7 +262,9 @@ class _Peer:
         return self._open_since_ms >= 0
 
     def is_of(self, broker: BrokerView | None) -> bool:
-        """Return whether ``broker`` is the registration, with the address, of this connection."""
+        """Return whether the connection goes to this registration of the broker, at its present
+        address.
+        """
         mine = self._broker
         return (
             broker is not None
@@ -312,7 +314,7 @@ class _Peer:
             self._unwatch()
             self._connection.close(NetworkError(f"broker {self._broker.broker_id} left"))
 
-    # Connecting.
+    # Opening and closing of the connection.
 
     def _connect(self) -> None:
         self._timer = None
@@ -387,7 +389,7 @@ class _Peer:
         self._attempt += 1
         self._timer = owner.loop.call_later(delay_ms / 1000, self._connect)
 
-    # The socket.
+    # Events of the connection's socket.
 
     def _watch(self) -> None:
         """Register the socket events for which the connection waits, and handle its opening and

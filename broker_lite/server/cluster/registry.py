@@ -187,7 +187,7 @@ class Registry:
         self._held_timer: asyncio.TimerHandle | None = None
         self._sequence = -1
 
-    # Lifecycle.
+    # Start, drain and stop.
 
     async def start(self, registration: BrokerRegistration) -> str:
         """Register the broker, load the metadata, and stand for controller. Return the cluster id.

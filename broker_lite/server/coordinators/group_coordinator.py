@@ -58,8 +58,8 @@ number. The rest is for requests: those that wait for a rebalance also hold memo
 ``queued.max.bytes``, and the broker must still receive requests that end the rebalance.
 """
 HEARTBEATS = 3
-"""Minimum number of heartbeats that a member sends in a session timeout, as in Kafka. A new
-coordinator waits this fraction of the session timeout for the former members' heartbeats.
+"""Minimum number of heartbeats that a member sends in a session timeout, as in Kafka. A coordinator
+that takes over a group waits a third of the session timeout for heartbeats of its members.
 """
 
 
@@ -372,7 +372,7 @@ class GroupCoordinator:
             except (NotCoordinatorError, CoordinatorLoadInProgressError):
                 continue
             except (WriteConflictError, InconsistentGroupProtocolError) as error:
-                # The group got members or was recreated during the check. Continue with the next.
+                # The group got members or was recreated during the check. Check the next group.
                 logger.info("group %r: cannot check its retention: %s", group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
@@ -402,7 +402,7 @@ class GroupCoordinator:
             task.cancel()
         self._alarm.close()
 
-    # Taking groups over.
+    # Claiming groups in ZooKeeper, and giving them up.
 
     async def _held_now(self, group: str) -> HeldGroup | None:
         """Return the group if this broker holds it, after a claim in progress is complete. Return
@@ -473,7 +473,7 @@ class GroupCoordinator:
         self.check_coordinator(group)
         known = self._held.get(group)
         if known is not None and known.claim is claim:
-            # Another request may have created it during the check.
+            # Another request may have taken over the group during the check.
             return known
         if known is not None:
             self._drop(known, NotCoordinatorError(f"another broker had claimed group {group!r}"))
@@ -526,7 +526,7 @@ class GroupCoordinator:
             # Do nothing, because a reconnection starts a check of all claims.
             logger.debug("group %r: cannot check the claim: %s", held.group.name, error.message)
 
-    # Running the machines.
+    # Events and effects of the groups' state machines.
 
     async def _ask(self, held: HeldGroup, make: Callable[[int], ev.Event]) -> fx.Result:
         held = self._held.setdefault(held.group.name, held)

@@ -58,8 +58,8 @@ logger = logging.getLogger("logbus.transactions")
 FLAG_SINK = 2
 """Flag of a sink's records in ``__transaction_state``."""
 PARK_S = 2 * ANSWER_MS / 1000
-"""Maximum seconds that a request waits until the sink's previous change is written. It must be
-longer than ANSWER_MS; otherwise no commit is answered while a transaction marker is overdue.
+"""Maximum seconds that a request waits until the sink's previous change is written. EndBatch is
+answered ANSWER_MS after its decision if markers are missing, so this time must be longer.
 """
 HEAD_DAYS = 365
 """Days after its last use for which the broker keeps a sink's head. A Spark query may stop for
@@ -132,7 +132,7 @@ class SinkCoordinator:
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
 
-    # Leadership.
+    # Partitions of the state topic that this broker starts or ceases to lead.
 
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
@@ -245,7 +245,7 @@ class SinkCoordinator:
         for task in self._tasks:
             task.cancel()
 
-    # Running the machines.
+    # Events and effects of the sinks' state machines.
 
     def _step(self, led: _LedSinks, event: ev.SinkEvent) -> None:
         now = Now(self._clock.monotonic_ms(), self._clock.now_ms())

@@ -68,7 +68,7 @@ class StateOwner(Protocol):
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Use a loaded partition, which this broker leads in leader epoch ``epoch``.
+        """Start to coordinate a partition that is loaded. This broker leads it in ``epoch``.
 
         ``values`` holds all keys that are not deleted. ``StateLog`` updates it after each committed
         append. ``flags`` holds the flags of keys that were appended with flags.
@@ -204,7 +204,7 @@ class _LedPartition:
         return self.replica.role.role is self.role
 
     def close(self) -> None:
-        """Stop to load and append, and fail all appends in flight with NotCoordinatorError."""
+        """Stop loading and appending. Appends in flight fail with NotCoordinatorError."""
         self.replica.waiters.discard(self._advanced)
         self._load.cancel()
         if self._deletion is not None:

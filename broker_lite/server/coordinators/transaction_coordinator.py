@@ -160,7 +160,7 @@ class TransactionCoordinator:
             clock=clock,
         )
 
-    # StateOwner.
+    # Methods that StateLog calls.
 
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
@@ -277,7 +277,7 @@ class TransactionCoordinator:
         )
         return fx.AddResult(result.error)
 
-    # SinkStore.
+    # Methods that SinkCoordinator calls.
 
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
@@ -291,7 +291,7 @@ class TransactionCoordinator:
         """Return an unused producer id. Raise LogbusError if ZooKeeper is unavailable."""
         return await self._registry.next_producer_id()
 
-    # Views.
+    # Descriptions of transactional ids, and their expiry.
 
     def place_of(self, transactional_id: str) -> tuple[int, int]:
         """Return the partition of ``__transaction_state`` of an id that this broker coordinates,
@@ -405,7 +405,7 @@ class TransactionCoordinator:
         record = decode_transaction(value)
         return TransactionView(name, record, record.state)
 
-    # Running the machines.
+    # Events and effects of the transactions' state machines.
 
     def _hold(self, led: LedState, name: str) -> HeldTransaction:
         """Return the state machine of a transactional id. If it is not in memory, create it from
@@ -443,7 +443,9 @@ class TransactionCoordinator:
         self._alarm.set(held.machine.deadline_ms)
 
     def _tidy(self, held: HeldTransaction) -> None:
-        """Drop the state machine of an idle id; its committed record holds the complete state."""
+        """Drop the state machine of a transactional id that has no request and no open transaction.
+        The id's committed record holds its complete state.
+        """
         name = held.machine.name
         is_idle = held.machine.is_quiet and not held.appends and not held.waiting
         if is_idle and held.led.held.get(name) is held:
@@ -530,7 +532,7 @@ class TransactionCoordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Time-outs.
+    # Transaction timeouts.
 
     def _tick(self) -> None:
         now_ms = self._clock.monotonic_ms()

@@ -99,7 +99,7 @@ class MarkerSender:
             self._begin(_Marker(job, group))
 
     def close(self) -> None:
-        """Stop to send. The next coordinator sends the markers that are not confirmed."""
+        """Stop sending. The next coordinator sends the markers that are not confirmed."""
         for task in self._tasks:
             task.cancel()
         for timer in self._timers:
@@ -146,8 +146,7 @@ class MarkerSender:
     async def _end_deleted(self, markers: Sequence[_Marker]) -> None:
         """Report the partitions of deleted topics as done, and retry the markers of other topics.
 
-        The metadata of a broker that has just become coordinator may lack a new topic of its
-        transactions, for seconds if the broker loses ZooKeeper.
+        A broker that has just become coordinator may not have read the metadata of a new topic yet.
         """
         keys = [marker.participant for marker in markers]
         wanted = {key.topic_id for key in keys if isinstance(key, PartitionKey)}

@@ -13,13 +13,13 @@ from typing import TypeVar
 from broker_lite.errors import RequestTimedOutError
 
 WAIT_MS_MIN = 1000
-"""Minimum timeout in milliseconds. A shorter timeout of a client would fail operations that are
-about to succeed.
+"""Minimum milliseconds after which an administrative request times out. With a shorter timeout,
+operations would fail that are about to succeed.
 """
 WAIT_MS_MAX = 60_000
-"""Maximum timeout in milliseconds."""
+"""Maximum milliseconds after which an administrative request times out."""
 WAIT_MS = 30_000
-"""Timeout in milliseconds of requests that have no timeout field."""
+"""Milliseconds after which an administrative request without a timeout field times out."""
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Handle DescribeTopicPartitions 0: return topics with their partitions, in pages (KIP-966).
 
 Topics are sorted by name. The answer's cursor names the first partition of the next page. logbus
-elects no leaders outside the ISR, so ``eligible_leader_replicas`` is empty.
+does not track eligible leaders outside the ISR, so ``eligible_leader_replicas`` is empty.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def handle(
 def _follow(
     parts: BrokerContext, request: RequestContext, message: wire.FetchRequest, reply: ResponseSlot
 ) -> None:
-    """Pass a follower's fetch to ``FollowerFetches``. Only logbus's own version has the fields that
-    the leader needs.
+    """Pass a follower's fetch to ``FollowerFetches``. Close the connection if the request is not of
+    the version that logbus's brokers send.
     """
     if request.api_version < wire.CLIENT_VERSION:
         reply.refuse(f"followers must fetch with version {wire.CLIENT_VERSION}")
@@ -236,7 +236,7 @@ class _ConsumerFetch:
             if self._message.replica_id != wire.ANY_REPLICA or replica.state is None:
                 raise
 
-    # Waiting.
+    # Waiting for records.
 
     def _wait(self, rows: list[_FetchRow]) -> None:
         if self._timer is not None:
@@ -274,7 +274,7 @@ class _ConsumerFetch:
                 replica.waiters.discard(self.assess)
             self._waits_at.clear()
 
-    # Collecting.
+    # Reading the records.
 
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
         """Read the records and answer. Read recent records on the event loop, others on a read
@@ -411,7 +411,7 @@ class _ConsumerFetch:
                 return ranges.Prepared(error=error)
         return found
 
-    # Answering.
+    # The answer.
 
     def _answer(self, rows: list[_FetchRow], found: dict[int, ranges.Prepared]) -> None:
         self._leave()

@@ -82,7 +82,7 @@ async def _answer(
         replica.check_leader(leader_epoch)
         is_committed = request.api_version >= 2 and message.isolation_level == READ_COMMITTED
         found = await _find(parts, replica, row.timestamp, request.api_version, is_committed)
-        # Check again: this replica may have lost leadership during the lookup.
+        # Check again, because this replica may have lost leadership during the lookup.
         replica.check_leader(leader_epoch)
     except OffsetNotAvailableError as error:
         older = request.api_version < _NOT_AVAILABLE_SINCE

@@ -57,7 +57,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     Clients refresh their metadata when a leader's connection closes, often before the controller
     has elected another leader. An answer with the dead leader would send the client to a closed
     port, and the client would retry after a backoff. The handler therefore waits for due elections.
-    Clients that send no ApiVersions do not wait ``NOTICE_S``: logbus's own clients retry at once.
+    Only logbus's own clients send no ApiVersions. They retry at once, so they do not wait
+    ``NOTICE_S``.
     """
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)

@@ -30,8 +30,8 @@ async def handle(
     """Look up each partition. The answer has the order of the request."""
     level = message.isolation_level
     found = [_find(parts, request, row, level) for row in message.partitions]
-    # Use one read-thread job for all partitions: one job per partition would cost more than the
-    # lookups.
+    # Look up all partitions in one job of a read thread, because a job for each partition would
+    # cost more than the lookup.
     answers = await parts.disk.run_read(lambda: [_answer(one) for one in found])
     return OffsetsForBytesResponse(tuple(answers), level is not None)
 

@@ -43,7 +43,7 @@ async def create_missing(
 
     Return the error code of each topic that could not be created.
     """
-    # Do not create internal topics: an empty ``__consumer_offsets`` would mislead Kafka's tools.
+    # Do not create internal topics, because an empty ``__consumer_offsets`` would mislead tools.
     wanted = [n for n in names if is_valid_name(n) and not n.startswith(INTERNAL_PREFIX)]
     wanted = list(dict.fromkeys(wanted))[:CREATED_MAX]
     denied = {}

@@ -66,7 +66,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _fenced(parts: BrokerContext, row: Any) -> int:
-    """Return an error code if a coordinator sent the marker that has since been replaced, else 0.
+    """Return an error code if the coordinator that sent the marker is deposed, else 0.
 
     Markers of Kafka's tools name no partition of ``__transaction_state``, so they are never fenced.
     """

@@ -263,7 +263,7 @@ class ClientConnection:
         """
         return self.sent_ms if self._writing else 0
 
-    # Reading.
+    # Receiving and starting requests.
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
@@ -422,7 +422,7 @@ class ClientConnection:
         self._unfinished_bytes += size
         self.budget.take_unfinished(size)
 
-    # Writing.
+    # Building and sending answers.
 
     def build_next(self) -> None:
         """Start to build the next answer, if it was announced with ``ResponseSlot.build``.

@@ -33,9 +33,7 @@ class LoginQueue:
         self._waiting: deque[tuple[RequestContext, memoryview, ResponseSlot]] = deque()
 
     def add(self, request: RequestContext, frame: memoryview, reply: ResponseSlot) -> None:
-        """Queue the request. The event loop starts it in a later turn, after the requests before
-        it.
-        """
+        """Queue the request. It starts in a later turn of the loop, after all earlier requests."""
         if not self._waiting:
             self._loop.call_soon(self._run)
         self._waiting.append((request, frame, reply))

@@ -242,8 +242,10 @@ class Logins:
         return Proof(found.user, ends_ms=found.ends_ms)
 
     def _admit(self, session: Session, mechanism: str, proof: Proof) -> None:
-        """Set the session's principal and end. Raise SaslAuthenticationError if the session has
-        logged in before with another mechanism or as another user.
+        """Set the session's principal and the time at which the client must log in again.
+
+        Raise SaslAuthenticationError if the client has logged in before with another mechanism or
+        as another user.
         """
         principal = f"User:{proof.user}"
         if session.mechanism and (principal, mechanism) != (session.principal, session.mechanism):
@@ -287,7 +289,7 @@ class Logins:
             await self._issuer.refresh()
 
     def watch(self, session: Session, connection: Connection) -> None:
-        """Let ``sweep`` check the session from now on."""
+        """Add the session to those that ``sweep`` checks. ``connection`` is the session's."""
         self._sessions[id(session)] = session, connection
 
     def sweep(self) -> None:

@@ -239,8 +239,9 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 
 
 def _forget(buckets: _Buckets) -> None:
-    """Drop the tenth of the buckets that is full soonest, so that clients gain little. Dropping
-    many at once makes the sort rare.
+    """Drop the tenth of the token buckets that will be full soonest, whose clients gain the least.
+
+    The sort is expensive, so drop many buckets at once.
     """
     for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
         del buckets[name]

@@ -18,7 +18,7 @@ TRUST_MS = 60_000
 so they share the check of the append.
 """
 MARK_MS = 1_000
-"""Milliseconds between the recorded append times of a log: their resolution."""
+"""Minimum milliseconds between two recorded append times of a log."""
 RANGES_MAX = 64
 """Maximum number of checked offset ranges that the cache stores for a log."""
 
@@ -70,9 +70,7 @@ class CrcCache:
             self._ranges.append((now_ms, start, end))
 
     def truncated(self, offset: int) -> None:
-        """Forget all checks, and the appends and column batches from ``offset`` on, after the log
-        was truncated to ``offset``.
-        """
+        """Drop all recorded checks and appends, because the log is truncated to ``offset``."""
         self._ranges.clear()
         self._marks = deque([(0, offset)])
         self.rows_from = min(self.rows_from, offset)

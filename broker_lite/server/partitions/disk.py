@@ -44,16 +44,16 @@ from broker_lite.storage.log import Log
 logger = logging.getLogger("logbus.disk")
 
 GROUP_BYTES_MAX = 32 << 20
-"""Bytes from which on an append thread adds no further job to a group. The thread flushes and
-answers a group before the next.
+"""Bytes from which on an append thread adds no further append to a group. A group is the set of
+appends that share a flush.
 """
 COALESCE_BYTES = 256 << 10
-"""Groups of at least this many bytes do not wait for more batches. Below this size, a flush takes
-about the same time for any number of bytes.
+"""Groups of appends of at least this many bytes start at once. Smaller groups wait for more
+appends, because a flush of up to this size takes about the same time.
 """
 COALESCE_US_MAX = 1_000
-"""Maximum microseconds that a small group waits for more batches of the producers that the previous
-group answered.
+"""Maximum microseconds that a small group of appends waits for more. Producers that the previous
+group answered usually send their next batch within this time.
 """
 STOP_TIMEOUT_S = 30.0
 """Seconds that ``Disk.stop`` waits for each thread to end."""
@@ -163,7 +163,7 @@ class Worker(threading.Thread):
         self._in_flight_count = 0
         """Number of jobs of the previous group and of jobs queued when that group was answered."""
         self._coalesce_until_us = 0
-        """Monotonic time in microseconds until which a small group waits for more jobs."""
+        """Monotonic time in microseconds until which a small group of appends waits for more."""
         self._appends = disk.metrics.histogram("append_duration_seconds")
         self._flushes = disk.metrics.histogram("flush_duration_seconds")
 

@@ -122,8 +122,8 @@ class FollowerFetches:
         """
         known = self.cluster.snapshot.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
-            # Refuse an older epoch for good. This broker's metadata do not have a newer epoch yet,
-            # so the follower retries.
+            # If the follower's epoch is older, the follower is fenced. If it is newer, this
+            # broker's metadata lack it, and the follower retries until they have it.
             present = "none" if known is None else str(known.broker_epoch)
             raise StaleBrokerEpochError(
                 f"broker {broker_id} fetches in broker epoch {broker_epoch}; "
@@ -254,10 +254,10 @@ class _FollowerFetch:
             row.error, row.diverging = verdict.error, verdict.diverging
             row.allowance = self._owner.allowance(replica, follower.broker_id)
 
-    # Waiting.
+    # Waiting for records.
 
     def _changed(self) -> None:
-        """Schedule a check of the fetch: one, however many replicas change in this turn of the
+        """Schedule one check of the waiting fetch for all replicas that change in this turn of the
         loop.
         """
         if not self._is_due:
@@ -308,7 +308,7 @@ class _FollowerFetch:
             if row.replica is not None:
                 row.replica.end_waiters.discard(self._changed)
 
-    # Collecting.
+    # Reading the records, and the answer.
 
     def _collect(self) -> None:
         owner = self._owner

@@ -345,7 +345,7 @@ def _walk(row: WantedRange, found: LogSlice, max_bytes: int, first_max: int) -> 
 
 
 def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
-    # Import here: pyarrow and numpy load only when a client needs rows.
+    # Import pyarrow and numpy only when a client needs rows, because the import takes long.
     from broker_lite.record.transcode import columns_to_rows
 
     with _undecodable(header):
@@ -387,7 +387,7 @@ def _check(row: WantedRange, header: BatchHeader) -> None:
 
 
 class _Parts:
-    """The parts of an answer in the making. Adjacent file ranges are merged."""
+    """A collector of the parts of an answer, which merges adjacent file ranges."""
 
     __slots__ = ("_file", "_from", "_to", "length", "parts")
 

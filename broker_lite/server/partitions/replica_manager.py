@@ -195,7 +195,7 @@ class ReplicaManager:
     def _log_bytes(self) -> int:
         return sum(replica.log.reader.size_bytes for replica in self._replicas.values())
 
-    # Finding.
+    # Lookups of replicas.
 
     def find(self, topic: str, partition: int) -> Replica:
         """Return the local replica of a partition, whether or not it leads.
@@ -267,7 +267,7 @@ class ReplicaManager:
             for r in self._replicas.values()
         ]
 
-    # Producing.
+    # Appends.
 
     def append(
         self, replica: Replica, acks: int, batch: AppendBatch, deadline_ms: int, done: Produced
@@ -347,7 +347,7 @@ class ReplicaManager:
         if callback is not None:
             callback(replica)
 
-    # Metadata.
+    # Replicas that the metadata add, change and remove.
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
         """Create, change and remove replicas to match the metadata snapshot."""
@@ -660,7 +660,7 @@ class ReplicaManager:
         """Number of produce requests that have no result yet."""
         return len(self._produces)
 
-    # Housekeeping.
+    # Deletion of records, and retention.
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
         """Advance the log start offset to ``offset``, or to the high watermark for -1. Return the
