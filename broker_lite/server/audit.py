@@ -1,9 +1,10 @@
-"""The audit log of one broker: logins, denied requests and administrative changes, each with its
-principal.
+"""Write the audit log of a broker: logins, denied requests and administrative changes, each with
+its principal.
 
-A separate thread writes lines to ``audit.log``, so that a slow disk delays no request. The file is
-readable by the broker's user alone, and rotates. The broker that carries out a request records it:
-the controller records requests that other brokers forward. Loop thread.
+A separate thread writes the lines to ``audit.log``, so that a slow disk delays no request. Only the
+operating system's user of the broker can read the file. The file rotates. The broker that carries
+out a request records it, so the controller records requests that other brokers forward. All other
+code runs on the event-loop thread.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 10
-"""Number of rotated files besides the current one."""
+"""Number of rotated files that the broker keeps besides the current one."""
 QUEUE_MAX = 10_000
-"""Maximum lines that wait for the disk; further ones are dropped."""
+"""Maximum number of lines that wait for the disk. Further lines are dropped."""
 
 
 class AuditedChange(NamedTuple):
-    """An object that a request changed: its name, values before and after, and error code."""
+    """An object that an administrative request changed: its name, its values before and after the
+    change, and the error code of the change.
+    """
 
     object: str
     before: Any
@@ -53,7 +56,7 @@ class _PrivateFile(RotatingFileHandler):
 
 
 class AuditLog:
-    """Writes events; without a path it writes nothing (``is_on`` is False)."""
+    """The audit log of one broker. Without a path the log is off (``is_on``) and writes nothing."""
 
     def __init__(self, path: str = "", clock: Clock | None = None) -> None:
         self.is_on = bool(path)
@@ -76,7 +79,7 @@ class AuditLog:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Write the waiting lines."""
+        """Write the lines that wait, then stop the thread."""
         listener, self._listener = self._listener, None
         if listener is not None:
             self.is_on = False
@@ -242,7 +245,9 @@ def _broker_retired(
 
 
 def _elected(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    """Leaders before the election; which broker leads afterwards, ZooKeeper decides."""
+    """Yield the requested elections, with the leaders before them. The new leaders are not known
+    when the request is answered.
+    """
     kind = "unclean" if getattr(message, "election_type", 0) == ELECTION_UNCLEAN else "preferred"
     after = {"election": kind}
     if error_code := getattr(response, "error_code", 0):
@@ -296,4 +301,4 @@ CHANGES: Mapping[int, Changes] = {
     ApiKey.ELECT_LEADERS: _elected,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassigned,
 }
-"""The changes of each administrative API."""
+"""The function that lists the changes of a request, for each administrative API."""

@@ -1,10 +1,12 @@
-"""One broker process: composes its parts, starts them in order and stops them in order.
+"""Start and stop a broker: create its parts and connect them.
 
-Start: bind the port, open the data directory (lock, identity, recovery), start the registry
-(cluster id, registration), listen, print the ready line. Stop (SIGTERM): close the listener, finish
-requests in flight, flush every log, write the clean-shutdown marker, remove the registration. An
-error that an operator can fix ends the process with one line on stderr. Runs on the event-loop
-thread; recovery and closing run on other threads.
+At its start, the broker binds its ports and opens the data directory (lock, identity, recovery). It
+then registers in ZooKeeper, accepts connections, and prints the ready line. To stop (SIGTERM), the
+broker gives up leadership and closes the listeners. It then finishes requests in flight, flushes
+every log, writes the clean-shutdown marker, and removes its registration.
+
+An error that an operator can fix ends the process with one line on stderr. All code runs on the
+event-loop thread, except that other threads recover and close the logs.
 """
 
 from __future__ import annotations
@@ -84,8 +86,8 @@ NO_UVLOOP = (
 logger = logging.getLogger("logbus.broker")
 
 SWITCH_INTERVAL_S = 0.0005
-"""The interpreter's switch interval in seconds, after which a disk thread must yield to the event
-loop. Python's default is 5 ms.
+"""Python's switch interval in seconds: the time after which a disk thread must yield the
+interpreter lock to the event loop. Python's default is 5 ms.
 """
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 HOUSEKEEPING_MS = 1000
@@ -93,11 +95,12 @@ HOUSEKEEPING_MS = 1000
 producers.
 """
 FINISH_S = 0.7
-"""Maximum seconds for requests in flight during a stop."""
+"""Maximum seconds that a stopping broker waits for requests in flight."""
 DRAIN_S = 10.0
-"""Maximum seconds for moving leadership away during a stop."""
+"""Maximum seconds that a stopping broker waits until other brokers lead its partitions."""
 DEREGISTER_S = 0.5
-"""Maximum seconds for ZooKeeper requests during a stop; after them the session expires by itself.
+"""Maximum seconds that a stopping broker waits for ZooKeeper. If ZooKeeper does not answer, the
+broker's session expires later.
 """
 
 Ready = Callable[[dict[str, Any]], None]
@@ -547,8 +550,8 @@ class Broker:
 
 
 def _count(registry: Registry, applies: Callable[[PartitionView], bool]) -> float:
-    """On the controller, return the number of partitions for which ``applies`` is true; on other
-    brokers 0.
+    """Return the number of partitions in the cluster for which ``applies`` is true. Return 0 unless
+    this broker is the controller, so that a sum over brokers counts each partition once.
     """
     if not registry.is_controller:
         return 0
@@ -583,7 +586,7 @@ def _say_what_was_found(logs: LogManager) -> None:
 
 
 async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
-    """Run ``work`` periodically; log an error and continue."""
+    """Run ``work`` periodically. If it raises an error, log the error and continue."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:

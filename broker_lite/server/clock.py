@@ -1,7 +1,7 @@
-"""The broker's only source of time. Stateless; any thread may call it.
+"""Read the time, for all parts of the broker. Any thread may use a clock.
 
-Wall time stamps records and expires segments. Monotonic time measures waits, so that setting the
-clock back never delays a fetch.
+Wall time is for timestamps of records and for the retention of segments. Monotonic time is for
+waits and timeouts, so that an operator who sets the machine's clock back delays no fetch.
 """
 
 from __future__ import annotations

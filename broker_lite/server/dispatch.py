@@ -163,23 +163,23 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.END_BATCH: end_batch.handle,
     ApiKey.KEEP_BATCH: keep_batch.handle,
 }
-"""Handlers of all APIs except Produce, Fetch and Envelope, which the dispatcher calls itself."""
+"""The handlers by API key, except those of Produce, Fetch and Envelope."""
 
 
 LABELS: dict[int, str] = {key: key.name.lower() for key in ApiKey}
-"""Metric names by API key; a lookup costs a tenth of building the name."""
+"""The label of each API key in metrics. A lookup takes a tenth of the time to build the label."""
 
 TIMED = frozenset({
     ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_COMMIT,
     ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT, ApiKey.CREATE_TOPICS, ApiKey.INIT_PRODUCER_ID,
 })  # fmt: skip
-"""APIs with metrics of their own; the others share those of OTHER_APIS."""
+"""APIs with a duration metric of their own. All other APIs share the label ``OTHER_APIS``."""
 OTHER_APIS = "other"
 
 NOT_ASKED = "the handler did not ask whether the request is allowed, so its answer is dropped"
 TOLD_MAX = 1000
-"""Maximum number of unsupported (API, version) pairs that the broker logs, one line per pair."""
+"""Maximum number of unsupported pairs of API and version that the broker logs, once each."""
 
 
 class Dispatcher:
@@ -282,7 +282,7 @@ class Dispatcher:
     def _fail(
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
-        """After a handler raised ``error``, answer with it in the response's format."""
+        """Answer with the error that a handler raised, in the format of the API's response."""
         self._parts.metrics.count("request_errors", LABELS[request.api_key], error.name)
         refusal = _refusal(request, frame, wire_code(error), error.message)
         if refusal is None:
@@ -311,8 +311,8 @@ class Dispatcher:
     async def _encoded(
         self, request: RequestContext, message: Any, reply: ResponseSlot | None = None
     ) -> bytes:
-        """Return the whole frame of the answer. If the client is over its quota, ``reply`` is
-        throttled.
+        """Run the handler and return the frame of its answer. If the client is over its quota,
+        throttle its connection through ``reply``.
         """
         key = request.api_key
         handler = self._unpack if key == ApiKey.ENVELOPE else HANDLERS[key]

@@ -1,8 +1,8 @@
-"""The text of ``/metrics``, written by ``prometheus_client`` from a snapshot of ``Metrics``.
+"""Write the text of ``/metrics`` with the library ``prometheus_client``.
 
-The loop copies the values; ``render`` runs on another thread and adds slow gauges, the metrics of
-the process, help texts and escaping. The library loads only here, so a broker without
-``metrics.port`` does not pay for its import (66 ms).
+The event loop copies the values of ``Metrics``. ``render`` runs on another thread, and adds slow
+gauges, the metrics of the process and help texts. Only this module imports the library, so a broker
+without ``metrics.port`` does not spend the 66 ms of the import.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker_lite.server.metrics import COUNTER, HISTOGRAM, SECONDS, Metrics, Sam
 
 
 class Exposition:
-    """Renders the metrics of one broker."""
+    """A writer of the metrics of one broker in Prometheus' formats."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("logbus.http")
 
 REQUEST_BYTES_MAX = 8192
-"""Maximum bytes of a request's head; scrapers send less."""
+"""Maximum bytes of a request line with its headers. Prometheus sends less."""
 CONNECTIONS_MAX = 16
 TIMEOUT_S = 10.0
-"""Seconds in which a client must shake hands, send its request and read the answer."""
+"""Seconds within which a client must complete the TLS handshake, send its request and read the
+answer.
+"""
 ACCEPT_PAUSE_S = 0.5
-"""Seconds until accepting resumes after the process ran out of file descriptors."""
+"""Seconds until the server accepts connections again after the process had no free file descriptor.
+"""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 PLAIN = "text/plain; charset=utf-8"
 _HOST_PORT = re.compile(r":\d*$")
@@ -44,18 +47,18 @@ REFUSALS = {
 }
 
 Reasons = Callable[[], list[str]]
-"""Returns why the broker is not ready; empty if it is."""
+"""A function that returns the reasons why the broker is not ready, or no reason if it is."""
 
 
 class HttpClient(NamedTuple):
-    """The client of one connection: its address and its certificate (DER; empty: none)."""
+    """The client of a connection: its address, and its certificate (DER), empty if it has none."""
 
     host: str
     certificate: bytes = b""
 
 
 class HttpServer:
-    """The HTTP port of one broker. ``login`` None: no TLS and no login."""
+    """The HTTP port of one broker. If ``login`` is None, the port has no TLS and needs no login."""
 
     def __init__(
         self, exposition: Exposition, reasons: Reasons, login: HttpLogin | None = None
@@ -114,7 +117,7 @@ class HttpServer:
             logger.debug("an HTTP client sent no request or read no answer", exc_info=True)
 
     async def _converse(self, sock: socket.socket, host: str) -> None:
-        """Shake hands, answer one request and close the connection."""
+        """Complete the TLS handshake, answer one request, and close the connection."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(REQUEST_BYTES_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -169,7 +172,7 @@ class HttpServer:
         return 200, content_type, body
 
     async def _refusal(self, client: HttpClient, headers: Mapping[bytes, str]) -> tuple[int, bytes]:
-        """Return the status and the text that refuse a scrape; status 0: it is allowed."""
+        """Return the HTTP status and the text that refuse a scrape. Status 0 allows it."""
         if self._login is not None:
             authorization = headers.get(b"authorization", "")
             status = await self._login.refusal(client.host, client.certificate, authorization)

@@ -1,6 +1,8 @@
-"""The login of a scrape of ``/metrics`` over TLS: a client certificate, or HTTP Basic with the user
-and password of a SCRAM user. The principal needs the operation Describe on the cluster. Loop
-thread; the password is checked on another one.
+"""Authenticate and authorize scrapes of ``/metrics`` over TLS.
+
+A client logs in with a certificate, or with HTTP Basic and the password of a SCRAM user. Its
+principal needs the operation Describe on the cluster. All code runs on the event-loop thread, but
+another thread checks the password.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ class HttpLogin:
         self.tls = tls
 
     async def refusal(self, host: str, certificate: bytes, authorization: str) -> int:
-        """Return the HTTP status that refuses a scrape (401, 403); 0 if it is allowed.
+        """Return the HTTP status that refuses a scrape, 401 or 403. Return 0 if it is allowed.
 
-        ``certificate``: of the client, DER, or empty. ``authorization``: that header.
+        ``certificate`` is the client's certificate (DER), empty if it has none. ``authorization``
+        is the value of the Authorization header.
         """
         parts = self._parts
         session = Session(0, f"{host}:0", self.tls.listener_name, is_encrypted=True)

@@ -1,4 +1,4 @@
-"""Log lines as JSON objects, one a line, for ``log.format=json`` and for files of ``--logging``."""
+"""Format log lines as JSON objects, for ``log.format=json`` and for files of ``--logging``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Limits of a broker's log: the rate of repeated warnings and the size of the log file.
+"""Limit the rate of repeated warnings in a broker's log, and the size of the log file.
 
 Clients can cause a warning with every request. ``RepeatLimit`` passes a repeated line once a minute
-and counts the others. ``OutputFile`` rotates the file behind stdout and stderr when it is full. Any
-thread.
+and counts the others. ``OutputFile`` rotates the file to which stdout and stderr go, when the file
+is full. Any thread may log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 WINDOW_S = 60.0
 LINES_MAX = 100
-"""Maximum number of different lines that one log statement may write in a window."""
+"""Maximum number of different lines that one log statement may write in a minute."""
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 3
 """Number of rotated files besides the current one; broker.log.1 is the newest."""

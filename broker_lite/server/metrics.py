@@ -1,4 +1,4 @@
-"""The metrics of one broker: the table of all metrics, and the objects that hold their values.
+"""Declare all metrics of a broker, and hold their values.
 
 ``METRICS`` declares every metric once. Callers hold a ``Counter`` or ``Histogram`` and add to it,
 so no request looks up a metric by name. Gauges are functions that run when the metrics are read.
@@ -16,12 +16,15 @@ PREFIX = "logbus_"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds of a histogram's buckets in seconds; a further bucket counts longer durations."""
 SERIES_MAX = 200
-"""Maximum series of a counter by topic or by API. Label values beyond it are counted in the series
-``OTHER``."""
+"""Maximum number of series of a counter by topic or by API. Further label values are counted in the
+series ``OTHER``.
+"""
 FEW_SERIES_MAX = 20
-"""The same for other labels. With both, a broker has at most 1,500 series."""
+"""Maximum number of series of a counter by other labels. With the two limits, a broker has at most
+1,500 series.
+"""
 OTHER = "(other)"
-"""A label value that no topic and no error can have."""
+"""The label value of the series beyond the limit. No topic and no error has this name."""
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 

@@ -1,8 +1,8 @@
-"""Reports the state of a broker to the service manager that started it.
+"""Report the state of a broker to systemd (sd_notify).
 
-systemd's protocol (sd_notify): a datagram to the Unix socket that ``NOTIFY_SOCKET`` names. With
-``Type=notify`` a unit has started once its broker serves clients. Without the variable nothing is
-sent.
+The broker sends a datagram to the Unix socket in the environment variable ``NOTIFY_SOCKET``. A unit
+with ``Type=notify`` has therefore started when its broker serves clients. Without the variable, the
+broker sends nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STOPPING = "STOPPING=1"
 
 
 def notify(state: str) -> None:
-    """Send a state. A service manager that does not listen is ignored."""
+    """Send a state to the service manager. Ignore an error, because the broker runs without one."""
     address = os.environ.get(VARIABLE, "")
     if not address:
         return

@@ -1,7 +1,7 @@
-"""Log lines as text, one a line, for ``log.format=text``.
+"""Format log lines as text, for ``log.format=text``.
 
-Messages hold text that clients chose: software names, parts of login messages. A line break in it
-must not look like a line of the broker.
+Messages hold text that clients chose, for example software names and parts of login messages. Line
+breaks in such text are escaped, so that a client cannot forge a line of the broker.
 """
 
 from __future__ import annotations

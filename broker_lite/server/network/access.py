@@ -177,7 +177,7 @@ ROWS: Mapping[int, AccessRow] = {
 }  # fmt: skip
 
 _DATA_ROWS = (ROWS[ApiKey.PRODUCE], ROWS[ApiKey.FETCH])
-"""The rows of Produce (API key 0) and Fetch (1), the most frequent requests."""
+"""The entries of ``ROWS`` for Produce (API key 0) and Fetch (1), the most frequent requests."""
 _UNKNOWN = AccessRow()
 """The row of an API key that the broker does not serve; the dispatcher refuses such requests."""
 

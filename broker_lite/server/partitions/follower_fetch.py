@@ -43,7 +43,7 @@ from broker_lite.wire import fetch as wire
 logger = logging.getLogger("logbus.followers")
 
 Answer = Callable[[list[wire.TopicAnswer]], None]
-"""A callback that receives the answer's topics."""
+"""A callback that receives the topics of a fetch answer, to encode and send them."""
 
 LATE_START_WAIT_MS = 20
 """Maximum milliseconds that a fetch waits if the follower's log start offset is below the leader's.
