@@ -119,7 +119,8 @@ def _attributes(body: Bytes, starts: Positions) -> Positions:
 
 
 def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positions | None:
-    """Return the candidates on the chain from the first byte to the last, in ``count`` steps."""
+    """Return the indexes of ``count`` candidates that follow each other without a gap from the
+    body's start to its end; None if there is no such chain."""
     total = len(starts)
     if not total or starts[0] != 0:
         return None

@@ -567,8 +567,8 @@ class LogReader:
         """Yield the batches of one segment in [start, end), skipping damage.
 
         Headers inside known damage are ignored, because a damaged header may have offsets beyond
-        the segment's end. A batch whose header ``needs_check`` is read whole, and is damage if its
-        checksum is wrong.
+        the segment's end. If ``needs_check`` returns True for a header, the whole batch is read. If
+        its checksum is wrong, the batch is recorded as damage and skipped.
         """
         size, limit = segment.size_bytes, min(segment.next_offset, end)
         at, position = start, -1

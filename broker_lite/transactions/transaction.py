@@ -405,9 +405,9 @@ class Transaction:
     def _end_keeping_epoch(self, event: ev.End) -> None:
         """End the transaction of a client that keeps its epoch (transaction version 1).
 
-        A request and its repetition cannot be distinguished. A delayed End must not end the next
-        transaction, so an End from an older connection than that of the transaction's first Add is
-        refused.
+        Without a new epoch, the coordinator cannot distinguish a delayed End from the End of the
+        next transaction. It therefore refuses an End from an older connection than that of the
+        transaction's first Add.
         """
         record = self.record
         assert record is not None
