@@ -13,13 +13,21 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import refreshed
+from broker_lite.metadata.loader import read_or, refreshed
 from broker_lite.metadata.notices import security_changed
 from broker_lite.metadata.registration import write_cluster_change
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
 from broker_lite.metadata.znodes import decode_value, encode_value
 from broker_lite.security import acls
-from broker_lite.security.acls import OPERATIONS, Entry, Pattern, PatternType, Permission
+from broker_lite.security.acls import (
+    ANYONE,
+    OPERATIONS,
+    WILDCARD,
+    Entry,
+    Pattern,
+    PatternType,
+    Permission,
+)
 
 ACLS = "/acls"
 ENTRIES_MAX = 1000
@@ -27,6 +35,11 @@ ENTRIES_MAX = 1000
 ACLS_MAX = 100_000
 PATH_LENGTH_MAX = 3000
 """Maximum characters of a percent-encoded resource name in a path."""
+
+UNREADABLE = frozenset({Entry(ANYONE, WILDCARD, acls.Operation.ALL, Permission.DENY)})
+"""The entries of a pattern whose znode cannot be read. The znode may hold denials, so only super
+users may use the pattern's resources.
+"""
 
 Acls = Mapping[Pattern, frozenset[Entry]]
 
@@ -58,9 +71,24 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 
 def decode_entries(path: str, data: bytes) -> frozenset[Entry]:
     return frozenset(
-        Entry(principal, host, acls.Operation(operation), Permission(permission))
+        Entry(_text(principal), _text(host), acls.Operation(operation), Permission(permission))
         for principal, host, operation, permission in decode_value(path, data)["entries"]
     )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _read_entries(path: str, data: bytes) -> frozenset[Entry]:
+    """Return the entries of a znode, or ``UNREADABLE``."""
+    cure = (
+        "Until the ACL that denies everyone everything on this resource is deleted (logbus acl "
+        "delete), only super users may use it. Then add its ACLs again"
+    )
+    return read_or(decode_entries, path, data, UNREADABLE, cure)
 
 
 async def load_acls(store: MetadataStore) -> Acls:
@@ -79,7 +107,7 @@ async def load_acls(store: MetadataStore) -> Acls:
 
 async def refresh_acls(store: MetadataStore, known: Acls, paths: Iterable[str]) -> Acls:
     """Return ``known`` with the patterns at ``paths`` read again."""
-    return await refreshed(store, known, paths, key_of=path_pattern, decode=decode_entries)
+    return await refreshed(store, known, paths, key_of=path_pattern, decode=_read_entries)
 
 
 async def change_entries(
@@ -95,7 +123,7 @@ async def change_entries(
 
     async def write() -> Operation | None:
         znode = await store.get(path)
-        before = frozenset[Entry]() if znode is None else decode_entries(path, znode.data)
+        before = frozenset[Entry]() if znode is None else _read_entries(path, znode.data)
         after = change(before)
         if after == before:
             return None

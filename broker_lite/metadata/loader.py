@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from broker_lite.errors import WriteConflictError
+from broker_lite.errors import LogbusError, WriteConflictError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.notices import Notices, decode_notices
 from broker_lite.metadata.store import MetadataStore
@@ -25,6 +26,8 @@ ATTEMPTS_MAX = 20
 
 T = TypeVar("T")
 K = TypeVar("K")
+
+logger = logging.getLogger("logbus.metadata")
 
 
 class Seen(NamedTuple):
@@ -64,11 +67,28 @@ async def refreshed(
     fresh = dict(known)
     changed = list(paths)
     for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
+        try:
+            key = key_of(path)
+        except (LookupError, ValueError):
+            logger.error("this logbus does not know the kind of znode %s; upgrade logbus", path)
+            continue
         if znode is None:
-            fresh.pop(key_of(path), None)
+            fresh.pop(key, None)
         else:
-            fresh[key_of(path)] = decode(path, znode.data)
+            fresh[key] = decode(path, znode.data)
     return fresh
+
+
+def read_or(decode: Callable[[str, bytes], T], path: str, data: bytes, bad: T, cure: str) -> T:
+    """Return the decoded value of a user, an access control list or quotas; log a malformed znode,
+    and return ``bad`` for it. One such znode must not keep the broker from reading the others.
+    """
+    try:
+        return decode(path, data)
+    except (LogbusError, ValueError, TypeError, LookupError, AttributeError) as error:
+        why = error.message if isinstance(error, LogbusError) else f"it is malformed ({error!r})"
+        logger.error("znode %s cannot be read: %s. %s", path, why, cure)
+        return bad
 
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:

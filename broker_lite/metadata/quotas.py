@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import refreshed
+from broker_lite.metadata.loader import read_or, refreshed
 from broker_lite.metadata.notices import security_changed
 from broker_lite.metadata.registration import write_cluster_change
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
@@ -45,8 +45,13 @@ def path_entity(path: str) -> Entity:
 
 
 def decode_quotas(path: str, data: bytes) -> Values:
-    values: Values = decode_value(path, data)["quotas"]
-    return values
+    return {name: float(value) for name, value in decode_value(path, data)["quotas"].items()}
+
+
+def _read_quotas(path: str, data: bytes) -> Values:
+    """Return the quotas of a znode, or none if it cannot be read."""
+    cure = "Its clients have no quota of this entity until it is set again: logbus quota set"
+    return read_or(decode_quotas, path, data, {}, cure)
 
 
 async def load_quotas(store: MetadataStore) -> ClientQuotas:
@@ -64,7 +69,7 @@ async def refresh_quotas(
     changed = list(paths)
     if not changed:
         return known
-    return await refreshed(store, known, changed, key_of=path_entity, decode=decode_quotas)
+    return await refreshed(store, known, changed, key_of=path_entity, decode=_read_quotas)
 
 
 async def change_quotas(
@@ -80,7 +85,7 @@ async def change_quotas(
 
     async def write() -> Operation | None:
         znode = await store.get(path)
-        before = {} if znode is None else decode_quotas(path, znode.data)
+        before = {} if znode is None else _read_quotas(path, znode.data)
         after = dict(change(before))
         if after == before:
             return None

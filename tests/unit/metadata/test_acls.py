@@ -12,6 +12,8 @@ from support.handler_world import World
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.metadata import acls, credentials
+from broker_lite.metadata.store import Create, Set
+from broker_lite.model import ScramMechanism
 from broker_lite.security.acls import (
     Entry,
     Operation,
@@ -20,6 +22,8 @@ from broker_lite.security.acls import (
     Permission,
     ResourceKind,
 )
+from broker_lite.security.authorizer import AclIndex
+from broker_lite.security.scram import KeyPair, ScramCredential
 
 TOPICS = Pattern(ResourceKind.TOPIC, PatternType.PREFIXED, "orders.")
 READ = Entry("User:alice", "*", Operation.READ, Permission.ALLOW)
@@ -73,6 +77,89 @@ def test_changed_entries_reach_all_brokers_within_a_second() -> None:
         assert not any(parts.registry.snapshot.acls for parts in world.brokers.values())
 
     handler_world.run(body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"version": 1}',
+        b'{"version": 9, "entries": []}',
+        b'{"version": 1, "entries": 7}',
+        b'{"version": 1, "entries": [["User:a"]]}',
+        b'{"version": 1, "entries": [[null, "*", 3, 3]]}',
+        b'{"version": 1, "entries": [["User:a", "*", 99, 3]]}',
+    ],
+)
+def test_unreadable_acls_deny_their_resource_until_they_are_replaced(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The registry of every broker tried to read such a znode again for ever."""
+    path = acls.pattern_path(TOPICS)
+    other = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "sound")
+
+    async def body(world: World) -> None:
+        await world.start(2)
+        one, two = (world.brokers[number].registry for number in (1, 2))
+        await one.administration.alter_acls(TOPICS, lambda _: frozenset({READ}))
+        znode = await world.stores[1].get(path)
+        assert znode is not None
+        await world.stores[1].write([Set(path, data, znode.version)])
+        await one._refresh_security([path])
+        one._publish()
+        await one.administration.alter_acls(other, lambda _: frozenset({READ}))
+        await asyncio.sleep(1)
+        assert one.snapshot.acls == {TOPICS: acls.UNREADABLE, other: frozenset({READ})}
+        index = AclIndex(one.snapshot.acls, super_users=frozenset({"User:admin"}))
+        for user, is_allowed in (("User:alice", False), ("User:admin", True)):
+            found = index.may(user, "h", Operation.READ, ResourceKind.TOPIC, "orders.new")
+            assert found is is_allowed
+        assert index.may("User:alice", "h", Operation.READ, ResourceKind.TOPIC, "sound")
+        [record] = [record for record in caplog.records if path in record.getMessage()]
+        assert "logbus acl delete" in record.getMessage()
+        await two.administration.alter_acls(TOPICS, lambda now: now - acls.UNREADABLE | {WRITE})
+        await asyncio.sleep(1)
+        assert one.snapshot.acls[TOPICS] == frozenset({WRITE})
+
+    handler_world.run(body)
+
+
+def test_acls_of_an_unknown_kind_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(world: World) -> None:
+        await world.start(1)
+        store = world.stores[1]
+        assert await acls.refresh_acls(store, {}, ["/acls/robot/literal/r"]) == {}
+
+    handler_world.run(body)
+    assert "does not know the kind of znode /acls/robot/literal/r" in caplog.text
+
+
+@pytest.mark.parametrize("data", [b"{}", b'{"version": 1, "mechanisms": {"SCRAM-SHA-1": 1}}'])
+def test_unreadable_user_cannot_log_in_until_its_password_is_set(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = credentials.user_path("alice")
+
+    async def body(world: World) -> None:
+        await world.start(1)
+        store = world.stores[1]
+        for parent in (credentials.CREDENTIALS, credentials.USERS):
+            await store.write([Create(parent)])
+        await store.write([Create(path, data)])
+        assert await credentials.load_users(store) == {"alice": {}}
+
+        async def connected() -> None:
+            pass
+
+        credential = ScramCredential(b"salt", 4096, (KeyPair(b"stored", b"server"),))
+        fresh = {ScramMechanism.SHA_256: credential}
+        await credentials.change_user(store, "alice", lambda _: fresh, connected)
+        assert await credentials.load_users(store) == {"alice": fresh}
+
+    handler_world.run(body)
+    assert f"znode {path} cannot be read" in caplog.text
+    assert "logbus user add 'alice'" in caplog.text
 
 
 def test_concurrent_changes_of_one_list_are_all_kept() -> None:
