@@ -11,6 +11,11 @@ from broker_lite.record.arrow import decode
 from broker_lite.record.batch import BatchHeader, Buffer
 from broker_lite.record.transcode import rows_to_columns
 
+BODY_BYTES_MAX = 64 << 20
+"""Maximum decompressed bytes of a batch of rows in a lookup by time: the limit of a batch of
+columns. Several read threads look up at the same time.
+"""
+
 _Int64s = npt.NDArray[np.int64]
 
 
@@ -45,7 +50,10 @@ def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int
     """Return each row's offset and timestamp; None if all rows have one timestamp and there are no
     offset gaps.
     """
-    columns = decode(data, header) if header.is_columns else rows_to_columns(data, header)
+    if header.is_columns:
+        columns = decode(data, header)
+    else:
+        columns = rows_to_columns(data, header, BODY_BYTES_MAX)
     deltas = columns.offset_deltas
     if columns.timestamp is not None:
         times = numpy_of(columns.timestamp, np.int64)

@@ -36,7 +36,9 @@ _LEVELS_MAX: Final = 64
 headers of a record are decoded one by one."""
 
 
-def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
+def rows_to_columns(
+    buffer: Buffer, header: BatchHeader, limit: int = fmt.DECOMPRESSED_BYTES_MAX
+) -> Columns:
     """Return the columns of the batch of rows at the start of ``buffer``; none of a control batch.
 
     The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
@@ -44,7 +46,7 @@ def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
     """
     if header.is_control or header.record_count == 0:
         return NO_ROWS
-    found = _read_body(rows_body(buffer, header), header.record_count)
+    found = _read_body(rows_body(buffer, header, limit), header.record_count)
     return Columns(
         header.record_count,
         found.key,

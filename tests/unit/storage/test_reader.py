@@ -17,7 +17,8 @@ from support.stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, seg
 from broker_lite.config import TopicConfig
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError, StorageError
 from broker_lite.model import ListedOffset
-from broker_lite.record import arrow, newest_time
+from broker_lite.record import arrow, newest_time, row_times
+from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header, set_max_timestamp
 from broker_lite.record.records import Row, encode_rows
@@ -204,6 +205,15 @@ def test_timestamp_lookup_returns_an_undecodable_batch_itself() -> None:
     assert log.reader.first_at(1, 4) == ListedOffset(1, 1000, 1)
     log.delete_records_before(1)
     assert log.reader.max_timestamp(3) == ListedOffset(1, 1000, 1)
+
+
+def test_timestamp_lookup_returns_a_batch_that_decompresses_to_too_much_itself() -> None:
+    log = Disk().log
+    large = bytes(row_times.BODY_BYTES_MAX)
+    made = [Row(0, 10, None, large), Row(1, 20, None, b"")]
+    append(log, encode_rows(made, codec=fmt.CODEC_ZSTD))
+    assert log.reader.offset_for_timestamp(15, 2) == ListedOffset(0, 20, 1)
+    assert log.reader.first_at(1, 2) == ListedOffset(1, 20, 1)
 
 
 def test_timestamp_lookup_works_across_segments_and_restarts() -> None:
