@@ -306,6 +306,8 @@ class Dispatcher:
             logger.exception("%s: %s", request, _name(request))
             self._fail(request, frame, reply, UnknownServerError())
         else:
+            if request.api_key == ApiKey.SASL_AUTHENTICATE and request.session.closes:
+                reply.close_after(request.session.closes)
             reply.answer((data,))
 
     async def _encoded(

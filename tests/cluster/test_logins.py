@@ -211,6 +211,15 @@ def test_rotated_password_works_beside_the_former_one(
     kept.close()
 
 
+def test_failed_reauthentication_ends_the_connection(secured: LocalCluster) -> None:
+    connection = logged_in(secured.bootstrap_servers, "alice", "wonder land")
+    assert connection.call(MetadataRequest(())).topics == ()
+    assert log_in(connection, "alice", "wrong") == 58
+    with pytest.raises((EOFError, ConnectionError)):
+        connection.call(MetadataRequest(()))
+    connection.close()
+
+
 def test_no_other_request_is_answered_before_login(secured: LocalCluster) -> None:
     connection = PlainConnection(secured.bootstrap_servers)
     with pytest.raises(EOFError):

@@ -225,7 +225,7 @@ class Sasl(_World):
             if session.principal != ANONYMOUS:
                 assert session.principal == f"User:{USER}" and password == PASSWORD
                 return size
-            if reply.refusal:
+            if reply.refusal or reply.closes:
                 return size
             key = int.from_bytes(frame[:2], "big")
             assert key in BEFORE_LOGIN, f"API {key} was answered before the login"

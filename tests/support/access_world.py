@@ -92,6 +92,7 @@ class Reply:
         self.closed = False
         self.frame = b""
         self.refusal = ""
+        self.closes = ""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def build(self, size: int, start: Any) -> None:
@@ -102,6 +103,9 @@ class Reply:
 
     def go_on(self) -> None:
         """Do nothing: the Produce handler calls this when the next request may begin."""
+
+    def close_after(self, reason: str) -> None:
+        self.closes = reason
 
     def answer(self, parts: Sequence[Any]) -> None:
         data = bytearray()

@@ -2,7 +2,8 @@
 
 Every failed login gets the same answer after the same delay. A client therefore cannot distinguish
 a wrong password, an unknown user and a malformed message. The delay grows after many failures from
-one address. The broker logs the reason.
+one address. The broker logs the reason. As in Kafka, the connection closes after the answer, also
+after a failed re-authentication.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         name = f"User:{user}" if user else None
         parts.audit.write("login_failed", user=name, mechanism=session.mechanism_chosen, **who)
         await asyncio.sleep(parts.logins.failure_delay_s(session))
+        session.closes = "the login failed"
         return _failed(wire_code(error), FAILED)
     if answer.is_done:
         parts.audit.write("login", user=session.principal, mechanism=session.mechanism, **who)

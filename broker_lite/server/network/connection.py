@@ -55,6 +55,7 @@ class ResponseSlot:
         "_held_bytes",
         "announced",
         "arrived_ms",
+        "closes",
         "duration",
         "parts",
         "waited_ms",
@@ -68,6 +69,8 @@ class ResponseSlot:
         """The size in bytes of an answer announced with ``build``, and the callback that builds the
         answer. None if no answer is announced.
         """
+        self.closes = ""
+        """Why the connection closes after this answer; empty if it does not."""
         self.parts: Sequence[Part] | None = None
         """The answer; None until ``answer`` is called."""
         self.duration: Histogram | None = None
@@ -135,6 +138,11 @@ class ResponseSlot:
             self._connection.budget.give(held - unsent)
         self._connection.answered(self, unsent)
 
+    def close_after(self, reason: str) -> None:
+        """Start no further request, and close the connection once this answer is sent."""
+        self.hold()
+        self.closes = reason
+
     def refuse(self, reason: str) -> None:
         """Close the connection with ``reason``, for a request that has no answer which the client
         could parse.
@@ -168,6 +176,7 @@ class ClientConnection:
         "_building",
         "_built_bytes",
         "_call_soon",
+        "_closes",
         "_ended",
         "_fd",
         "_first_sent",
@@ -236,6 +245,8 @@ class ClientConnection:
         announced.
         """
         self._unfinished_bytes = 0
+        self._closes = ""
+        """Why the connection closes when the out queue is sent; empty if it does not."""
         self._mute: asyncio.TimerHandle | None = None
         self._muted_until_s = 0.0
         self._reading = False
@@ -477,6 +488,9 @@ class ClientConnection:
         left = WRITE_TURN_BYTES
         while True:
             if not self._out and not self._fill():
+                if self._closes:
+                    self.close(self._closes, quiet=True)
+                    return
                 self._set_writing(False)
                 self._sent_all()
                 return
@@ -510,11 +524,11 @@ class ClientConnection:
         """Move the parts of the next answers to ``_out``. Return whether ``_out`` has any parts."""
         out, replies = self._out, self._replies
         retired = False
-        while replies and len(out) < GATHER_MAX:
+        while replies and len(out) < GATHER_MAX and not self._closes:
             parts = replies[0].parts
             if parts is None:
                 break
-            replies.popleft()
+            self._closes = replies.popleft().closes
             retired = True
             out.extend(part for part in parts if not _is_empty(part))
         if retired:

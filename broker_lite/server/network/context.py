@@ -73,6 +73,8 @@ class Session:
     """Wall time in milliseconds at which the client's certificate expires; 0 means never."""
     opened_ms: int = 0
     """Monotonic time in milliseconds at which the listener accepted the connection."""
+    closes: str = ""
+    """Why the connection closes after the answer of a failed login; empty if it does not."""
     data_access: DataAccess | None = None
     """The cached permissions for Produce and Fetch requests. Only ``Authorizer`` sets them."""
     is_forwarded: bool = False

@@ -95,6 +95,27 @@ def test_answers_are_sent_in_request_order() -> None:
     run(main)
 
 
+def test_connection_closes_after_the_last_answer_is_sent() -> None:
+    async def main() -> None:
+        replies: list[ResponseSlot] = []
+        peer = Peer(lambda frame, reply: replies.append(reply))
+        await peer.send(framed(b"1") + framed(b"2") + framed(b"3"))
+        await peer.until(lambda: len(replies) == 3)
+        replies[1].close_after("the login failed")
+        replies[1].answer([b"x" * (1 << 20)])
+        await peer.send(framed(b"4"))
+        await asyncio.sleep(0.01)
+        assert len(replies) == 3 and not peer.ended
+        replies[2].answer([b"after the end"])
+        replies[0].answer([b"first"])
+        received = await peer.receive(2 << 20)
+        assert received == b"first" + b"x" * (1 << 20)
+        assert peer.ended == ["the login failed"]
+        peer.socket.close()
+
+    run(main)
+
+
 def test_request_without_an_answer_does_not_block_later_answers() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
