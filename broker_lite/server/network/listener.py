@@ -49,6 +49,8 @@ SWEEP_S = 5.0
 """Maximum seconds between two sweeps. The sweep runs more often if a connection timeout is shorter
 than 10 s.
 """
+SWEEP_MIN_S = 0.1
+"""Minimum seconds between sweeps that end overdue logins. A sweep looks at every connection."""
 STALLED_MS = 5000
 """Milliseconds without new bytes after which the sweep closes the connection of a partial request,
 if other connections wait for memory.
@@ -416,7 +418,20 @@ class Listener:
     def _sweep_later(self) -> None:
         if self._sweep is None:
             assert self._loop is not None
-            self._sweep = self._loop.call_later(self._sweep_s, self._end_silent)
+            self._sweep = self._loop.call_later(self._sweep_delay_s(), self._end_silent)
+
+    def _sweep_delay_s(self) -> float:
+        """Return the seconds until the next sweep: ``_sweep_s``, or less if the oldest login is
+        overdue sooner. ``_sweep_s`` is at most half of the time for a login.
+        """
+        self._early = {each: None for each in self._early if each.session.is_before_login}
+        began_ms = [each.session.opened_ms for each in self._early]
+        began_ms += [] if self._handshakes is None else self._handshakes.began_ms
+        if not began_ms:
+            return self._sweep_s
+        overdue_ms = min(began_ms) + self._config.login_timeout_ms + 1
+        left_s = (overdue_ms - self._clock.monotonic_ms()) / 1000
+        return min(self._sweep_s, max(left_s, SWEEP_MIN_S))
 
     def _ended(self, connection: ClientConnection, reason: str) -> None:
         self._connections.discard(connection)

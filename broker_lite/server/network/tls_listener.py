@@ -8,6 +8,7 @@ runs on the event-loop thread.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
@@ -240,6 +241,11 @@ class Handshakes:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def began_ms(self) -> list[int]:
+        """The monotonic time (ms) at which the oldest handshake began; empty if there is none."""
+        return [each.began_ms for each in itertools.islice(self._open, 1)]
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:
         """Start the TLS handshake on an accepted socket. Call ``opened`` when it is complete."""

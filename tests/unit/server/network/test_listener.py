@@ -170,6 +170,37 @@ def test_request_before_login_is_limited_to_16_kib_and_the_login_timeout() -> No
     serve(begin, attack, **LOGINS, login_timeout_ms=300)
 
 
+class SetClock(Clock):
+    """A clock that a test sets."""
+
+    at_ms = 1000
+
+    def monotonic_ms(self) -> int:
+        return self.at_ms
+
+
+def test_next_sweep_is_due_when_the_oldest_login_is_overdue() -> None:
+    """The time for a login was checked every 5 s only, so a client had up to 15 s."""
+
+    async def main() -> None:
+        config, clock = BrokerConfig(port=0, **LOGINS), SetClock()  # type: ignore[arg-type]
+        one = Listener(config, clock=clock, metrics=Metrics())
+        one.start(asyncio.get_running_loop(), lambda frame, reply: None)
+        sock = await connect(one)
+        while not one._connections:
+            await asyncio.sleep(0)
+        [connection] = one._connections
+        for at_ms, delay_s in ((1000, 5.0), (8000, 3.001), (10_990, 0.1), (20_000, 0.1)):
+            clock.at_ms = at_ms
+            assert one._sweep_delay_s() == delay_s
+        connection.session.mechanism = "SCRAM-SHA-256"
+        assert one._sweep_delay_s() == 5.0
+        one.close()
+        sock.close()
+
+    asyncio.run(main())
+
+
 def test_max_connections_per_ip_counts_no_loopback_and_a_64_as_one_address() -> None:
     assert listener_module._limited("127.0.0.1:1") == listener_module._limited("::1:1") == ""
     assert listener_module._limited("192.0.2.1:5") == "192.0.2.1"
