@@ -1,9 +1,9 @@
-"""logbus for Spark, and the client: ``import pyspark_logbus as logbus``.
+"""The public names of logbus, for Spark and without it: ``import pyspark_logbus as logbus``.
 
-Spark imports every ``pyspark_*`` package to find ``DefaultSource`` by name, in a process where one
-exception disables all of them. So this module imports nothing until a name is used, and its import
-never fails. The public names are ``connect``, ``aconnect``, ``LocalCluster``, ``spark_conf``,
-``register``, ``read`` and ``errors``.
+They are ``connect``, ``aconnect``, ``LocalCluster``, ``spark_conf``, ``register``, ``read``,
+``LagListener``, ``LagMetrics`` and ``errors``. Spark imports every ``pyspark_*`` package to find
+sources by name, and an exception in one package disables all sources. So this module imports each
+name on its first use, and importing the module itself never fails.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(home), name)
     except ImportError as error:
         if name in _SPARK_NAMES and (error.name or "").startswith("pyspark"):
-            # Spark's lookup takes an AttributeError as "no source here".
+            # Spark takes an AttributeError to mean that this package has no source.
             raise AttributeError(
                 f"{name} needs PySpark 4.2 or later (pip install 'pyspark-logbus[spark]'): {error}"
             ) from error

@@ -1,4 +1,5 @@
-"""The ranges of a batch query, resolved once. Driver only, in Spark's planning process."""
+"""Compute the offset ranges of a batch query. Spark's planning process on the driver calls this
+module once for each ``load()``."""
 
 from __future__ import annotations
 
@@ -17,12 +18,15 @@ from pyspark_logbus.range_tasks import Task, make_tasks
 log = logging.getLogger("pyspark_logbus")
 
 NAMED_MAX = 5
-"""Maximum partitions in one error message."""
+"""Maximum number of partitions that one error message names."""
 
 
 def plan_batch(options: ReadOptions) -> list[Task]:
-    """Return the tasks of a batch query. Raises DataLossError for an explicit end beyond the
-    log, and InvalidConfigError for a start after the end."""
+    """Return the tasks of a batch query.
+
+    Raises DataLossError, unless failOnDataLoss=false, if the options give an end offset beyond a
+    log's end. Raises InvalidConfigError if a partition's start is after its end.
+    """
     reader = OffsetReader(options)
     try:
         start, end = reader.bounds()
@@ -35,8 +39,11 @@ def plan_batch(options: ReadOptions) -> list[Task]:
 
 
 def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> SourceOffset:
-    """Return the end offsets. If an explicit end is beyond the log's end, this is data loss, or the
-    end moves to the log's end."""
+    """Return the end offsets, each at most the log's end.
+
+    Raises DataLossError for an end beyond the log's end. With failOnDataLoss=false it logs a
+    warning and uses the log's end.
+    """
     latest = reader.listed(end.partitions(), LATEST_TIMESTAMP)
     losses = [
         Loss(plan.REGRESSED, tp.topic, tp.partition, latest[tp].offset, at.offset,
@@ -47,7 +54,7 @@ def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> 
     if losses and options.fail_on_data_loss:
         raise plan.data_loss(losses)
     for loss in losses:
-        log.warning("[LOGBUS_DATA_LOSS] going on without %s", loss)
+        log.warning("[LOGBUS_DATA_LOSS] the query continues without %s", loss)
     topics = {
         name: TopicOffsets(
             topic.topic_id,

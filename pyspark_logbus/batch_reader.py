@@ -1,9 +1,8 @@
-"""The batch source as Spark sees it: offsets are resolved once, when the plan is made.
+"""The reader of a batch query, which looks up its offsets once, at the first action.
 
-Spark calls ``partitions()`` once for each ``load()`` and keeps the answer in the provider that all
-scans of the DataFrame share. Every later action reads the same ranges, so ``latest`` is the end at
-the first action. Spark's Kafka source plans again at each action. Pickled to executors, which call
-``read``.
+Spark calls ``partitions()`` once for each ``load()``, and all actions of the DataFrame read these
+ranges. So ``latest`` is the log's end at the first action. Spark's Kafka source, in contrast, looks
+up the offsets again at each action. Spark pickles the reader for executors, which call ``read``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LogbusReader(DataSourceReader):
-    """Reads the records between two sets of offsets."""
+    """The reader of the records between a batch query's start and end offsets."""
 
     def __init__(self, options: ReadOptions | None, plan: ReadPlan) -> None:
         self._options = options
@@ -46,6 +45,6 @@ class LogbusReader(DataSourceReader):
         from pyspark_logbus.partition_reader import read_ranges
 
         modules_are_no_garbage()
-        # Spark creates a partition without ranges if there is nothing to read.
+        # If ``partitions()`` is empty, Spark passes an InputPartition of its own, without ranges.
         with error_line():
             yield from read_ranges(getattr(partition, "ranges", ()), self._plan)

@@ -1,7 +1,8 @@
-"""The end of a batch within ``maxBytesPerTrigger``, as brokers compute it. Driver only.
+"""Find the end of a batch within ``maxBytesPerTrigger``, from the sizes that brokers report.
 
-Threads ask the brokers, so planning need not wait. An answer is valid while the batch begins at the
-same offsets. One instance serves a whole run of a query, on its planner's thread.
+Background threads send the requests, so planning need not wait. A response stays valid while the
+batch starts at the same offsets. One instance serves a whole run of a query, on its planner's
+thread on the driver.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 
 BYTES_THREADS = 4
-"""Maximum threads. One sends the current lookup; others may still wait for deleted topics until
-their requests time out."""
+"""Maximum number of threads. One sends the current lookup. Others may still wait for deleted topics
+until their requests time out."""
 
 Reach = dict[TopicPartition, tuple[int, int]]
+"""By partition, a request (start offset, bytes to read) or its result (end offset, bytes read)."""
 
 
 class BytesLimit:
-    """The byte limit of a query (``options.bytes_max``). The caller closes it."""
+    """The limit ``maxBytesPerTrigger`` of a query. The caller closes it."""
 
     def __init__(self, options: ReadOptions, reader: OffsetReader) -> None:
         self._options = options
@@ -35,11 +37,11 @@ class BytesLimit:
     def within(
         self, start: SourceOffset, end: SourceOffset, live: Live, *, patience_s: float | None
     ) -> SourceOffset:
-        """Return ``end`` within the limit, or ``start`` if the brokers have not answered after
-        ``patience_s``.
+        """Return ``end``, limited to the bytes that a batch from ``start`` may read.
 
-        With ``patience_s`` None the call waits, and fails if no broker answers. It never waits for
-        a deleted topic, although clients give new topics time to appear.
+        Returns ``start`` if the brokers have not answered after ``patience_s`` seconds. A later
+        call uses their answer. With ``patience_s`` None the call waits for the brokers, and raises
+        their error. ``live`` shows which topics were deleted, for which the call never waits.
         """
         asked = self._asked
         if (
@@ -84,7 +86,7 @@ class BytesLimit:
         try:
             reach = ask({tp: (at, budget) for tp, at in begins.items()}) if begins else {}
         except OffsetOutOfRangeError:
-            # The records expired before they were read. The tasks report them.
+            # Retention deleted records that the query has not read. The tasks report this loss.
             earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
             begins = {tp: max(at, earliest[tp].offset) for tp, at in begins.items()}
             reach = ask({tp: (at, budget) for tp, at in begins.items()})

@@ -1,8 +1,9 @@
 """The security of a query's connections: passwords on the driver, derived keys in the tasks.
 
-Spark pickles the settings of a query into task binaries. ``for_tasks`` replaces the password before
-that: by SCRAM's keys or by the present access token. PLAIN has neither, so tasks receive the
-password. Executors import this module, so it imports only modules that executors load anyway.
+Spark pickles the settings of a query into task binaries. Before that, ``for_tasks`` replaces a
+password by SCRAM keys, and a client secret by the present access token. SASL PLAIN needs the
+password itself, so its tasks receive the password. Executors import this module, so it imports only
+modules that executors load anyway.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from broker_lite.model import PLAIN
 log = logging.getLogger("pyspark_logbus")
 
 QuerySecurity = ClientSecurity | Path | None
-"""The security of a query's options. A path: each process reads this file (``client.config``).
-None: each process finds its own settings, as ``security_for`` does."""
+"""The security that a query's options give. With a path (``client.config``), each process reads
+this file. With None, each process finds its own settings with ``security_for``."""
 
 
 DERIVED_S = 30.0
-"""Seconds for which derived keys are used again: Spark plans a sink for every micro-batch."""
+"""Seconds for which ``for_tasks`` returns the same keys. Spark plans a sink for every micro-batch,
+and a login for each would be slow."""
 
 _warned: set[str] = set()
-"""Users for whom the warning about a password in tasks was logged."""
+"""Users for whom ``for_tasks`` has logged that tasks carry their password."""
 _derived: dict[tuple[str, ClientSecurity], tuple[float, ClientSecurity]] = {}
 
 
@@ -54,9 +56,10 @@ def for_tasks(
 ) -> QuerySecurity:
     """Return the security that Spark may pickle for tasks. SCRAM keys, which are valid for this
     cluster only, replace a password. The present access token replaces a client secret. With PLAIN,
-    tasks receive the password, and a warning is logged.
+    tasks receive the password, and this function logs a warning.
 
-    Raises the login's error, NoBrokersError, and InvalidConfigError for a key's password.
+    Raises the login's error, NoBrokersError if no broker answers within ``timeout_ms``, and
+    InvalidConfigError if the options have a password for the private key.
     """
     if not isinstance(security, ClientSecurity):
         return security

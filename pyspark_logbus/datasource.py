@@ -1,10 +1,9 @@
-"""``format("logbus")``: creates readers and writers. Spark finds the format by name; ``register``
-is for sessions that do not find it.
+"""``format("logbus")``: the class from which Spark creates readers and writers. Spark finds the
+format by name; ``register`` is for sessions that do not find it.
 
-Spark creates the source on the driver, in several processes, and pickles it by reference. The
-options are checked and the cluster address is resolved here, once, before anything is pickled, so
-``load()`` fails early. Readers and writers are imported on demand, so that processes that only plan
-or commit stay light.
+Spark creates a ``DefaultSource`` in several processes of the driver. Its constructor checks the
+options and looks up the brokers before Spark pickles anything, so ``load()`` fails early. Methods
+import readers and writers on use, so that processes that only plan or commit start fast.
 """
 
 from __future__ import annotations
@@ -32,14 +31,17 @@ if TYPE_CHECKING:
     from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter
 
 OLDEST_SPARK = (4, 2)
+"""The oldest version of Spark with this interface of Python sources: 4.2."""
 RESOLVED_S = 60.0
-"""Seconds for which an address is cached, because Spark plans a sink for every micro-batch."""
+"""Seconds for which ``resolve_once`` caches broker addresses. Spark plans a sink for every
+micro-batch, and a lookup for each would be slow."""
 
 _resolved: dict[tuple[str | None, str | None], tuple[float, str]] = {}
 
 
 def resolve_once(servers: str | None, zookeeper: str | None) -> str:
-    """Return the brokers that the options, the environment or the last ``logbus up`` name."""
+    """Return the addresses of brokers from the options, else from the environment, else from the
+    last ``logbus up``. Lookups are cached for ``RESOLVED_S``."""
     if servers:
         return resolve(servers)
     key = (servers, zookeeper)
@@ -60,7 +62,7 @@ def _check_spark(version: str) -> None:
 
 
 class DefaultSource(DataSource):
-    """A partitioned log as a source and a sink, batch and streaming."""
+    """The source and the sink of ``format("logbus")``, for batch queries and streams."""
 
     @error_line()
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -156,6 +158,6 @@ def _parse(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("logbus")`` in a session that was started before logbus was installed,
-    or whose Python does not find it by name."""
+    """Register ``format("logbus")`` in a session that does not find it by name, for example
+    because the session started before logbus was installed."""
     spark.dataSource.register(DefaultSource)

@@ -1,10 +1,9 @@
-"""Spark reports an error of logbus as one line, without a traceback.
+"""Let Spark report an error of logbus as one line, without a traceback.
 
-A Python process of Spark that raises sends the exception's text to the JVM, and ends. The text is a
+A Python process of Spark sends the text of an exception to the JVM, and ends. The text is a
 traceback of 10 to 20 lines unless ``SPARK_HIDE_TRACEBACK`` is in the process's environment. A
-``LogbusError`` names the object, the value and the remedy, so it is reported without frames. Other
-exceptions keep their frames. Every method that Spark calls is wrapped, on the thread on which Spark
-calls it.
+``LogbusError`` names the object, the value and the remedy, so it needs no traceback. Other
+exceptions keep theirs. ``error_line`` wraps every method that Spark calls.
 """
 
 from __future__ import annotations
@@ -18,16 +17,18 @@ from broker_lite.errors import LogbusError
 from pyspark_logbus.worker_process import is_spark_process
 
 HIDE = "SPARK_HIDE_TRACEBACK"
+"""The environment variable with which Spark leaves out the traceback of an exception."""
 
 
 class RefusedWhilePickledError(pickle.PickleError):
-    """An error of logbus in ``__getstate__``. Spark's pickler passes on errors of this family and
-    hides any other behind a PicklingError of its own."""
+    """An error of logbus in ``__getstate__``. Spark's pickler lets only a PickleError pass, and
+    replaces any other exception by a PicklingError of its own."""
 
 
 @contextmanager
 def pickled_error_line() -> Iterator[None]:
-    """``error_line`` for ``__getstate__``. Raises RefusedWhilePickledError."""
+    """Like ``error_line``, for a block in ``__getstate__``: raise RefusedWhilePickledError in place
+    of a LogbusError."""
     try:
         with error_line():
             yield
@@ -37,7 +38,7 @@ def pickled_error_line() -> Iterator[None]:
 
 @contextmanager
 def error_line() -> Iterator[None]:
-    """Let Spark report a LogbusError that leaves the block as one line. Also a decorator."""
+    """Let Spark report a LogbusError of the block as one line. Also usable as a decorator."""
     try:
         yield
     except LogbusError:

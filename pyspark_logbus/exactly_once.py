@@ -1,10 +1,10 @@
-"""Exactly-once writing: the messages of tasks to the driver, and the driver's end of a batch.
+"""Exactly-once writing: the messages of tasks to the driver, and the driver's commit or abort.
 
-A micro-batch, or a ``df.write``, is one group transaction of its *sink*. Each task attempt writes
-under an identity that the sink's coordinator gives it. The driver ends the batch with the attempts
-whose messages Spark delivered. The coordinator stores the last committed batch, so a replayed batch
-writes nothing. This module imports neither pyarrow nor the producer: Spark commits in a process of
-its own.
+A micro-batch, or a ``df.write``, is one transaction of its *sink*, which all task attempts share.
+The sink's coordinator gives each attempt a producer id and epoch. The driver commits the batch with
+the attempts whose messages it received from Spark. The coordinator stores the last committed batch,
+so a replayed batch writes nothing. Spark commits in a process of its own, so this module imports
+neither pyarrow nor the producer.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from pyspark_logbus.query_options import WriteOptions
 log = logging.getLogger("pyspark_logbus")
 
 NO_PRODUCER = -1
+"""The producer id of an attempt that wrote no row."""
 ABORT_ATTEMPT_MS = 1_000
-"""Maximum ms for which a failed task waits for its attempt's abort. Spark destroys the process of a
-killed task after 2 s (spark.python.task.killTimeout)."""
+"""Maximum time (ms) for which a failed task waits for the abort of its attempt. Spark kills the
+process of a killed task after 2 s (spark.python.task.killTimeout)."""
 REPLAY_MISMATCHES = (SinkAheadOfCheckpointError, SinkRowsDifferError)
+"""Errors of a replayed batch that onReplayMismatch=skip ignores."""
 
 
 class TaskIdentity(NamedTuple):
-    """One attempt of one task: the sink, the run of the query, and Spark's numbers."""
+    """The identity of a task attempt: the sink, the run of the query, and Spark's numbers of the
+    batch, the task and the attempt."""
 
     sink: str
     run: str
@@ -47,8 +50,12 @@ class TaskIdentity(NamedTuple):
 
 
 class BatchWrite(NamedTuple):
-    """The identity of one ``df.write``. Without a ``transactionalId`` sink and run are equal, and
-    the write is atomic; with it, a repeated ``transactionVersion`` writes nothing."""
+    """The identity of one ``df.write``.
+
+    With a ``transactionalId``, the sink is that id, and a repeated ``transactionVersion`` writes
+    nothing. Without it, the sink is the random id ``run``: the write is atomic, but a repeat of the
+    program writes again.
+    """
 
     sink: str
     run: str
@@ -63,8 +70,11 @@ class BatchWrite(NamedTuple):
 
 
 class Attempt(WriterCommitMessage):
-    """A finished attempt. ``producer_id`` is NO_PRODUCER if it had no rows, or only counted
-    them because the batch was committed before."""
+    """A task's message to the driver about its finished attempt.
+
+    ``producer_id`` is NO_PRODUCER if the attempt wrote nothing: it had no rows, or the batch was
+    committed before.
+    """
 
     def __init__(self, identity: TaskIdentity, producer: tuple[int, int], rows: int) -> None:
         self.sink, self.run, self.batch = identity[:3]
@@ -73,15 +83,15 @@ class Attempt(WriterCommitMessage):
 
 
 def stream_identity(options: WriteOptions) -> TaskIdentity:
-    """Return the identity of this task of a stream, from Spark's properties of the job. Raises
-    InvalidConfigError if this version of Spark does not set them."""
+    """Return the identity of this task of a stream, from the properties that Spark sets for its
+    job. Raises InvalidConfigError if this version of Spark does not set them."""
     context = _context()
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
     run = context.getLocalProperty("spark.jobGroup.id")
     if query is None or batch is None or run is None:
         raise InvalidConfigError(
-            "deliveryGuarantee=exactly_once: Spark does not tell this task its query, run and "
+            "deliveryGuarantee=exactly_once: Spark does not give this task its query, run and "
             "batch (sql.streaming.queryId, spark.jobGroup.id, streaming.sql.batchId). In "
             "foreachBatch use df.write with transactionalId and transactionVersion"
         )
@@ -99,18 +109,21 @@ def write_identity(write: BatchWrite) -> TaskIdentity:
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise InvalidConfigError("deliveryGuarantee=exactly_once works in Spark's tasks only")
+        raise InvalidConfigError(
+            "deliveryGuarantee=exactly_once: this code runs outside a task of Spark; write through "
+            "df.write or df.writeStream"
+        )
     return context
 
 
 def commit(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None = None
 ) -> None:
-    """Commit a batch with the attempts of ``messages``; nothing if no task had rows, because no
-    attempt has joined the batch then.
+    """Commit a batch with the attempts of ``messages``. If no task had rows, do nothing, because no
+    attempt has joined the batch.
 
-    ``batch`` is the micro-batch that Spark commits. Raises the coordinator's error, or
-    InvalidConfigError for attempts of another batch.
+    ``batch`` is the number of the micro-batch that Spark commits, or None for a ``df.write``.
+    Raises the coordinator's error, or InvalidConfigError if an attempt belongs to another batch.
     """
     attempts = [message for message in messages if isinstance(message, Attempt) and message.rows]
     if not attempts:
@@ -140,13 +153,13 @@ def abort(
     messages: Sequence[WriterCommitMessage | None],
     write: BatchWrite | None = None,
 ) -> None:
-    """Abort a batch, unless it is committed. If the coordinator does not answer, it aborts the
-    batch after ``transaction.timeout.ms`` without a keep-alive.
+    """Abort a batch that is not committed. If the abort fails, the coordinator aborts the batch
+    itself after ``transaction.timeout.ms`` without a keep-alive.
 
-    ``write`` is that of a ``df.write``. Spark names a stream's sink to tasks only, so the driver
-    reads the sink from a finished attempt. If no attempt finished, ``abort_attempt`` has aborted
-    the failed ones. The attempt of a killed process is aborted by the next run of the query or by
-    the time-out.
+    ``write`` identifies a ``df.write``. Only tasks know a stream's sink, so the driver reads it
+    from the message of a finished attempt. Without such a message there is nothing to abort here:
+    ``abort_attempt`` has aborted failed attempts. The coordinator aborts the attempt of a killed
+    process after the time-out, or when the query runs again.
     """
     attempts = [message for message in messages if isinstance(message, Attempt)]
     batch = write or (attempts[0] if attempts else None)
@@ -161,9 +174,11 @@ def abort(
 
 
 def abort_attempt(options: WriteOptions, identity: TaskIdentity, producer: tuple[int, int]) -> None:
-    """Abort only this task's failed attempt, so that it does not hold back readers. Spark gets no
-    message of the attempt, so no commit includes it. If the coordinator does not answer, the
-    attempt ends with its batch."""
+    """Abort this task's failed attempt, so that its records do not hold back readers.
+
+    The driver gets no message of the attempt, so no commit includes it. If the abort fails, the
+    attempt ends with its batch.
+    """
     try:
         _end(options, identity, is_commit=False, winners=(producer,), timeout_ms=ABORT_ATTEMPT_MS)
     except LogbusError as error:

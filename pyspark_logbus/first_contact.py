@@ -1,8 +1,9 @@
-"""Warnings about an address that does not answer, while the source still retries. Driver only.
+"""Warn about brokers that do not answer, while the query still retries.
 
-A starting cluster answers within seconds, so a source retries (``fetchOffset.numRetries``). A wrong
-address never answers, and the user needs its name soon. Warnings go to the logger
-``pyspark_logbus``: on the driver, stderr.
+A starting cluster answers within seconds, so a query retries its first request
+(``fetchOffset.numRetries``). A wrong address never answers, so the user must see the address before
+the retries end. The warnings go to the logger ``pyspark_logbus`` on the driver, by default to
+stderr.
 """
 
 from __future__ import annotations
@@ -17,19 +18,23 @@ from broker_lite.errors import LogbusError, NoBrokersError
 log = logging.getLogger("pyspark_logbus")
 
 HINT_S = 1.0
-"""Seconds without an answer before the first warning."""
+"""Seconds without a response before the first warning of a new query."""
 PATIENCE_S = 10.0
-"""Seconds before the first warning of a query that has read before; a restarted broker answers by
-then."""
+"""Seconds without a response before the first warning of a running query. A restarted broker
+answers by then."""
 AGAIN_S = 60.0
+"""Seconds between two warnings of a running query."""
 
 CURE = "is the address right, and does the cluster run? (logbus status, logbus doctor)"
 
 
 @contextmanager
 def told(servers: str, seconds: float) -> Iterator[None]:
-    """Guard a first request that is retried for ``seconds``: warn after one second, and name the
-    option in NoBrokersError."""
+    """Warn if the block, which sends the first request to ``servers``, takes more than one second.
+
+    The warning says that the request is retried for ``seconds``. A NoBrokersError of the block gets
+    the option's name and value.
+    """
     text = "bootstrap.servers=%s: no broker answers yet; trying for up to %.0f s: %s"
     hint = threading.Timer(HINT_S, log.warning, (text, servers, seconds, CURE))
     hint.daemon = True
@@ -43,8 +48,8 @@ def told(servers: str, seconds: float) -> Iterator[None]:
 
 
 class Silence:
-    """Warns when the cluster of a running query stops answering, because the query then waits
-    without an error in Spark."""
+    """Warns when the brokers of a running query stop answering. Spark shows no error then, because
+    the query waits."""
 
     def __init__(self, servers: str, monotonic: Callable[[], float]) -> None:
         self._servers = servers
@@ -54,8 +59,11 @@ class Silence:
         self._told = False
 
     def look(self, problem: LogbusError | None, *, is_known: bool) -> None:
-        """Warn if due. ``is_known``: the cluster has answered this query before. ``problem``: the
-        current error, if any. An error that a broker returned does not count as silence."""
+        """Warn if brokers have not answered for too long.
+
+        ``is_known`` says whether they have answered this query before. ``problem`` is the current
+        error, or None. An error that a broker returned counts as an answer.
+        """
         if is_known and not isinstance(problem, NoBrokersError):
             if self._told:
                 log.warning("bootstrap.servers=%s: brokers answer again", self._servers)

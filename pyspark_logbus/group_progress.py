@@ -1,12 +1,13 @@
-"""A query's progress, committed to its consumer group so that lag tools see it. Driver only.
+"""Commit a query's progress to its consumer group, for tools that show a group's lag.
 
-The checkpoint alone decides where a query resumes. A background thread commits, so planning never
-waits; it skips all but the newest offsets.
+The checkpoint alone decides where a query resumes. A background thread on the driver commits the
+newest offsets, so planning never waits.
 
-Each commit carries a lease in its metadata, renewed while the query runs, so that two queries do
-not overwrite each other. Under a default group, the second query publishes nothing and logs a
-warning. With ``group.id`` it fails before its first batch. All runs of a query share one lease.
-Commits name topic ids, so a deleted topic's offsets never apply to its successor.
+A lease in the metadata of each commit keeps two queries from overwriting each other's offsets. The
+query renews its lease while it runs, and all runs of one checkpoint share it. If another query has
+the lease, a query with a default group publishes nothing and logs a warning. A query with
+``group.id`` fails before its first batch. Commits have topic ids, so offsets of a deleted topic
+never apply to a new topic of the same name.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ log = logging.getLogger("pyspark_logbus")
 LEASE_MS = 15_000
 RENEW_MS = 5_000
 RETRY_MS = 1_000
+"""Milliseconds until a lease expires, between its renewals, and before a failed commit is
+retried."""
 
 
 class Offsets(Protocol):
@@ -42,7 +45,11 @@ class Offsets(Protocol):
 
 
 class GroupProgress:
-    """Publishes one query's progress. ``publish`` and ``check`` never wait."""
+    """Publishes one query's progress. ``publish`` and ``check`` never wait.
+
+    ``explicit`` means that the query has the option ``group.id``. ``run`` identifies the holder of
+    the lease: it is equal for all runs of one checkpoint.
+    """
 
     def __init__(
         self,
@@ -69,8 +76,8 @@ class GroupProgress:
         self._holder = ""
         self._holder_until_ms = 0
         self._holder_runs = False
-        """Whether the other query renewed its lease while this one waited for the lease to
-        expire."""
+        """Whether the holder renewed its lease while this query waited for the lease to expire. The
+        holder is then a running query."""
         self._problem = ""
         self._replaced: dict[str, str] = {}
         """Recreated topics for which the coordinator refused offsets, with the refused topic
@@ -96,9 +103,9 @@ class GroupProgress:
     def claim(self) -> None:
         """Wait until this query has the lease of a given ``group.id``.
 
-        A killed query renews no lease, so its lease expires. Raises GroupLeaseHeldError once
-        another query renews its lease. Stops waiting if the coordinator does not answer: the
-        background thread keeps trying, and ``check`` raises later.
+        The lease of a killed query expires, because nothing renews it. Raises GroupLeaseHeldError
+        once another query renews its lease. Stops waiting if the coordinator does not answer. The
+        background thread then keeps trying, and a later ``check`` raises the error.
         """
         if self._explicit:
             with self._wake:
@@ -132,14 +139,18 @@ class GroupProgress:
         return f"not published: {replaced} was recreated" if replaced else "published"
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until everything is published; return False after the timeout."""
+        """Wait until the newest offsets are published or another query has the lease.
+
+        Returns False after ``timeout_s`` seconds.
+        """
         with self._wake:
             return self._wake.wait_for(
                 lambda: self._published is self._wanted or bool(self._holder), timeout_s
             )
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Publish the pending offsets, release the lease, end the thread."""
+        """Publish the pending offsets, release the lease and end the background thread. Waits at
+        most ``timeout_s`` seconds."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
@@ -167,7 +178,8 @@ class GroupProgress:
         return self._renew_ms
 
     def _turn(self, wanted: SourceOffset | None, *, release: bool) -> None:
-        """Publish once. Errors are stored and retried, never raised."""
+        """Publish ``wanted`` once. Store an error for ``state`` and the next attempt, without
+        raising it."""
         if wanted is None:
             return
         try:
@@ -177,7 +189,11 @@ class GroupProgress:
             self._problem = ""
         except LogbusError as error:
             if not self._problem:
-                log.warning("progress to group %r waits: %s", self.group, error)
+                log.warning(
+                    "progress is not committed to group %r yet, and is retried: %s",
+                    self.group,
+                    error,
+                )
             with self._wake:
                 self._problem = str(error)
                 self._wake.notify_all()
@@ -187,7 +203,11 @@ class GroupProgress:
             self._wake.notify_all()
 
     def _acquire(self, wanted: SourceOffset) -> bool:
-        """Acquire the lease: read, commit, read again; the last committer has it."""
+        """Acquire the lease, and return whether this query has it.
+
+        If no other query has a lease, commit one and read it back: of two queries that commit at
+        once, the last one has the lease.
+        """
         holder, until_ms = self._foreign()
         if not holder:
             self._commit(wanted, release=False)
@@ -239,7 +259,7 @@ class GroupProgress:
         self._until_ms = 0 if release else until_ms
 
     def _note_replaced(self, replaced: dict[str, str]) -> None:
-        """Warn once about recreated topics and continue with the others."""
+        """Warn once about each recreated topic, for which the coordinator refused the offsets."""
         for topic, topic_id in replaced.items():
             if self._replaced.get(topic) != topic_id:
                 log.warning(

@@ -1,9 +1,9 @@
 """Metrics of running queries on the driver, for Prometheus.
 
-Create ``LagMetrics(spark)`` to count every query of the session that reads logbus. Then serve the
-metrics, for example with ``prometheus_client.start_http_server(9500)``. It needs
-``prometheus-client``, which ``pyspark-logbus[broker]`` installs. Like ``LagListener`` it asks no
-broker and runs on Spark's listener thread.
+Create ``LagMetrics(spark)`` to measure every query of the session that reads logbus. Then serve the
+metrics, for example with ``prometheus_client.start_http_server(9500)``. The module needs
+``prometheus-client``, which ``pyspark-logbus[broker]`` installs. ``LagMetrics`` runs on Spark's
+listener thread and sends no requests to brokers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
 BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds in seconds of the durations of a batch."""
+"""Upper bounds, in seconds, of the histogram of batch durations."""
 
 _Kind = type[Counter] | type[Gauge] | type[Histogram]
 
@@ -40,20 +40,24 @@ SPARK_METRICS: Mapping[str, tuple[_Kind, str, tuple[str, ...]]] = {
     "spark_batches": (Counter, "Batches that ended.", ("query",)),
     "spark_input_rows": (Counter, "Rows read from logbus.", ("query",)),
     "spark_lost_records": (Counter, "Deleted records that planning skipped.", ("query",)),
-    "spark_missing_rows": (Counter, "Offsets without a row: damaged or deleted.", ("query",)),
+    "spark_missing_rows": (
+        Counter,
+        "Offsets without a row: corrupt or deleted records.",
+        ("query",),
+    ),
     "spark_lag_records": (Gauge, "Unread records after the last batch.", ("query",)),
     "spark_last_batch_timestamp_seconds": (Gauge, "When the last batch ended.", ("query",)),
     "spark_batch_duration_seconds": (Histogram, "Duration of a batch.", ("query",)),
 }
-"""Every metric of a driver by name, without prefix and ``_total``: kind, help and labels."""
+"""Kind, help and labels of every metric, by name without ``logbus_`` and ``_total``."""
 
 
 class LagMetrics(LagListener):
     """Counts the batches and the lag of every query of ``spark`` that reads logbus.
 
-    The label ``query`` is the query's name, or its id without one. ``registry``: None for
-    prometheus_client's default one. Raises ValueError for a second LagMetrics in one registry.
-    ``close`` ends it.
+    The label ``query`` is the query's name, or its id if it has no name. ``registry`` defaults to
+    that of prometheus_client. ``close`` stops the metrics. Raises ValueError if the registry
+    already has a LagMetrics.
     """
 
     def __init__(self, spark: SparkSession, registry: CollectorRegistry | None = None) -> None:
@@ -93,7 +97,7 @@ class LagMetrics(LagListener):
             self._metrics["spark_lag_records"].remove(name)
 
     def _record(self, lags: list[QueryLag], duration_s: float) -> None:
-        """Count one batch; ``lags`` has a row for each of the query's sources of logbus."""
+        """Count one batch of a query. ``lags`` has an entry for each logbus source of the query."""
         first = lags[0]
         query, metrics = first.query_name or first.query_id, self._metrics
         group = first.group or self._labels.get(first.query_id, ("", ""))[1]

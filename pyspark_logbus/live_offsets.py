@@ -1,8 +1,8 @@
-"""The end offsets of a source's partitions, available at once. Driver only.
+"""The log ends of a source's partitions, which a background long poll keeps current.
 
-One background long poll keeps them fresh. A topic that is missing from an answer counts as deleted
-only after the retry time, since a starting broker may not know it yet. The planner's thread reads;
-nothing here is pickled.
+A starting broker may not list a topic yet. So a topic that is missing from a response counts as
+deleted only after the time of the offset lookup's retries. The module runs on the driver, and the
+planner's thread reads the ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pyspark_logbus.offset_reader import matching, named_topics
 from pyspark_logbus.query_options import ReadOptions
 
 UNKNOWN_END = OffsetAndEpoch(-1)
+"""The end of a partition whose leader has not answered yet."""
 
 
 class LiveOffsets:
-    """The known end offsets of a source's partitions. Reading them never waits."""
+    """The known log ends of a source's partitions. ``now`` returns them without waiting."""
 
     def __init__(self, options: ReadOptions, monotonic: Callable[[], float] = time.monotonic):
         self._options = options
@@ -47,14 +48,14 @@ class LiveOffsets:
         self._live: Live | None = None
         self._missing_since: dict[str, float] = {}
         self.seen: dict[tuple[str, int], int] = {}
-        """The last known ends by topic id and partition, including deleted topics."""
+        """The last known log end by topic id and partition number, also of deleted topics."""
 
     def close(self) -> None:
         self._watch.close()
 
     @property
     def problem(self) -> LogbusError | None:
-        """Return the error because of which the ends are not current, or None."""
+        """Return the error that keeps the ends from being current; None if they are current."""
         return self._watch.error
 
     @property
@@ -62,13 +63,13 @@ class LiveOffsets:
         return self._watch.snapshot().view
 
     def wait(self, timeout_s: float) -> Live | None:
-        """Like ``now``, but wait for the first answer."""
+        """Like ``now``, but wait at most ``timeout_s`` seconds for the first response."""
         self._watch.wait_ready(timeout_s)
         return self.now()
 
     def now(self) -> Live | None:
-        """Return the known ends; None before the first answer. The object stays the same while
-        nothing changes."""
+        """Return the known ends; None before the first response. While nothing changes, every call
+        returns the same object."""
         snapshot = self._watch.snapshot()
         if not snapshot.view.cluster_id:
             return None
@@ -98,8 +99,8 @@ class LiveOffsets:
         return LiveTopic(snapshot.topic_ids[name], ends, transactions)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
-        """Keep topics that are missing for a short time, because a starting broker may not list
-        them yet."""
+        """Add to ``topics`` the topics of ``before`` that brokers have not listed for less than the
+        retry time."""
         now = self._monotonic()
         for name in list(self._missing_since):
             if name in topics:

@@ -1,7 +1,8 @@
-"""Confirms data losses of a streaming query, and fails the query or skips the records. Driver only.
+"""Confirm data losses of a streaming query, then fail the query or skip the lost records.
 
-Under ``failOnDataLoss`` a loss ends the query. Otherwise it is logged and counted once, and the
-query continues after the lost records. One instance serves a whole run, on the planner's thread.
+With ``failOnDataLoss=true`` a loss ends the query. Otherwise the query logs and counts the loss
+once, and continues after the lost records. One instance serves a whole run of a query. It runs on
+the driver, on the planner's thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ log = logging.getLogger("pyspark_logbus")
 
 
 class Losses:
-    """The losses of a query. ``row_count`` is the number of lost records."""
+    """The losses of a query's run. ``row_count`` is the number of records that it skipped."""
 
     def __init__(self, options: ReadOptions, monotonic: Callable[[], float]) -> None:
         self.row_count = 0
@@ -31,12 +32,15 @@ class Losses:
 
     @property
     def are_suspected(self) -> bool:
-        """Return whether an end is below its earlier value and may still recover."""
+        """Return whether some partition's end moved back less than ``grace_s`` ago or is still
+        unconfirmed, so that it may recover."""
         return bool(self._suspects)
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:
-        """Return the losses that have lasted for ``grace_s``. An end may move back briefly while
-        leaders change."""
+        """Return the losses to report: ends that moved back ``grace_s`` ago, and all other kinds.
+
+        An end may move back briefly while a partition's leader changes.
+        """
         if not losses and not self._suspects:
             return losses
         now = self._monotonic()
@@ -53,8 +57,11 @@ class Losses:
         return found
 
     def judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
-        """Log and count each loss; return the partitions whose position moves back. Raises
-        DataLossError if a loss ends the query."""
+        """Log and count each new loss. Return the partitions whose end moved back, where the
+        query's position must move back too.
+
+        Raises DataLossError if there are losses and failOnDataLoss is true.
+        """
         if losses and self._ends_query:
             raise plan.data_loss(losses)
         for loss in losses:
@@ -62,7 +69,7 @@ class Losses:
             if key not in self._accepted:
                 self._accepted.add(key)
                 self.row_count += loss.rows
-                log.warning("[LOGBUS_DATA_LOSS] going on without %s", loss)
+                log.warning("[LOGBUS_DATA_LOSS] the query continues without %s", loss)
         return frozenset(
             TopicPartition(loss.topic, loss.partition)
             for loss in losses

@@ -1,8 +1,8 @@
-"""Compute the ranges that tasks read from a query's position and the live ends. Pure.
+"""Compute the offset ranges that tasks read, from a query's position and the log ends.
 
-``find_losses`` compares, ``Admission`` limits a trigger (rows, minimum rows, Once, AvailableNow),
-``split_ranges`` and ``join_ranges`` make tasks. Spark's Kafka source is the model. Sums are
-integers, so nothing overflows or rounds twice. Driver only, one thread.
+``find_losses`` finds records that a query can no longer read. ``Admission`` decides how far a
+trigger reads. ``split_ranges`` and ``join_ranges`` make tasks. The results are those of Spark's
+Kafka source. The module runs on the driver and does no I/O.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class OffsetRange(NamedTuple):
     """A range of one partition, ``start`` to ``end`` (exclusive), and the leader to fetch it
     from.
 
-    ``start_epoch`` is the leader epoch when ``start`` was the log's end. A later epoch of the
-    preceding record shows that the log was truncated and rewritten (-1: unknown, or within a
-    range). ``end_epoch`` is the same for ``end``. ``stored_bytes`` estimates the stored size (-1:
-    not asked).
+    ``start_epoch`` is the leader epoch when ``start`` was the log's end, or -1 if it is unknown. If
+    the record before ``start`` has a later epoch, the log was truncated and written anew.
+    ``end_epoch`` is the leader epoch when ``end`` was the log's end. ``stored_bytes`` estimates the
+    range's bytes in the log; -1: unknown.
     """
 
     topic: str
@@ -46,11 +46,11 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic's current ends: last stable offsets, or high watermarks, with leader epochs. -1: the
-    leader has not answered yet.
+    """A topic's current log ends with leader epochs; -1 if the leader has not answered yet.
 
-    ``transactions`` has, for each partition with transactions, the offset below which there are
-    none.
+    An end is the last stable offset under ``read_committed``, else the high watermark.
+    ``transactions`` has, for each partition with transactions, the first offset that may belong to
+    a transaction.
     """
 
     topic_id: str
@@ -60,14 +60,14 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The current ends of all topics of a source. ``version`` grows with every change."""
+    """The current log ends of all topics of a source. ``version`` grows with every change."""
 
     cluster_id: str
     topics: Mapping[str, LiveTopic] = field(default_factory=dict)
     version: int = 0
 
     def offset(self) -> SourceOffset:
-        """Return all ends as an offset, including unknown ones."""
+        """Return all ends as a source offset. An unknown end is -1."""
         topics = {name: TopicOffsets(t.topic_id, t.ends) for name, t in self.topics.items()}
         return SourceOffset(self.cluster_id, topics)
 
@@ -78,10 +78,14 @@ class Live:
 
 GONE, RECREATED, REGRESSED, LATE = "gone", "recreated", "regressed", "late"
 UNSUBSCRIBED = "unsubscribed"
+"""Kinds of a loss. The topic was deleted (GONE) or also created again (RECREATED), its log end
+moved back (REGRESSED), records expired unread (LATE), or the options no longer name the topic
+(UNSUBSCRIBED)."""
 
 
 class Loss(NamedTuple):
-    """Records that cannot be read: ``first`` to ``end`` (exclusive; -1: unknown)."""
+    """Records of a partition that a query cannot read: ``first`` to ``end`` (exclusive; -1:
+    unknown). ``detail`` is the reason, for error messages."""
 
     kind: str
     topic: str
@@ -102,14 +106,16 @@ class Loss(NamedTuple):
 
 CURE = (
     "Some data may have been lost because they are not available any more: either the topic was "
-    "deleted, or records aged out before they were read. To go on without them, set "
+    "deleted, or records aged out before they were read. To continue without them, set "
     "failOnDataLoss=false"
 )
+"""The remedy in an error about lost records. Its first words are those of Spark's Kafka source."""
 
 RESUBSCRIBE = (
-    "Going on would drop these partitions from the checkpoint. Subscribe to them again, or set "
+    "To continue would drop these partitions from the checkpoint. Subscribe to them again, or set "
     "failOnDataLoss=false to drop them"
 )
+"""The remedy in an error about partitions that the options no longer name."""
 
 
 def data_loss(losses: Collection[Loss]) -> DataLossError:
@@ -121,11 +127,11 @@ def data_loss(losses: Collection[Loss]) -> DataLossError:
 def find_losses(
     start: SourceOffset, live: Live, topics: Topics, seen: Mapping[tuple[str, int], int]
 ) -> list[Loss]:
-    """Return the parts of ``start`` that are lost: deleted topics and partitions, ends that
-    moved back, and topics that the options (``topics``) no longer include.
+    """Return the losses at the position ``start``: deleted topics and partitions, ends that moved
+    back, and topics that the options (``topics``) no longer name.
 
-    A topic with another id is another topic. ``seen`` has the last ends by topic id and partition,
-    so that lost ranges have an end.
+    A topic with another topic id counts as deleted. ``seen`` has the last known log ends by topic
+    id and partition number, from which a loss gets its end.
     """
     losses = []
     for name in sorted(start.topics):
@@ -136,7 +142,7 @@ def find_losses(
             if not topics.reads(TopicPartition(name, number)):
                 kind, detail = UNSUBSCRIBED, unsubscribed(topics)
             elif now is None:
-                kind, detail = GONE, f"topic {name} ({before.topic_id}) is gone"
+                kind, detail = GONE, f"topic {name} ({before.topic_id}) was deleted"
             elif now.topic_id != before.topic_id:
                 kind = RECREATED
                 detail = (
@@ -144,7 +150,7 @@ def find_losses(
                     f"{now.topic_id})"
                 )
             elif number not in now.ends:
-                kind, detail = GONE, f"partition {number} is gone"
+                kind, detail = GONE, f"partition {number} does not exist any more"
             elif 0 <= now.ends[number].offset < at.offset:
                 losses.append(_regression(name, number, at, now.ends[number]))
             if kind:
@@ -154,7 +160,7 @@ def find_losses(
 
 
 def unsubscribed(topics: Topics) -> str:
-    """Return why a partition of the checkpoint is not read."""
+    """Return why a query does not read a partition of its checkpoint that still exists."""
     return f"the query no longer subscribes to it, but to {topics.describe()}"
 
 
@@ -171,8 +177,8 @@ def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch)
 
 
 def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[Loss]:
-    """Add the batch's own ranges to losses at its end, for topics that are deleted or no longer
-    read."""
+    """Extend losses at a batch's end by the batch's own ranges of the same partitions, for topics
+    that are deleted or that the options no longer name."""
     of = {(item.topic, item.partition): item for item in ranges}
     found = []
     for loss in losses:
@@ -184,7 +190,7 @@ def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[L
 
 
 def still_there(start: SourceOffset, live: Live) -> SourceOffset:
-    """Return ``start`` without deleted or recreated topics; the same object if all exist."""
+    """Return ``start`` without deleted or recreated topics; ``start`` itself if all exist."""
     topics = {
         name: topic
         for name, topic in start.topics.items()
@@ -194,7 +200,8 @@ def still_there(start: SourceOffset, live: Live) -> SourceOffset:
 
 
 def starts_in(start: SourceOffset, topic: str, topic_id: str, number: int) -> int | None:
-    """Return the offset of ``start`` in that partition of that topic id; None if it has none."""
+    """Return the offset that ``start`` has for partition ``number`` of a topic; None if it has
+    none, or one for another topic id."""
     at = _start_of(start, topic, topic_id, number)
     return None if at is None else at.offset
 
@@ -206,7 +213,8 @@ def _start_of(start: SourceOffset, topic: str, topic_id: str, number: int) -> Of
 
 @dataclass(frozen=True, slots=True)
 class RangeLimits:
-    """Limits of one trigger; 0 is no limit."""
+    """Limits of one trigger: maximum rows, and minimum rows with the longest wait for them. 0: no
+    limit. ``new_partitions`` is the option newPartitionOffsets."""
 
     rows_max: int = 0
     rows_min: int = 0
@@ -215,7 +223,7 @@ class RangeLimits:
 
 
 class Admission:
-    """Decides each trigger's end. Its only state is the time of the last batch."""
+    """Decides how far each trigger reads. Its only state is the time of the last batch."""
 
     def __init__(self, limits: RangeLimits) -> None:
         self.limits = limits
@@ -230,8 +238,11 @@ class Admission:
         unlimited: bool = False,
         cut_back: frozenset[TopicPartition] = frozenset(),
     ) -> SourceOffset:
-        """Return the end of the next batch; ``start`` if there is nothing to read. The ends in
-        ``cut_back`` moved back for good, so the query's position moves back, too."""
+        """Return the end of the next batch; ``start`` itself if there is nothing to read.
+
+        ``target`` has the log ends. In the partitions ``cut_back`` the log end moved back for good,
+        so the query's position moves back to it.
+        """
         wanted = settle(start, target, cut_back)
         if same_place(start, wanted):
             return start
@@ -255,8 +266,11 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """Return ``target``, but keep the epoch of an unchanged end, and never move an end back. The
-    offset's text therefore changes only for new records and for new or deleted topics."""
+    """Return ``target``, but with the leader epoch of ``start`` for an unchanged end, and with no
+    end before ``start`` except in ``cut_back``.
+
+    So the offset's JSON changes only for new records and for new or deleted topics.
+    """
     topics: dict[str, TopicOffsets] = {}
     for name, topic in target.topics.items():
         before = start.topics.get(name)
@@ -278,7 +292,7 @@ def settle(
 
 
 def same_place(one: SourceOffset, other: SourceOffset) -> bool:
-    """Return whether two offsets agree, apart from ``begin``."""
+    """Return whether two offsets have the same cluster and the same positions."""
     return one.cluster_id == other.cluster_id and one.topics == other.topics
 
 
@@ -299,7 +313,11 @@ def limit_rows(
     rows_max: int,
     new_partitions: str = "earliest",
 ) -> dict[TopicPartition, int]:
-    """Share ``rows_max`` in proportion to the partitions' sizes; at least one row each."""
+    """Return each partition's end if a batch may have ``rows_max`` rows in all.
+
+    Each partition with rows gets a share in proportion to its number of rows (``sizes``), at least
+    one row.
+    """
     total = sum(sizes.values())
     ends = {}
     for partition, to in end.partitions().items():
@@ -317,8 +335,11 @@ def limit_rows(
 def share_bytes(
     bytes_max: int, reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int] | None:
-    """Split a byte budget in proportion to the partitions' sizes; None if everything fits.
-    ``reach`` has the end offset and bytes that each partition could use of the whole budget."""
+    """Split ``bytes_max`` in proportion to the partitions' bytes; return None if everything fits.
+
+    ``reach`` has, for each partition, the end offset and the bytes that it would read if it had the
+    whole budget.
+    """
     total = sum(size for _, size in reach.values())
     if total <= bytes_max:
         return None
@@ -326,7 +347,7 @@ def share_bytes(
 
 
 def cap(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceOffset:
-    """Return ``end`` limited to ``ends``."""
+    """Return ``end`` with each partition's offset limited to that in ``ends``."""
     capped = {tp: min(at.offset, ends.get(tp, at.offset)) for tp, at in end.partitions().items()}
     return _with_ends(end, capped)
 
@@ -347,11 +368,10 @@ def _with_ends(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceO
 def ranges_between(
     start: SourceOffset, end: SourceOffset, new_partitions: str = "earliest"
 ) -> list[OffsetRange]:
-    """Return the non-empty ranges, ordered by topic and partition.
+    """Return the non-empty ranges of a batch, ordered by topic and partition.
 
-    A partition that is new in ``end`` starts at 0. The first batch's end records its start, so that
-    a repetition gives the same rows. With ``newPartitionOffsets=latest`` a partition starts where
-    it was first seen, so its range is empty here.
+    If ``end`` has a ``begin``, it replaces ``start``. A partition that is new in ``end`` starts at
+    offset 0. With ``newPartitionOffsets=latest`` it starts at its own end, so its range is empty.
     """
     if end.begin is not None:
         start = SourceOffset(end.cluster_id, end.begin)
@@ -382,7 +402,8 @@ def ranges_between(
 def has_transactions(
     start: SourceOffset, end: SourceOffset, live: Live, new_partitions: str = "earliest"
 ) -> bool:
-    """Return whether markers or aborted records may be among the offsets of a batch."""
+    """Return whether the offsets of a batch may include transaction markers or aborted records,
+    which are not rows."""
     known = {name: topic.transactions for name, topic in live.topics.items() if topic.transactions}
     return bool(known) and any(
         item.end > known.get(item.topic, {}).get(item.partition, item.end)
@@ -393,8 +414,8 @@ def has_transactions(
 def split_ranges(
     ranges: Iterable[OffsetRange], partitions_min: int = 0, rows_max: int = 0
 ) -> list[OffsetRange]:
-    """Split ranges to at most ``rows_max`` rows and about ``partitions_min`` ranges. Small
-    ranges stay whole. 0: no limit."""
+    """Split ranges so that each has at most ``rows_max`` rows and that there are at least about
+    ``partitions_min`` ranges. Small ranges stay whole. 0: no limit."""
     whole = [item for item in ranges if item.size > 0]
     if rows_max:
         whole = [part for item in whole for part in _divide(item, -(-item.size // rows_max))]
@@ -414,7 +435,8 @@ def split_ranges(
 
 
 def _parts(size: int, total: int, wanted: int) -> int:
-    """Return the share, rounded half up as Scala does; at least one."""
+    """Return ``size / total`` of ``wanted``, rounded half up as Spark's Scala code does; at least
+    1."""
     return max((2 * size * wanted + total) // (2 * total), 1)
 
 
@@ -434,22 +456,22 @@ def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 TASKS_MIN = 8
-"""Up to this number of ranges each is a task of its own. Spark does not tell a source its
-parallelism."""
+"""Number of ranges up to which each range is a task of its own. Spark does not report its
+parallelism to a source."""
 TASK_BYTES = 4 << 20
-"""Stored bytes of a task: a few times the bytes that Spark reads in the time in which it starts a
-Python task."""
+"""Stored bytes that ``join_small_ranges`` puts into one task. Spark needs several times longer to
+read them than to start a Python task."""
 RANGE_BYTES = 24 << 10
-"""The fixed cost of a range, in bytes that take as long to read."""
+"""The fixed cost of a range, as the number of bytes that take as long to read."""
 
 
 def join_ranges(
     ranges: Sequence[OffsetRange], partitions_max: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """Join ranges to at most ``partitions_max`` tasks of similar cost.
+    """Join ranges to at most ``partitions_max`` tasks of similar cost; 0: one task a range.
 
-    The most expensive range goes first, to the cheapest task; within a task the order stays. The
-    cost is in bytes, or in rows if bytes are unknown.
+    Each range, from the most expensive on, goes to the task with the lowest cost so far. A task
+    reads its ranges in the given order. The cost is in bytes, or in rows if bytes are unknown.
     """
     if not partitions_max or len(ranges) <= partitions_max:
         return [(item,) for item in ranges]
@@ -464,8 +486,8 @@ def join_ranges(
 
 
 def join_small_ranges(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-    """Join small ranges to tasks of about ``TASK_BYTES``; a larger range is a task of its own.
-    Up to ``TASKS_MIN`` ranges are a task each."""
+    """Join small ranges to tasks of about ``TASK_BYTES``. A larger range is a task of its own, and
+    so is every range if there are at most ``TASKS_MIN``."""
     if len(ranges) <= TASKS_MIN:
         return [(item,) for item in ranges]
     small = [item for item in ranges if 0 <= item.stored_bytes < TASK_BYTES]
@@ -481,8 +503,8 @@ def _cost(item: OffsetRange) -> int:
 def with_stored_bytes(
     ranges: Iterable[OffsetRange], reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> list[OffsetRange]:
-    """Return the ranges with their estimated bytes. ``reach`` has the end of about ``TASK_BYTES``
-    after each start: (end offset, bytes)."""
+    """Return the ranges with their estimated bytes. ``reach`` has, for each partition, the end
+    offset and the size of about ``TASK_BYTES`` of records after the range's start."""
     found = []
     for item in ranges:
         end, size = reach.get(TopicPartition(item.topic, item.partition), (item.start, 0))

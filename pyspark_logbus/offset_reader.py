@@ -1,7 +1,7 @@
-"""Offset lookups at the brokers: starts, ends, and offsets by time or group. Driver only.
+"""Look up offsets at the brokers: log starts, log ends, offsets by time and committed offsets.
 
-Serves the start of a query and batch queries, and may wait within ``fetchOffset.numRetries``. It
-keeps only the last view of the cluster and is never pickled. Planner's thread.
+Streams use this module for their start, and batch queries for both bounds. A lookup may wait for
+``fetchOffset.numRetries`` retries. The module runs on the driver, on the planner's thread.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ T = TypeVar("T")
 
 
 def default_group(options: ReadOptions, cluster_id: str) -> str:
-    """Return the default group: the same for the same source of the same cluster."""
+    """Return the name of the query's group if it gives no ``group.id``. Queries with equal source
+    options on one cluster have the same default group."""
     text = json.dumps([cluster_id, *options.identity])
     return f"{options.group_prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def matching(topics: Topics, names: Iterable[str]) -> list[str]:
-    """Return the topics that a source reads."""
+    """Return, of the topics ``names``, those that a source reads, in order."""
     if topics.pattern:
         pattern = re.compile(topics.pattern)
         return sorted(name for name in names if pattern.fullmatch(name))
@@ -59,7 +60,10 @@ def matching(topics: Topics, names: Iterable[str]) -> list[str]:
 
 
 class OffsetReader:
-    """Offset lookups for a source's topics. Each call asks the brokers."""
+    """Offset lookups for a source's topics. Each call sends requests to brokers.
+
+    ``view`` is the cluster as of the last ``partitions()``. The caller closes the reader.
+    """
 
     def __init__(self, options: ReadOptions, admin: Admin | None = None) -> None:
         self.options = options
@@ -71,7 +75,8 @@ class OffsetReader:
         )
         self.view = ClusterView()
         self.reach: dict[TopicPartition, tuple[int, int]] = {}
-        """End offset and bytes of about ``TASK_BYTES`` after each start, if ``bounds`` asked."""
+        """For each partition, the end offset and the size in bytes of about ``TASK_BYTES`` of
+        records after its start. Empty unless ``bounds`` read whole logs."""
 
     def close(self) -> None:
         self.admin.close()
@@ -90,7 +95,8 @@ class OffsetReader:
         raise AssertionError("the last attempt returns or raises")
 
     def _first_contact(self) -> AbstractContextManager[None]:
-        """Guard a lookup that may be the first request to this cluster."""
+        """Return a context that warns while the first request to a cluster has no answer. For later
+        requests it does nothing."""
         options = self.options
         if self.view.cluster_id:
             return nullcontext()
@@ -102,9 +108,9 @@ class OffsetReader:
     def partitions(self, known: Collection[str] = ()) -> dict[TopicPartition, str]:
         """Return the partitions to read with their topic ids.
 
-        Raises UnknownTopicOrPartitionError for a missing topic or partition that the options name;
-        a pattern may match nothing. The result omits missing partitions of ``known`` topics: the
-        caller has read them and decides about the loss.
+        Raises UnknownTopicOrPartitionError for a missing topic or partition that the options name.
+        A pattern may match no topic. For topics in ``known``, the result leaves out missing
+        partitions instead, because the caller has read them and handles the loss.
         """
         topics = self.options.topics
         names = None if topics.pattern else matching(topics, named_topics(topics))
@@ -132,7 +138,7 @@ class OffsetReader:
     def listed(
         self, tps: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return offsets by time; -1 latest, -2 earliest."""
+        """Return each partition's offset at a timestamp (ms), at its end (-1) or start (-2)."""
         asked = dict.fromkeys(tps, timestamp_ms)
         if not asked:
             return {}
@@ -144,7 +150,7 @@ class OffsetReader:
         return self._start(self.partitions())
 
     def bounds(self) -> tuple[SourceOffset, SourceOffset]:
-        """Return start and end of a batch query, with the same partitions."""
+        """Return the start and the end of a batch query, which have the same partitions."""
         ids, options = self.partitions(), self.options
         is_whole = options.starting == offsets.EARLIEST_EVERYWHERE
         if ids and is_whole and options.ending == offsets.LATEST_EVERYWHERE:
@@ -156,8 +162,11 @@ class OffsetReader:
         return start, self._offset(ids, at)
 
     def _whole_logs(self, ids: Mapping[TopicPartition, str]) -> tuple[SourceOffset, SourceOffset]:
-        """Return the bounds of whole logs. Requests starts, ends and sizes together, because each
-        request of a thousand partitions costs some 20 ms."""
+        """Return the starts and ends of whole logs, and set ``reach``.
+
+        One request asks for starts, ends and sizes, because each request for a thousand partitions
+        takes some 20 ms.
+        """
         isolation = self.options.isolation
         found = self.retrying(lambda: self.admin.log_bounds(ids, TASK_BYTES, isolation=isolation))
         self.reach = {tp: (row.reach_end, row.reach_bytes) for tp, row in found.items()}
@@ -176,7 +185,7 @@ class OffsetReader:
         names: dict[str, str] = {}
         for tp, offset in at.items():
             names[tp.topic] = ids[tp]
-            # Omit the epoch, because leaders may have changed between the requests.
+            # Leave out the leader epoch, because a leader may have changed between the requests.
             topics.setdefault(tp.topic, {})[tp.partition] = OffsetAndEpoch(offset)
         return SourceOffset(
             self.view.cluster_id,
@@ -191,8 +200,11 @@ class OffsetReader:
         *,
         late: str | None,
     ) -> dict[TopicPartition, int]:
-        """Resolve a specification to offsets. ``late`` has the offsets to use if no record is at or
-        after a timestamp (None: look up the end)."""
+        """Return the offset of each partition for an option's value.
+
+        ``late`` says what to do if no record is at or after a timestamp: ``latest`` uses the log's
+        end, ``error`` fails, and None follows startingOffsetsByTimestampStrategy.
+        """
         match spec:
             case offsets.Everywhere("group"):
                 return self._from_group(ids)
@@ -210,7 +222,10 @@ class OffsetReader:
     def _check_origin(
         self, spec: offsets.PerPartition, option: str, ids: Mapping[TopicPartition, str]
     ) -> None:
-        """Refuse reported offsets of another cluster or of a recreated topic."""
+        """Refuse offsets of a progress report of another cluster or of a deleted topic.
+
+        Raises InconsistentClusterIdError and DataLossError.
+        """
         if spec.cluster_id not in ("", self.view.cluster_id):
             raise InconsistentClusterIdError(
                 f"{option} holds offsets of cluster {spec.cluster_id}, but "
@@ -266,8 +281,11 @@ class OffsetReader:
         return found
 
     def _within_the_log(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the start offsets. An offset outside the log is data loss, or moves to the nearest
-        end of the log."""
+        """Return the start offsets, each within its log.
+
+        Raises DataLossError for an offset outside the log. With failOnDataLoss=false it moves the
+        offset to the log's start or end, whichever is nearer.
+        """
         if isinstance(self.options.starting, offsets.PerPartition) or (
             self.options.starting == offsets.GROUP
         ):

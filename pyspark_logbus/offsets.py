@@ -1,9 +1,8 @@
-"""Offsets as values: a user's specification, and the content of Spark's checkpoint. Pure, driver
-only.
+"""Offsets as values: a user's specification, and the position that Spark keeps in a checkpoint.
 
-``SourceOffset`` has exclusive ends with topic ids and leader epochs, which reveal a recreated topic
-or a truncated log. Its JSON is canonical: Spark compares the text, so another key order would count
-as new data for ever.
+``SourceOffset`` also has topic ids and leader epochs, which reveal a recreated topic or a truncated
+log. Its JSON has one fixed order of keys. Spark compares the text, so another order would look like
+new data. The module runs on the driver and does no I/O.
 """
 
 from __future__ import annotations
@@ -19,8 +18,11 @@ from broker_lite.model import NO_EPOCH, OffsetAndEpoch, TopicPartition
 
 EARLIEST = -2
 LATEST = -1
+"""Offsets in the JSON of an option that stand for a log's start and end, as in Kafka's source."""
 ALL_PARTITIONS = "*"
+"""The key, in the JSON of an option, for all partitions of a topic that the JSON does not name."""
 FORMAT_VERSION = 1
+"""The version of ``SourceOffset.to_json``, which every checkpoint holds."""
 LONG_MAX = (1 << 63) - 1
 PARTITION_MAX = (1 << 31) - 1
 
@@ -29,15 +31,17 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True)
 class Everywhere:
-    """One keyword for every partition: earliest, latest or group."""
+    """One word for every partition: earliest, latest or group (committed offsets of a group)."""
 
     word: str
 
 
 @dataclass(frozen=True, slots=True)
 class PerPartition:
-    """Offsets by topic and partition; a topic's ``*`` is for the partitions not named. Offsets
-    from a progress report also carry its cluster and topic ids."""
+    """Offsets by topic and partition number. The key ``*`` is for a topic's other partitions.
+
+    Offsets from a progress report also have the cluster id and the topic ids of the report.
+    """
 
     topics: Mapping[str, Mapping[str, int]]
     cluster_id: str = ""
@@ -46,14 +50,14 @@ class PerPartition:
 
 @dataclass(frozen=True, slots=True)
 class PerPartitionTime:
-    """Timestamps (ms) by topic and partition."""
+    """Timestamps (ms) by topic and partition number, for an offset lookup by time."""
 
     topics: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalTime:
-    """One timestamp (ms) for every partition."""
+    """One timestamp (ms) for an offset lookup by time in every partition."""
 
     timestamp_ms: int
 
@@ -66,7 +70,8 @@ GROUP = Everywhere("group")
 
 
 class TopicOffsets(NamedTuple):
-    """One topic's ends. ``topic_id`` distinguishes it from a recreated topic of the same name."""
+    """The next offset to read of each partition of one topic. ``topic_id`` distinguishes the topic
+    from a recreated topic of the same name."""
 
     topic_id: str
     partitions: Mapping[int, OffsetAndEpoch]
@@ -76,10 +81,10 @@ class TopicOffsets(NamedTuple):
 class SourceOffset:
     """A query's position: the next offset to read of each partition.
 
-    Spark keeps only the ends of batches, and asks for the initial offset again to repeat the first
-    batch. So the first batch's end carries its start as ``begin``. ``query`` is the same in all
-    offsets of a checkpoint and distinguishes its runs from other queries. ``has_transactions``: the
-    batch that ends at this position may have offsets without rows.
+    ``begin`` is the start of the first batch, in the first batch's end only. Spark's checkpoint has
+    only the ends of batches, and a repeat of the first batch needs its start. ``query`` is a random
+    text that all offsets of one checkpoint share. With ``has_transactions``, the batch that ends
+    here may have offsets without rows: transaction markers and aborted records.
     """
 
     cluster_id: str
@@ -89,7 +94,8 @@ class SourceOffset:
     has_transactions: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the canonical form: topics by name, partitions by number."""
+        """Return the JSON document for Spark, with topics ordered by name and partitions by
+        number."""
         document: dict[str, Any] = {"version": FORMAT_VERSION, "cluster": self.cluster_id}
         if self.query:
             document["query"] = self.query
@@ -113,13 +119,13 @@ class SourceOffset:
 
 
 def from_json(document: Any) -> SourceOffset:
-    """Decode a checkpoint's offset. Raises InvalidConfigError for a later version or another
-    source's offset."""
+    """Decode an offset of a checkpoint. Raises UnsupportedVersionError for an offset of another
+    version or of another source, and for a damaged one."""
     if not isinstance(document, dict) or "version" not in document:
         raise UnsupportedVersionError(
             "the checkpoint holds an offset that logbus did not write: "
-            f"{json.dumps(document)[:200]}; carry the checkpoint of a Kafka query over with "
-            "logbus checkpoint OLD NEW, or use a new checkpointLocation"
+            f"{json.dumps(document)[:200]}; convert the checkpoint of a Kafka query with: logbus "
+            "checkpoint OLD NEW; or use a new checkpointLocation"
         )
     version = document["version"]
     if version != FORMAT_VERSION:
@@ -138,7 +144,9 @@ def from_json(document: Any) -> SourceOffset:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnsupportedVersionError(
-            f"the checkpoint's logbus offset is damaged ({error!r}): {json.dumps(document)[:200]}"
+            f"the checkpoint's logbus offset is damaged ({error!r}): "
+            f"{json.dumps(document)[:200]}; restore the checkpoint from a copy, or use a new "
+            "checkpointLocation"
         ) from error
 
 
@@ -199,7 +207,7 @@ def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec
 
 
 def _reported(option: str, document: Mapping[str, Any]) -> PerPartition:
-    """Return the offsets of a progress report; its ``cluster`` is text, so it cannot be a topic."""
+    """Return the offsets of a progress report, which the user gives as an option's value."""
     try:
         offset = from_json(document)
     except UnsupportedVersionError as error:
@@ -215,11 +223,13 @@ def _reported(option: str, document: Mapping[str, Any]) -> PerPartition:
 
 
 def parse_timestamps(option: str, text: str) -> PerPartitionTime:
-    """Parse JSON ``{"t": {"0": 1700000000000}}``, milliseconds."""
+    """Parse JSON of timestamps in milliseconds: ``{"t": {"0": 1700000000000}}``."""
     topics: dict[str, Mapping[str, int]] = {}
     for topic, value in _json_object(option, text).items():
         if not isinstance(value, dict):
-            raise InvalidConfigError(f"{option}: topic {topic!r} needs {{partition: timestamp ms}}")
+            raise InvalidConfigError(
+                f"{option}: topic {topic!r} has {value!r}; give {{partition: timestamp ms}}"
+            )
         row = {}
         for number, timestamp in value.items():
             _check_number(option, topic, number)
@@ -234,7 +244,7 @@ def parse_timestamps(option: str, text: str) -> PerPartitionTime:
 
 
 def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
-    """Parse JSON ``{"t": [0, 1]}``."""
+    """Parse the option ``assign``, JSON of partitions: ``{"t": [0, 1]}``."""
     if not text.lstrip().startswith("{"):
         raise InvalidConfigError(f'{option}={text!r}: give JSON such as {{"topic":[0,1]}}')
     found = set()
@@ -247,7 +257,9 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
             )
         found |= {TopicPartition(topic, n) for n in numbers}
     if not found:
-        raise InvalidConfigError(f"{option}: no partitions to read are named")
+        raise InvalidConfigError(
+            f'{option}={text!r} names no partition; give JSON such as {{"topic":[0,1]}}'
+        )
     return tuple(sorted(found))
 
 
@@ -256,8 +268,10 @@ def expand(
     topics: Mapping[str, Mapping[str, int]],
     assigned: Iterable[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Return every assigned partition's value. Raises InvalidConfigError with the missing and
-    the surplus partitions."""
+    """Return the value of each assigned partition from an option's values by topic and partition.
+
+    Raises InvalidConfigError if the option lacks an assigned partition or names others.
+    """
     wanted = sorted(assigned)
     values: dict[TopicPartition, int] = {}
     for partition in wanted:
@@ -314,7 +328,7 @@ def _is_whole(value: Any, least: int, most: int) -> bool:
 
 
 def _check_number(option: str, topic: str, number: str) -> None:
-    # "00" would be a second partition 0.
+    # Refuse "00", because it would be a second value for partition 0.
     if not re.fullmatch("0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
         raise InvalidConfigError(
             f"{option}: {topic!r} has the partition {number!r}; give a number such as 0 or 12"

@@ -1,7 +1,7 @@
-"""Parsers of option values, one for each kind, for the table in ``options``. Pure.
+"""Parsers of option values for the table in ``options``. They do no I/O.
 
-Each takes the option's name and text, returns the value, and raises InvalidConfigError with name,
-text and remedy.
+Each parser takes an option's name and its text, and returns the value. It raises InvalidConfigError
+with the name, the text and the remedy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONG_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "
 
 
 def text(name: str, value: str) -> str:
-    """Return any text that is not blank."""
+    """Return the text without surrounding blanks. Refuse a blank text."""
     if not value.strip():
         raise InvalidConfigError(f"{name} is empty; give a value or leave it out")
     return value.strip()
@@ -56,7 +56,7 @@ def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
 
 
 def at_least(least: int) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers from 1 on that replaces values below ``least`` by
+    """Return a parser of positive whole numbers. It raises a number below ``least`` to
     ``least``."""
     number = whole(1)
     return lambda name, value: max(least, number(name, value))
@@ -70,7 +70,7 @@ def flag(name: str, value: str) -> bool:
 
 
 def no_pushed_filters(name: str, value: str) -> bool:
-    """Accept only ``false``."""
+    """Parse ``false``. Refuse ``true``, because Spark 4.3.0 would then read wrong rows."""
     if flag(name, value):
         raise InvalidConfigError(
             f"{name}={value!r} is refused: Spark 4.3.0 keeps the filters of one query for all "
@@ -81,7 +81,7 @@ def no_pushed_filters(name: str, value: str) -> bool:
 
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
-    """Return a parser of these lower-case words, in any case."""
+    """Return a parser that accepts ``choices`` (lower-case words) in upper or lower case."""
 
     def parse(name: str, value: str) -> str:
         if value.strip().lower() not in choices:
@@ -92,8 +92,10 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def duration_ms(name: str, value: str) -> int:
-    """Parse a duration as Spark does: ``15m``, ``5s``, ``2 minutes``; a bare number is
-    milliseconds."""
+    """Parse a duration in Spark's forms (``15m``, ``5s``, ``2 minutes``) to milliseconds.
+
+    A number without a unit is in milliseconds.
+    """
     match = _DURATION.fullmatch(value.strip().lower())
     unit = match.group(2) if match else None
     if unit is not None:
@@ -106,7 +108,7 @@ def duration_ms(name: str, value: str) -> int:
 def timestamp(name: str, value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,19}", value.strip()) or int(value) > LONG_MAX:
         raise InvalidConfigError(
-            f"{name}={value!r}: expected a single long value, milliseconds since the epoch"
+            f"{name}={value!r}: expected a single long value; give milliseconds since the epoch"
         )
     return int(value)
 
@@ -114,12 +116,14 @@ def timestamp(name: str, value: str) -> int:
 def topics(name: str, value: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(t.strip() for t in value.split(",") if t.strip()))
     if not found:
-        raise InvalidConfigError(f"{name}={value!r}: No topics to subscribe to are named")
+        raise InvalidConfigError(
+            f"{name}={value!r}: No topics to subscribe to; give topic names separated by commas"
+        )
     return found
 
 
 _ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)\]", re.DOTALL)
-"""An escape, or a character class as Python delimits it."""
+"""Matches an escape sequence, or a character class of a Python regular expression."""
 
 
 def pattern(name: str, value: str) -> str:
@@ -152,12 +156,14 @@ def pattern(name: str, value: str) -> str:
 
 
 def starting(name: str, value: str) -> OffsetSpec:
-    """Parse a start: a word for all partitions, or JSON with an offset for each."""
+    """Parse a query's start: one word for all partitions, or JSON with an offset for each
+    partition."""
     return offsets.parse_offsets(name, value, words=("earliest", "latest", "group"))
 
 
 def ending(name: str, value: str) -> OffsetSpec:
-    """Parse an end: like a start, without earliest."""
+    """Parse a batch query's end: ``latest``, or JSON with an offset for each partition. Refuse
+    ``earliest``."""
     spec = offsets.parse_offsets(name, value, words=("latest", "earliest"))
     if spec == offsets.EARLIEST_EVERYWHERE or (
         isinstance(spec, offsets.PerPartition)
@@ -170,17 +176,18 @@ def ending(name: str, value: str) -> OffsetSpec:
 
 
 def acks(name: str, value: str) -> str:
-    """Parse ``all``, ``1`` or ``0``; ``-1`` is Kafka's other word for ``all``."""
+    """Parse ``all``, ``1`` or ``0``. Kafka also writes ``all`` as ``-1``."""
     word = {"-1": "all"}.get(value.strip().lower(), value.strip().lower())
     return one_of("all", "1", "0")(name, word)
 
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 NEAREST_COMPRESSION = {"gzip": "zstd", "snappy": "lz4"}
-"""Kafka's codecs that the sink does not write, each with a codec of similar ratio or speed."""
+"""Codecs of Kafka that the sink does not write, with the codec that it writes instead: zstd
+compresses about as well as gzip, and lz4 is about as fast as snappy."""
 
 
 def compression(name: str, value: str) -> str:
-    """Return a codec of the sink. Replace another codec of Kafka by the nearest one."""
+    """Return the codec that the sink writes for a codec of Kafka (``NEAREST_COMPRESSION``)."""
     word = value.strip().lower()
     return NEAREST_COMPRESSION.get(word) or one_of(*COMPRESSIONS)(name, value)

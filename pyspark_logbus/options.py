@@ -1,10 +1,15 @@
-"""Every option of the source and the sink, once: name, spellings, check, default, effect.
+"""The table of all options of the source and the sink: name, spellings, check, default, effect.
 
-There are four classes: logbus's options; Kafka's, mapped to logbus's; Kafka's, accepted and ignored
-with one warning; unknown ones, an error with the nearest name. Spark lower-cases the keys, and all
-values are text. ``parse`` runs in ``DataSource.__init__``, so ``load()`` fails early;
-``read_options`` and ``write_options`` run once the direction is known. Driver only; pure but for
-the warning.
+An option belongs to one of four classes:
+
+- logbus's own options, and options of Kafka that have the same effect here;
+- options of Kafka without an effect: ignored, with one warning;
+- options of Kafka that would change a query's result: refused, with the option to use instead;
+- unknown options: refused, with the nearest known name.
+
+Spark lower-cases the names and passes all values as text. ``DataSource.__init__`` calls ``parse``,
+so ``load()`` fails early. ``read_options`` and ``write_options`` then make the settings of a reader
+or a writer. This module runs on the driver only, and does no I/O apart from warnings.
 """
 
 from __future__ import annotations
@@ -31,8 +36,11 @@ Parser = Callable[[str, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. ``spellings`` are further names; ``source`` options distinguish one source
-    from another."""
+    """One option of the source or the sink.
+
+    ``spellings`` are other accepted names. ``reads`` and ``writes`` say who takes the option. The
+    values of all options with ``source`` identify a source, and so name its default group.
+    """
 
     name: str
     parse: Parser
@@ -64,18 +72,22 @@ OPTIONS: tuple[Option, ...] = (
     _both(
         "bootstrap.servers",
         kind.text,
-        "host:port,… of any brokers",
+        "host:port,… of one or more brokers of the cluster",
         "",
         "kafka.bootstrap.servers",
     ),
-    _both("zookeeper.connect", kind.text, "host:port,…/chroot; resolved once, on the driver"),
+    _both(
+        "zookeeper.connect",
+        kind.text,
+        "host:port,…/chroot of ZooKeeper, where the driver looks up the brokers once",
+    ),
     _both(
         "client.id", kind.text, "client name in the broker's log", "logbus-spark", "kafka.client.id"
     ),
     _both(
         "request.timeout.ms",
         kind.whole(1, kind.INT_MAX),
-        "longest wait for one answer",
+        "longest wait for a broker's response (ms)",
         "30000",
         "kafka.request.timeout.ms",
     ),
@@ -93,31 +105,36 @@ OPTIONS: tuple[Option, ...] = (
     _source(
         "startingOffsets",
         kind.starting,
-        "earliest, latest, group, JSON or a progress report's endOffset; first start only (stream "
-        "latest, batch earliest)",
+        "start of a query without a checkpoint: earliest, latest, group, JSON or a progress "
+        "report's endOffset; default: latest in a stream, earliest in a batch",
     ),
     _source(
         "startingTimestamp",
         kind.timestamp,
-        "ms; start each partition at its first record at or after this time",
+        "start each partition at its first record at or after this time (ms)",
     ),
-    _source("startingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms per partition"),
+    _source(
+        "startingOffsetsByTimestamp",
+        offsets.parse_timestamps,
+        'start of each partition by time: JSON {"t":{"0":1700000000000}} (ms)',
+    ),
     _source(
         "startingOffsetsByTimestampStrategy",
         kind.one_of("error", "latest"),
-        "no record at or after the timestamp: fail, or start at the end",
+        "for a partition without a record at or after the timestamp: error fails the query, latest "
+        "starts at the end",
         "error",
     ),
     _source(
         "startingOffsetsFallback",
         kind.one_of("earliest", "latest"),
-        "startingOffsets=group: where a partition without an offset starts",
+        "with startingOffsets=group: start of a partition without a committed offset",
         "earliest",
     ),
     _source(
         "newPartitionOffsets",
         kind.one_of("earliest", "latest"),
-        "start of partitions found after the query started",
+        "start of partitions that appear after the query's first start",
         "earliest",
     ),
     _source(
@@ -126,8 +143,16 @@ OPTIONS: tuple[Option, ...] = (
         "latest, JSON or a progress report's endOffset; batch only",
         "latest",
     ),
-    _source("endingTimestamp", kind.timestamp, "ms; batch only"),
-    _source("endingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms; batch only"),
+    _source(
+        "endingTimestamp",
+        kind.timestamp,
+        "end each partition before its first record at or after this time (ms); batch only",
+    ),
+    _source(
+        "endingOffsetsByTimestamp",
+        offsets.parse_timestamps,
+        'end of each partition by time: JSON {"t":{"0":1700000000000}} (ms); batch only',
+    ),
     _read(
         "failOnDataLoss",
         kind.flag,
@@ -138,7 +163,7 @@ OPTIONS: tuple[Option, ...] = (
     _read(
         "group.id",
         kind.text,
-        "consumer group that the progress is committed to",
+        "consumer group to which the query commits its progress",
         "",
         "kafka.group.id",
     ),
@@ -153,32 +178,37 @@ OPTIONS: tuple[Option, ...] = (
     _read(
         "minOffsetsPerTrigger",
         kind.whole(1),
-        "minimum rows per trigger; waits at most maxTriggerDelay",
+        "minimum rows per trigger; a trigger waits for them at most maxTriggerDelay",
     ),
     _read("maxTriggerDelay", kind.duration_ms, "longest wait for minOffsetsPerTrigger", "15m"),
     _read(
         "maxBytesPerTrigger",
         kind.whole(1),
-        "maximum stored bytes per trigger; whole batches, at least one",
+        "maximum stored bytes per trigger, in whole record batches; at least one batch",
     ),
-    _read("minPartitions", kind.whole(1), "minimum number of tasks; splits large ranges"),
-    _read("maxPartitions", kind.whole(1), "maximum number of tasks; joins small ranges"),
+    _read("minPartitions", kind.whole(1), "minimum number of tasks; large ranges are split"),
+    _read("maxPartitions", kind.whole(1), "maximum number of tasks; small ranges share a task"),
     _read("maxRecordsPerPartition", kind.whole(1), "maximum rows per task"),
     _read(
         "pollTimeoutMs",
         kind.whole(1),
-        "a task without data for this time fails",
+        "a task that receives no data for this time (ms) fails",
         "120000",
         "kafkaConsumer.pollTimeoutMs",
     ),
     _read(
         "fetchOffset.numRetries", kind.whole(0), "retries of an offset lookup by the driver", "3"
     ),
-    _read("fetchOffset.retryIntervalMs", kind.whole(0), "pause between these retries", "1000"),
+    _read(
+        "fetchOffset.retryIntervalMs",
+        kind.whole(0),
+        "pause before a retry of an offset lookup (ms)",
+        "1000",
+    ),
     _read(
         "metadata.max.age.ms",
         kind.whole(10),
-        "maximum delay until new topics and partitions are found",
+        "maximum delay until the query finds new topics and partitions (ms)",
         "1000",
         "kafka.metadata.max.age.ms",
     ),
@@ -233,49 +263,49 @@ OPTIONS: tuple[Option, ...] = (
     _write(
         "linger.ms",
         kind.whole(0),
-        "wait for more rows of a batch (columnar batches are sent at once)",
+        "wait for more rows of a batch (ms); columnar batches are sent at once",
         "0",
         "kafka.linger.ms",
     ),
     _write(
         "max.request.size",
         kind.whole(1024, kind.INT_MAX),
-        "a larger row fails its task",
+        "maximum bytes of a row; a larger row fails its task",
         "8388608",
         "kafka.max.request.size",
     ),
     _write(
         "buffer.memory",
         kind.at_least(65536),
-        "maximum unacknowledged bytes; writing blocks above it; at least 65536",
+        "maximum unacknowledged bytes, at least 65536; above it, writing waits",
         "33554432",
         "kafka.buffer.memory",
     ),
     _write(
         "delivery.timeout.ms",
         kind.whole(1, kind.INT_MAX),
-        "rows not acknowledged within this time fail the task",
+        "a task fails if its rows are not acknowledged within this time (ms)",
         "120000",
         "kafka.delivery.timeout.ms",
     ),
     _write(
         "max.block.ms",
         kind.whole(1),
-        "longest wait for buffer.memory",
+        "longest wait for free buffer.memory (ms)",
         "120000",
         "kafka.max.block.ms",
     ),
     _write(
         "retry.backoff.ms",
         kind.whole(0),
-        "pause before a retry",
+        "pause before a retry of a request (ms)",
         "50",
         "kafka.retry.backoff.ms",
     ),
     _write(
         "enable.idempotence",
         kind.flag,
-        "a retry never duplicates rows (acks=all)",
+        "a retry never duplicates rows; needs acks=all",
         "true",
         "kafka.enable.idempotence",
     ),
@@ -294,24 +324,25 @@ OPTIONS: tuple[Option, ...] = (
     _write(
         "transactionVersion",
         kind.whole(0),
-        "df.write with transactionalId: a version that is committed already writes nothing; "
-        "must rise",
+        "df.write with transactionalId: number of the write; each write needs a higher one, and a "
+        "repeat of the last one writes nothing",
     ),
     _write(
         "transaction.timeout.ms",
         kind.whole(1000, kind.INT_MAX),
-        "exactly_once: a batch that is silent for this time is aborted",
+        "exactly_once: the coordinator aborts a batch without a keep-alive for this time (ms)",
         "300000",
         "kafka.transaction.timeout.ms",
     ),
     _write(
         "onReplayMismatch",
         kind.one_of("fail", "skip"),
-        "exactly_once: a replay with other rows, or of a batch before the last committed one",
+        "exactly_once: fail or skip a replayed batch with another number of rows, or one older "
+        "than the last committed batch",
         "fail",
     ),
 )
-"""The table of all options, from which documentation and nearest names are made."""
+"""Every option. The documentation and the suggestions for unknown names come from this table."""
 
 _IGNORED_LINES = (
     "allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup",
@@ -331,21 +362,22 @@ _IGNORED_LINES = (
     *security_options.IGNORED,
 )
 KAFKA_IGNORED = frozenset(line for words in _IGNORED_LINES for line in words.split())
-"""Kafka's tuning options without an effect in logbus. They are accepted with the prefix ``kafka.``
-and ignored, with one warning."""
+"""Names of Kafka's tuning options without an effect in logbus. A query may give them with the
+prefix ``kafka.``; logbus logs one warning and ignores them."""
 
 _PLACEMENT = (
     "rows with a key go to the partition that Kafka's default partitioner chooses; to choose "
     "another, write a column 'partition' (int)"
 )
-KAFKA_REFUSED: Mapping[str, str] = {
+KAFKA_REFUSED: Mapping[str, str] = {  # Name without the prefix "kafka.": what to do instead.
     "auto.offset.reset": "use startingOffsets",
     "key.deserializer": "keys are binary; cast the column",
     "value.deserializer": "values are binary; cast the column",
     "key.serializer": "keys are string or binary columns",
     "value.serializer": "values are string or binary columns",
-    "enable.auto.commit": "the checkpoint decides; progress is committed to the group by itself",
-    "interceptor.classes": "there are no interceptors",
+    "enable.auto.commit": "the checkpoint decides where a query resumes, and the query commits its "
+    "progress to the group without this option; leave it out",
+    "interceptor.classes": "logbus has no interceptors; leave it out",
     "partitioner.class": _PLACEMENT,
     "partitioner.ignore.keys": _PLACEMENT,
     "transactional.id": "use deliveryGuarantee=exactly_once, and transactionalId",
@@ -359,16 +391,16 @@ _CATALOG_TABLE = (
     "source in Python none of them when the table is read. Use CREATE TEMPORARY VIEW name USING "
     "logbus OPTIONS (...)"
 )
-"""Spark lists a table's provider only among the options of CREATE TABLE."""
+"""The error for the option ``provider``, which Spark adds only for CREATE TABLE."""
 _SPARK_LINES = (
     "path paths checkpointlocation queryname outputmode asyncprogresstrackingenabled",
     "asyncprogresstrackingcheckpointintervalms _asyncprogresstrackingoverridesinksupportcheck",
 )
 SPARK_KEYS = frozenset(line for words in _SPARK_LINES for line in words.split())
-"""Options that Spark itself adds or reads."""
+"""Options of Spark itself, in small letters. ``parse`` ignores them without a warning."""
 
 SECRET_OPTIONS = SECRET_KEYS | {JAAS}
-"""Options whose values no message may contain."""
+"""Options with secret values, which error messages leave out."""
 
 _BY_KEY: Mapping[str, Option] = {
     spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.spellings)
@@ -377,11 +409,14 @@ _SPELLINGS = {s.lower(): s for o in OPTIONS for s in (o.name, *o.spellings)}
 _warned: set[str] = set()
 
 Parsed = Mapping[str, Any]
-"""The values of the given options, by option name."""
+"""The checked values of the options that a query gives, by ``Option.name``."""
 
 
 def parse(given: Mapping[str, str]) -> dict[str, Any]:
-    """Check every given option. Raises InvalidConfigError; warns once about ignored options."""
+    """Check every option of a query, and return the values by ``Option.name``.
+
+    Logs one warning for each ignored option of Kafka. Raises InvalidConfigError.
+    """
     if any(key.lower() == "provider" for key in given):
         raise InvalidConfigError(_CATALOG_TABLE)
     values: dict[str, Any] = {}
@@ -416,7 +451,10 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     fresh = sorted(set(ignored) - _warned)
     if fresh:
         _warned.update(fresh)
-        log.warning("options of Kafka's client without effect in logbus: %s", ", ".join(fresh))
+        log.warning(
+            "logbus ignores these options of Kafka's client, which have no effect here: %s",
+            ", ".join(fresh),
+        )
     for name, why in (
         ("compression.type", "is not written by logbus"),
         ("buffer.memory", "is too small"),
@@ -430,7 +468,7 @@ def _warn_of_replacement(name: str, text: str, why: str, taken: str) -> None:
     said = f"{name}={text.strip()}"
     if text.strip().lower() != taken and said not in _warned:
         _warned.add(said)
-        log.warning("%s %s; %s is taken instead", said, why, taken)
+        log.warning("%s %s; logbus uses %s instead", said, why, taken)
 
 
 def _refuse_or_ignore(key: str, lower: str, ignored: list[str]) -> None:
@@ -455,7 +493,7 @@ def _check_choice_of_topics(values: Parsed) -> None:
     if len(chosen) > 1:
         raise InvalidConfigError(
             "Only one of the options 'subscribe', 'subscribePattern' and 'assign' can be given; "
-            f"this query has {' and '.join(chosen)}"
+            f"this query has {' and '.join(chosen)}: leave out all but one"
         )
 
 
@@ -464,16 +502,18 @@ def _check_limits(values: Parsed) -> None:
     if least is not None and most is not None and least > most:
         raise InvalidConfigError(
             f"the value of minOffsetsPerTrigger({least}) is higher than the "
-            f"maxOffsetsPerTrigger({most})"
+            f"maxOffsetsPerTrigger({most}); lower one or raise the other"
         )
     few, many = values.get("minPartitions"), values.get("maxPartitions")
     if few is not None and many is not None and few > many:
         raise InvalidConfigError(
-            f"minPartitions({few}) is higher than maxPartitions({many}); lower one of them"
+            f"minPartitions({few}) is higher than maxPartitions({many}); lower minPartitions or "
+            "raise maxPartitions"
         )
     if values.get("enable.idempotence") and values.get("acks", "all") != "all":
         raise InvalidConfigError(
-            f"enable.idempotence=true needs acks=all, not acks={values['acks']}"
+            f"enable.idempotence=true needs acks=all, not acks={values['acks']}; change one of "
+            "these options"
         )
 
 
@@ -491,8 +531,10 @@ def require_topics(values: Parsed) -> Topics:
 
 
 def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> ReadOptions:
-    """Return a source's settings. Raises InvalidConfigError for options of the other kind of
-    query."""
+    """Return the settings of a stream (``streaming``) or of a batch query.
+
+    Raises InvalidConfigError for an option that only the other kind of query has.
+    """
     starting_option, starting = _start_of(values, streaming)
     ending_option, ending = _end_of(values, streaming)
     if not streaming:
@@ -589,7 +631,8 @@ def _check_exactly_once(values: Parsed, streaming: bool) -> None:
         )
     if streaming and "transactionVersion" in values:
         raise InvalidConfigError(
-            "transactionVersion is for df.write; a stream uses its batch id: leave it out"
+            "transactionVersion is for df.write only: a stream uses Spark's batch id instead. "
+            "Leave it out"
         )
     if not streaming and ("transactionalId" in values) != ("transactionVersion" in values):
         raise InvalidConfigError(
@@ -625,7 +668,8 @@ def _start_of(values: Parsed, streaming: bool) -> tuple[str, OffsetSpec]:
         )
     ):
         raise InvalidConfigError(
-            "startingOffsets: starting offset can't be latest (-1) for batch queries"
+            "startingOffsets: starting offset can't be latest (-1) for batch queries; give "
+            "earliest (-2) or offsets"
         )
     return "startingOffsets", spec
 

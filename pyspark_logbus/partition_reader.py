@@ -1,9 +1,9 @@
-"""Read offset ranges into Arrow batches in the schema that Spark expects. Executor only.
+"""Read offset ranges into Arrow batches with the schema that Spark expects.
 
-The module's only state is the process's connection pool and cached constant columns. Large batches
-pass as they are stored; small ones are joined. Lost records are an error, or, under
-failOnDataLoss=false, skipped, logged and counted. Runs on the worker's main thread, while the
-client fetches ahead on a thread of its own.
+A large record batch becomes one Arrow batch; small record batches are joined. Lost records raise
+DataLossError. With failOnDataLoss=false the reader skips, logs and counts them. It runs in
+executors, on the worker's main thread, while the client fetches ahead on another thread. The
+module's only state is the process's connection pool and cached constant columns.
 """
 
 from __future__ import annotations
@@ -42,17 +42,21 @@ from pyspark_logbus.read_task import ReadPlan
 log = logging.getLogger("pyspark_logbus")
 
 SMALL_ROWS = 1_000
-"""Batches with fewer rows are joined: a batch costs Spark about as much as a thousand rows."""
+"""Batches with fewer rows than this are joined, because Spark spends about as much time on a batch
+as on a thousand rows."""
 SMALL_RANGE_BYTES = 256 << 10
-"""Stored bytes up to which many ranges share one fetch; larger ranges may be read in place."""
+"""Stored bytes up to which a range shares a fetch with other ranges. A larger range has its own
+fetch, or is read from the segment files of a broker on the same machine."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
-"""Decoded bytes of joined batches; the log may store a thousandth of them."""
+"""Rows, and decoded bytes, at which a group of joined batches ends. The size is of decoded rows,
+because compressed batches may be a thousand times smaller."""
 ROWS_MAX = 1 << 16
-"""Maximum rows of a batch for Spark. A few bytes of the log can hold millions of rows; with the
+"""Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows; with the
 topic's name in each row they would exceed the 2 GiB of an Arrow column."""
 ROW_BYTES = 48
-"""Bytes of a row's topic, partition, offset and times, and the offsets of its other columns."""
+"""Estimated bytes of a row apart from key, value and headers: topic, partition, offset, timestamp
+and the Arrow offsets of its other columns."""
 OFFSET_MAX = (1 << 63) - 1
 MILLIS_MAX = OFFSET_MAX // 1000
 
@@ -60,7 +64,8 @@ PLANNED_ONCE = (
     "A DataFrame or temporary view keeps the offsets of its first action: load() it again to read "
     "the records that the topic holds now"
 )
-"""Spark plans the partitions of a Python source once for each load()."""
+"""A hint in a batch query's error about lost records. Spark plans the partitions of a Python source
+once for each load()."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -73,8 +78,8 @@ class SkippedRows:
     ranges: int = 0
 
     def add(self, tp: TopicPartition, first: int, end: int, reason: str) -> None:
-        """Count and log skipped records; an executor has no other way to report them to the
-        driver."""
+        """Count and log the skipped records ``first`` to ``end`` (exclusive). An executor has no
+        way to report them to the driver except its log."""
         self.ranges += 1
         self.records += max(0, end - first)
         log.warning(
@@ -88,8 +93,8 @@ skipped = SkippedRows()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenPlan(ReadPlan):
-    """A plan with the connections of this process. They are looked up once per task, because
-    finding their security settings reads files."""
+    """A plan with this process's pool of connections. Each task makes one, because the lookup of
+    the pool's security settings reads files."""
 
     pool: Pool
 
@@ -101,8 +106,11 @@ class _OpenPlan(ReadPlan):
 
 
 def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the ranges. Raises DataLossError for lost rows unless they may be
-    skipped."""
+    """Yield the rows of the ranges in Spark's columns.
+
+    Raises DataLossError for lost records and CorruptMessageError for corrupt ones, unless
+    failOnDataLoss=false.
+    """
     opened = _OpenPlan.of(plan)
     schema = to_arrow_schema(plan.schema, timezone="UTC")
     groups = _resize(
@@ -115,7 +123,7 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
 
 
 def _build(parts: list[Part], schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of one batch, or of several small ones, as Spark's columns."""
+    """Return the rows of one record batch, or of several small ones, as one Arrow batch."""
     if len(parts) == 1:
         arrays = [_BUILDERS[name](*parts[0]) for name in schema.names]
     else:
@@ -124,8 +132,8 @@ def _build(parts: list[Part], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _size(rows: FetchedBatch) -> int:
-    """Estimate the bytes of rows for Spark, from keys, values and headers.
-    ``RecordBatch.nbytes`` takes longer than reading a small batch."""
+    """Estimate the bytes of rows in Spark's columns. ``RecordBatch.nbytes`` would take longer than
+    the read of a small batch."""
     columns = rows.columns
     size = ROW_BYTES * rows.row_count
     if rows.header.is_columns and not rows.header.codec:
@@ -139,7 +147,8 @@ def _size(rows: FetchedBatch) -> int:
 def _with_small_ranges(
     ranges: Iterable[OffsetRange], plan: _OpenPlan
 ) -> Iterator[tuple[OffsetRange, list[FetchedBatch] | None]]:
-    """Yield the ranges in order, small ones with their rows from a shared fetch."""
+    """Yield the ranges in order. A small range comes with its rows from a fetch that it shares with
+    others; None: the caller fetches the range."""
     left = deque(ranges)
     while left:
         first = left.popleft()
@@ -192,7 +201,7 @@ def _read_small_ranges(
 
 
 def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
-    """Split rows into parts of at most ROWS_MAX, without a copy."""
+    """Split rows into parts of at most ROWS_MAX rows, without a copy."""
     if rows.row_count <= ROWS_MAX:
         yield rows
         return
@@ -266,7 +275,11 @@ def _range(
 def _clip(
     tp: TopicPartition, item: OffsetRange, plan: _OpenPlan, error: OffsetOutOfRangeError
 ) -> int:
-    """Report the lost rows. Return the first offset that still exists, or the range's end."""
+    """Report the records of ``item`` that were deleted. Return the offset at which to continue: the
+    log's start offset, or the range's end if none of its records exist.
+
+    Raises DataLossError unless failOnDataLoss=false.
+    """
     admin = Admin(
         plan.bootstrap_servers,
         client_id=plan.client_id,
@@ -291,7 +304,7 @@ def _lose(tp: TopicPartition, first: int, end: int, reason: str, plan: _OpenPlan
 
 
 Part = tuple[OffsetRange, FetchedBatch]
-"""Rows of one batch, and their range."""
+"""Rows of one record batch, with the range that they belong to."""
 Counts = npt.NDArray[np.int64]
 Builder = Callable[[OffsetRange, FetchedBatch], pa.Array]
 
@@ -457,14 +470,16 @@ _JOINED: dict[str, Callable[[list[Part], Counts], pa.Array | None]] = {
     "timestampType": _joined_timestamp_type,
     "headers": _joined_headers,
 }
-"""Builders of a column of many batches at once; None: each batch needs its own column."""
+"""Functions that build one column for many batches. A function returns None if the batches differ
+too much, and ``_joined`` then concatenates their columns."""
 
 _CONSTANTS_MAX = 64
-"""Maximum cached constant columns, each of at most ROWS_MAX rows: a megabyte or two for a topic
-name."""
+"""Maximum number of cached constant columns. Each has at most ROWS_MAX rows; a column of a topic's
+name has a megabyte or two."""
 _constants: dict[tuple[object, int], pa.Array] = {}
 _slices: dict[tuple[object, int], pa.Array] = {}
-"""The last slice of each column, because most batches have the same size."""
+"""The last slice of each cached column. Most batches have the same number of rows, so the next
+batch can use the same slice."""
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
@@ -486,8 +501,8 @@ def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
 
 
 class _Counting:
-    """Columns of consecutive offsets: slices of a cached range, which is replaced when it is used
-    up."""
+    """A maker of columns with consecutive offsets. It returns slices of a cached range, and makes a
+    new range for offsets outside it."""
 
     def __init__(self) -> None:
         # The pair is replaced as one object, so that tasks on several threads never combine parts
@@ -505,7 +520,7 @@ class _Counting:
 
 
 _STRETCH = 1 << 15
-"""Offsets in a cached range: a quarter of a megabyte."""
+"""Number of offsets in a cached range: 256 KiB."""
 _counting = _Counting()
 
 
@@ -522,9 +537,10 @@ def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
 
 
 def _resize(batches: Iterable[Part]) -> Iterator[list[Part]]:
-    """Group small batches by rows and decoded bytes, in order.
+    """Yield the batches in order, small ones in groups.
 
-    A group stays below twice JOINED_BYTES, however well the log compressed it.
+    A group ends at JOINED_ROWS rows or JOINED_BYTES decoded bytes, so it stays below twice
+    JOINED_BYTES.
     """
     waiting: list[Part] = []
     rows = size = 0

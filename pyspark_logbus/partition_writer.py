@@ -1,10 +1,9 @@
-"""Write a task's Arrow batches to partitions; all are acknowledged before the task ends. Executor
-only.
+"""Write the Arrow batches of a task to topics, and wait until brokers acknowledge all rows.
 
-The worker process keeps a producer for each of the last sets of options; consecutive tasks share
-it. Routing is vectorised: no Python runs per row. The whole batch is checked before any of its rows
-is sent: missing topics and partitions, headers without a key. Only a producer's errors (too large,
-not acknowledged) come later. Runs on the worker's main thread.
+A worker process keeps a producer for each of its last sets of options, so consecutive tasks share a
+producer. No Python runs per row. Before it sends a batch, this module checks the topics, partitions
+and headers of all its rows. Later errors come only from the producer, for example for a row that is
+too large. The module runs in executors, on the worker's main thread.
 """
 
 from __future__ import annotations
@@ -45,14 +44,15 @@ from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.worker_memory import keep_for_next_rows
 
 SINKS_MAX = 4
-"""Maximum sinks of a process: a Spark worker outlives its queries, and each sink holds
+"""Maximum number of sinks of a process. A Spark worker outlives its queries, and each sink has
 connections and a thread."""
 PARTITIONS_KNOWN_S = 60.0
-"""Seconds between lookups of a topic, except for an unknown partition."""
+"""Seconds for which a sink caches a topic's partition count. A row for a higher partition number
+causes a lookup at once."""
 
 
 class Sink:
-    """A producer and the known topics, for one set of options in one process."""
+    """A producer and cached partition counts, for one set of options in one process."""
 
     def __init__(self, options: WriteOptions, transactional_id: str = "") -> None:
         keep_for_next_rows()
@@ -71,8 +71,8 @@ class Sink:
         self._partitions: dict[str, tuple[int, float]] = {}
 
     def partitions(self, topic: str, at_least: int = 0) -> int:
-        """Return the partition count of a topic, looked up again if it is below ``at_least``.
-        Raises UnknownTopicOrPartitionError."""
+        """Return the partition count of a topic. If the cached count is below ``at_least``, look it
+        up again. Raises UnknownTopicOrPartitionError."""
         known = self._partitions.get(topic)
         now = time.monotonic()
         if known is None or known[0] < at_least or now - known[1] > PARTITIONS_KNOWN_S:
@@ -80,7 +80,7 @@ class Sink:
             if found is None or found.error is not None:
                 raise self._admin.missing_topic(topic)
             if known is not None and isinstance(self.producer, AttemptProducer):
-                # An attempt keeps its producer and partition counts until its end.
+                # An attempt of an exactly-once batch keeps its producer and partition counts.
                 return len(found.partitions) if at_least else known[0]
             if known is not None and len(found.partitions) > known[0]:
                 # Make a new producer: the present one has the old partition count and would refuse
@@ -124,8 +124,11 @@ def _given_security(options: WriteOptions) -> ClientSecurity | None:
 
 
 def sink_for(options: WriteOptions, transactional_id: str = "") -> Sink:
-    """Return this process's sink; a forked child makes its own. The least recently used sink
-    makes space for a new one."""
+    """Return this process's sink for ``options``, or a new one.
+
+    A forked child process makes its own sinks. Closes the least recently used sink if there are
+    more than SINKS_MAX.
+    """
     key = options, transactional_id
     sink = _sinks.pop(key, None)
     if sink is None or sink.process != os.getpid():
@@ -142,10 +145,10 @@ def sink_for(options: WriteOptions, transactional_id: str = "") -> Sink:
 def write_batches(
     batches: Iterable[pa.RecordBatch], options: WriteOptions, columns: SinkColumns
 ) -> dict[str, int]:
-    """Write a task's rows and wait for their acknowledgements; return rows by topic.
+    """Write a task's rows and wait for their acknowledgements. Return the number of rows by topic.
 
     Raises NullTopicError, UnknownTopicOrPartitionError, InvalidPartitionsError,
-    MessageTooLargeError, DeliveryTimedOutError and refusals of the brokers.
+    MessageTooLargeError, DeliveryTimedOutError and errors that brokers return.
     """
     written: dict[str, int] = {}
     with _sink_of_task(options) as sink:
@@ -164,9 +167,10 @@ def write_attempt(
 ) -> Attempt:
     """Write a task's rows as one attempt of an exactly-once batch.
 
-    The attempt joins the batch at its first row. If the batch is committed already, the rows are
-    only counted: stateful operators upstream commit when their rows are consumed. Raises as
-    ``write_batches`` does, and the coordinator's errors.
+    The attempt joins the batch at its first row. If the coordinator has committed the batch before,
+    this function only counts the rows. It still reads all of them, because Spark's stateful
+    operators commit when their rows are consumed. Raises the errors of ``write_batches`` and those
+    of the coordinator.
     """
     pair: tuple[int, int] = (NO_PRODUCER, NO_EPOCH)
     rows, is_open, is_committed = 0, False, False
@@ -192,8 +196,8 @@ def write_attempt(
             else:
                 producer.leave()
     except BaseException:
-        # This includes the interruption of a killed task. Its open records would otherwise hold
-        # back readers of later records.
+        # BaseException includes the interruption of a killed task. The records of an open attempt
+        # would keep ``read_committed`` readers from reading later records.
         if is_open:
             abort_attempt(options, identity, pair)
         raise
@@ -214,8 +218,8 @@ def _join(
 
 @contextlib.contextmanager
 def _sink_of_task(options: WriteOptions, transactional_id: str = "") -> Iterator[Sink]:
-    """Lend the process's sink to one task. The producer of a failed task is not used again, because
-    it may still hold records."""
+    """Yield the process's sink for one task. Discard the sink of a failed task, because its
+    producer may still hold records of that task."""
     sink = sink_for(options, transactional_id)
     try:
         yield sink
@@ -227,7 +231,7 @@ def _sink_of_task(options: WriteOptions, transactional_id: str = "") -> Iterator
 
 
 def _send(sink: Sink, batch: pa.RecordBatch, columns: SinkColumns) -> Iterator[tuple[str, int]]:
-    """Send the rows of a batch, all checked before the first; yield topics and row counts."""
+    """Check all rows of a batch, then send them. Yield each topic with its number of rows."""
     parts = list(by_topic(batch, sink.options.topic, columns))
     checked = [(topic, *_check(sink, topic, part, columns)) for topic, part in parts]
     for topic, rows, chosen in checked:
@@ -238,7 +242,10 @@ def _send(sink: Sink, batch: pa.RecordBatch, columns: SinkColumns) -> Iterator[t
 def by_topic(
     batch: pa.RecordBatch, topic: str, columns: SinkColumns
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Split a batch's rows by topic, in order. Raises NullTopicError before the first."""
+    """Yield the rows of each topic in a batch, in order. ``topic`` is the option's topic, or empty.
+
+    Raises NullTopicError before the first topic if a row has none.
+    """
     if not batch.num_rows:
         return
     if topic:
@@ -263,8 +270,11 @@ def by_topic(
 def _check(
     sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns
 ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
-    """Return a topic's rows as the producer takes them, and their partitions. Raises for invalid
-    rows."""
+    """Return the rows of a topic as the producer's columns, and the partition of each row (None:
+    the producer chooses all).
+
+    Raises InvalidPartitionsError, InvalidRecordError and UnknownTopicOrPartitionError.
+    """
     count = sink.partitions(topic)
     rows = to_columns(batch, columns)
     if columns.partition < 0:
@@ -282,7 +292,7 @@ def _check(
 
 
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return a mask of a column's nulls."""
+    """Return a mask that is true for the nulls of a column. The column has a validity bitmap."""
     bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
     found: npt.NDArray[np.bool_] = bits[column.offset : column.offset + len(column)] == 0
     return found
@@ -301,7 +311,8 @@ def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
 
 
 def to_columns(batch: pa.RecordBatch, columns: SinkColumns) -> Columns:
-    """Return a batch's columns as the log stores them; strings become bytes without a copy."""
+    """Return a batch's columns in the types of the producer. Strings become binary values without
+    a copy."""
     return Columns(
         batch.num_rows,
         None if columns.key < 0 else _binary(batch.column(columns.key)),
@@ -327,7 +338,8 @@ def _headers(column: pa.Array) -> pa.Array | None:
 
 
 def _millis(column: pa.Array) -> pa.Array:
-    """Convert Spark's microseconds to milliseconds, rounded down; null is now."""
+    """Convert Spark's microseconds to milliseconds, rounded down. A null becomes the current
+    time."""
     millis = numpy_of(column, np.int64) // 1000
     if column.null_count:
         millis[_nulls(column)] = int(time.time() * 1000)

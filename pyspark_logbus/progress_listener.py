@@ -1,9 +1,9 @@
-"""The lag of running queries on the driver: a listener of Spark's progress.
+"""A listener of Spark's progress reports that computes the lag of running queries on the driver.
 
-``spark.streams.addListener(LagListener(print))``. The listener reads the latest offset that the
-source reports with every batch, and asks no broker. Skipped records, which executors can only log,
-are computed as the batch's offsets minus the rows that Spark counts. It runs on Spark's listener
-thread; the callback must not block.
+Example: ``spark.streams.addListener(LagListener(print))``. The listener uses the log ends that the
+source reports with every batch, and sends no requests to brokers. Executors can only log the
+records that they skip, so the listener counts a batch's offsets minus the rows that Spark counts.
+The callback runs on Spark's listener thread and must not block.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ if TYPE_CHECKING:
 class QueryLag:
     """A query's position after a batch.
 
-    ``lost_records`` counts the records that planning skipped since the query started.
-    ``missing_rows`` counts the offsets of the batch without a row under failOnDataLoss=false:
-    damaged or deleted records, which an executor's log names. It is None if the batch has no end;
-    if the batch has transactions, whose markers and aborted records have offsets without rows; or
-    if the query reads each batch more than once, so that Spark counts more rows than offsets.
+    ``records_behind`` is the number of unread records after the batch, and ``by_partition`` has it
+    by topic and partition. ``lost_records`` counts the records that planning skipped since the
+    query started. ``missing_rows`` counts the batch's offsets without a row, under
+    failOnDataLoss=false: corrupt or deleted records, which an executor's log names. It is None if
 
-    Spark repeats a batch after a restart without a report of the source. Then ``records_behind`` is
-    None, ``by_partition`` and ``group`` are empty, and ``lost_records`` is 0. ``missing_rows`` has
-    the batch's skipped records; the next batch's ``lost_records`` includes those that planning
-    skipped.
+    - the batch has no end;
+    - the batch has transactions, whose markers and aborted records have offsets without rows;
+    - the query reads each batch more than once, so that Spark counts more rows than offsets.
+
+    When Spark repeats a batch after a restart, its report lacks the log ends. ``records_behind`` is
+    then None, ``by_partition`` and ``group`` are empty, and ``lost_records`` is 0. The next batch's
+    ``lost_records`` includes the records that planning skipped in the repeated batch.
     """
 
     query_id: str
@@ -85,7 +87,8 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
 
 
 def _document(offset: Any) -> dict[str, Any]:
-    """Return an offset of a progress report, which may be JSON in JSON; empty without an offset."""
+    """Return an offset of a progress report as a dict; empty if there is none. Spark may write the
+    offset as a text that holds JSON."""
     offset = json.loads(offset) if isinstance(offset, str) else offset
     return offset if isinstance(offset, dict) else {}
 
@@ -93,7 +96,10 @@ def _document(offset: Any) -> dict[str, Any]:
 def _after(
     topics: Mapping[str, Mapping[str, int]], ends: Mapping[str, Any]
 ) -> dict[str, dict[str, int]]:
-    """Return the lag after the batch of a progress report."""
+    """Return the unread records after a batch, by topic and partition number.
+
+    ``topics`` has the log ends, and ``ends`` is the batch's end offset.
+    """
     read = ends.get("topics", {})
     return {
         name: {
@@ -105,12 +111,13 @@ def _after(
 
 
 def _missing(start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> int | None:
-    """Return the number of the batch's offsets without a row."""
+    """Return the number of the batch's offsets without a row; None if it cannot be known."""
     if not end:
         return None
     until = offsets.from_json(end)
     begin = offsets.from_json(start) if start else SourceOffset(until.cluster_id)
-    # A progress does not name newPartitionOffsets; it matters only for a new partition.
+    # A progress report lacks the option newPartitionOffsets, which decides where a partition that
+    # is new in this batch starts. So compute the number of offsets for both values.
     planned = {
         sum(item.size for item in ranges_between(begin, until, new))
         for new in ("earliest", "latest")

@@ -1,6 +1,7 @@
 """The checked settings of one query, which Spark pickles for planners and executors.
 
-``options`` creates them on the driver; a process that unpickles them needs no table of options.
+The module ``options`` creates the settings on the driver. Executors need only this module, not the
+table of all options.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pyspark_logbus.offsets import OffsetSpec
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The subscription of a source: exactly one of the three is set."""
+    """The subscription of a source: topic names, a regular expression of whole names, or assigned
+    partitions. Exactly one of the three fields is set."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
@@ -37,7 +39,11 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """A source's checked settings. Picklable; times in ms, sizes in bytes."""
+    """A source's checked settings. Picklable; times in ms, sizes in bytes, 0: no limit.
+
+    ``starting_option`` and ``ending_option`` name the options that gave ``starting`` and
+    ``ending``, for error messages. ``identity`` has the options that identify the source.
+    """
 
     bootstrap_servers: str
     topics: Topics
@@ -73,7 +79,8 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """A sink's checked settings. Picklable and hashable, since producers are pooled by it."""
+    """A sink's checked settings; times in ms, sizes in bytes. Picklable, and hashable because
+    ``partition_writer`` keeps one producer for each value."""
 
     bootstrap_servers: str
     topic: str
@@ -94,13 +101,15 @@ class WriteOptions:
     is_exactly_once: bool = False
     transactional_id: str = ""
     transaction_version: int = -1
-    """The value -1 means that the option was not given."""
+    """The number of a ``df.write``; -1 if the query gives no transactionVersion."""
     transaction_timeout_ms: int = 300_000
     skips_replay_mismatch: bool = False
 
     def for_tasks(self) -> WriteOptions:
-        """Return the options without a password. Logs in, on the driver; raises the login's
-        error."""
+        """Return the options with keys of this cluster in place of a password.
+
+        Call it on the driver: it logs in to the cluster, and raises the login's error.
+        """
         security = for_tasks(
             self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms
         )

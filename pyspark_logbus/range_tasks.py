@@ -1,8 +1,8 @@
-"""Make the tasks of a batch or micro-batch from offset ranges, with the leaders to fetch from.
-Driver only.
+"""Make the tasks of a batch query or micro-batch from offset ranges, with the leaders to fetch
+from.
 
-A task costs Spark some ten milliseconds, so small ranges are joined by the bytes that the brokers
-store. The planners call this module.
+Spark spends some ten milliseconds on each task. So one task reads several small ranges, whose
+stored bytes the brokers report. The planners call this module on the driver.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from pyspark_logbus.query_options import ReadOptions
 log = logging.getLogger("pyspark_logbus")
 
 Task = tuple[OffsetRange, ...]
+"""The ranges that one task reads, in order."""
 
 
 def make_tasks(
     ranges: Sequence[OffsetRange], options: ReadOptions, reader: OffsetReader, view: ClusterView
 ) -> list[Task]:
-    """Return at most ``maxPartitions`` tasks; by default small ranges are joined."""
+    """Return the tasks of a batch, at most ``maxPartitions`` (``options.partitions_max``). Without
+    options about tasks, small ranges share a task."""
     has_least = bool(options.partitions_min or options.partition_rows_max)
     if len(ranges) > (options.partitions_max or plan.TASKS_MIN) and (
         options.partitions_max or not has_least
@@ -40,7 +42,7 @@ def make_tasks(
 
 
 def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence[OffsetRange]:
-    """Return the ranges with their stored bytes; unchanged if a broker does not report them."""
+    """Return the ranges with their stored bytes; unchanged if the brokers do not report these."""
     if reader.reach:
         return plan.with_stored_bytes(ranges, reader.reach)
     asked = {
@@ -50,12 +52,12 @@ def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence
     try:
         reach = reader.admin.offsets_for_bytes(asked, topic_ids)
     except LogbusError as error:
-        log.info("the sizes of %d ranges are not known, each is a task: %s", len(ranges), error)
+        log.info("no broker reports the bytes of %d ranges: %s", len(ranges), error)
         return ranges
     return plan.with_stored_bytes(ranges, reach)
 
 
 def _located(item: OffsetRange, view: ClusterView) -> OffsetRange:
-    """Return the range with its leader's address, so that its task need not ask."""
+    """Return the range with its leader's address and epoch, so that the task needs no lookup."""
     tp = TopicPartition(item.topic, item.partition)
     return item._replace(leader=view.leader(tp), leader_epoch=view.leader_epoch(tp))

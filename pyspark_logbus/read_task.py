@@ -1,7 +1,7 @@
-"""The work of a task: picklable, and the same for batch and streaming queries.
+"""The work of a reading task, which Spark pickles for executors, in batch queries and streams.
 
-Spark sends the plan once with the read function, and the ranges with each task. Executors import
-this module, so it imports only modules that executors load anyway.
+Spark sends one ``ReadPlan`` with the read function, and a ``ReadTask`` to each task. Executors
+import this module, so it imports only modules that executors load anyway.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ class ReadPlan:
     client_id: str
     security: QuerySecurity = None
     reads_once: bool = False
-    """Streams read a record once, so the page cache need not keep its pages."""
+    """Whether the query reads each record once, as streams do. Local reads then keep the segment
+    files out of the page cache."""
 
     def for_tasks(self) -> ReadPlan:
-        """Return the plan without a password. Logs in, on the driver; raises the login's error."""
+        """Return the plan with keys of this cluster in place of a password.
+
+        Call it on the driver: it logs in to the cluster, and raises the login's error.
+        """
         security = for_tasks(
             self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms
         )

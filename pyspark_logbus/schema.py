@@ -1,9 +1,8 @@
-"""The eight columns of the source, and checks of a reader's schema and a sink's columns. Pure,
-driver only.
+"""The eight columns of the source, and checks of a reader's schema and a sink's columns.
 
 Spark checks neither a user's ``.schema(…)`` nor a sink's columns, so this module checks them before
-a row is read or written. Spark's own ``to_arrow_schema`` makes the Arrow schema, so that both agree
-on types and nullability.
+a task reads or writes a row. Tasks make the Arrow schema with Spark's own ``to_arrow_schema``, so
+that Arrow and Spark agree on types and nullability. This module runs on the driver and does no I/O.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ COLUMNS: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADER_TYPE,
 }
-"""Names, order and types of Spark's Kafka source."""
+"""The columns of the source. Spark's Kafka source has the same names, order and types."""
 
 _NEVER_NULL = frozenset(("topic", "partition", "offset", "timestampType"))
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """Return the schema of a source without ``.schema(…)``."""
+    """Return the schema of a source for which the user gives no ``.schema(…)``."""
     return StructType(
         [
             StructField(name, kind)
@@ -64,7 +63,8 @@ def check_user_schema(schema: StructType) -> None:
         kind = COLUMNS.get(field.name)
         if kind is None:
             raise InvalidSchemaError(
-                f"the schema names a column {field.name!r}; logbus has {', '.join(COLUMNS)}"
+                f"the schema names a column {field.name!r}, which the source does not have; use "
+                f"some of {', '.join(COLUMNS)}"
             )
         if not _same(field.dataType, kind):
             raise InvalidSchemaError(
@@ -74,12 +74,16 @@ def check_user_schema(schema: StructType) -> None:
         if not field.nullable and field.name not in _NEVER_NULL:
             raise InvalidSchemaError(f"column {field.name!r} can be null; leave NOT NULL out")
     if len(set(schema.names)) != len(schema.names):
-        raise InvalidSchemaError(f"a column is named twice: {', '.join(schema.names)}")
+        raise InvalidSchemaError(
+            f"the schema names a column twice: {', '.join(schema.names)}; name each once"
+        )
 
 
 def _same(given: DataType, wanted: DataType) -> bool:
-    """Return whether two types agree, apart from inner nullability; the names of header fields
-    count."""
+    """Return whether two types are equal, including the names of the fields of a header.
+
+    Fields and elements of a header must be nullable.
+    """
     if isinstance(wanted, ArrayType):
         return (
             isinstance(given, ArrayType)
@@ -94,7 +98,7 @@ def _same(given: DataType, wanted: DataType) -> bool:
 
 
 class SinkColumns(NamedTuple):
-    """The positions of a sink's columns in each Arrow batch; -1: absent."""
+    """The index of each of a sink's columns in its Arrow batches; -1 for an absent column."""
 
     value: int
     key: int = -1
@@ -131,7 +135,9 @@ def sink_columns(schema: StructType, *, topic_option: str, use_timestamp: bool) 
     _check(schema, tp, "partition", (IntegerType,), "int")
     if use_timestamp:
         if "timestamp" not in tp:
-            raise InvalidSchemaError("useTimestampColumn=true needs a 'timestamp' column")
+            raise InvalidSchemaError(
+                "useTimestampColumn=true needs a 'timestamp' column; add it or leave the option out"
+            )
         _check(schema, tp, "timestamp", (TimestampType, TimestampNTZType), "timestamp")
     if "headers" in tp:
         field = schema.fields[tp["headers"]]

@@ -1,6 +1,7 @@
-"""Names of the options that secure a query's connections: Kafka's, with librdkafka's spellings.
+"""The options that secure a query's connections, under Kafka's names and librdkafka's names.
 
-Every option is also accepted with Kafka's prefix ``kafka.``. Driver only; pure.
+A query may also give each option with the prefix ``kafka.``. This module runs on the driver only
+and does no I/O.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ DOCS: Mapping[str, str] = {
     "sasl.username": "user name; or use sasl.jaas.config",
     "sasl.password": "password; it stays on the driver, and executors receive derived keys (with "
     "PLAIN the password)",
-    "sasl.jaas.config": "login as Kafka's text: …ScramLoginModule required username=… password=…;",
+    "sasl.jaas.config": "user and password in Kafka's form: …ScramLoginModule required username=… "
+    "password=…;",
     "sasl.oauthbearer.token.endpoint.url": "https URL that issues access tokens; list it in "
     "LOGBUS_OAUTH_ALLOWED_URLS",
     "sasl.oauthbearer.client.id": "client id at the issuer; or clientId in sasl.jaas.config",
@@ -47,7 +49,7 @@ DOCS: Mapping[str, str] = {
     "ssl.enabled.protocols": "TLSv1.3, TLSv1.2 or both, separated by commas",
     "client.config": "file with these settings, on the driver and on each executor (mode 0600)",
 }
-"""Every option with its effect."""
+"""Every security option with its effect, for the documentation."""
 
 _JAVA = "names Java code, which logbus never runs; leave it out"
 _KERBEROS = "Kerberos is not supported; use sasl.mechanism=SCRAM-SHA-512"
@@ -63,13 +65,14 @@ REFUSED: Mapping[str, str] = {
     "ssl.engine.factory.class": _JAVA,
     "ssl.cipher.suites": "the listener chooses among the ciphers of OpenSSL; leave it out",
 }
-"""Kafka's options that are refused, with reason and remedy."""
+"""Kafka's options that logbus refuses, each with the reason and the remedy."""
 
 REFUSED_FAMILIES: Mapping[str, str] = {
     "sasl.kerberos.": _KERBEROS,
     "sasl.oauthbearer.": _TOKENS,
     "sasl.login.retry.": _TOKENS,
 }
+"""Prefixes of option names that logbus refuses, each with the reason and the remedy."""
 
 IGNORED = (
     "sasl.login.connect.timeout.ms",
@@ -84,7 +87,7 @@ IGNORED = (
     "ssl.secure.random.implementation",
     "ssl.trustmanager.algorithm",
 )
-"""Kafka's options without meaning outside Java."""
+"""Kafka's options that have an effect only in Java. logbus ignores them with one warning."""
 
 
 _HANDLER = re.compile(
@@ -94,14 +97,14 @@ _HANDLER = re.compile(
 
 
 def is_kafkas_handler(name: str, value: str) -> bool:
-    """Return whether an option in small letters names Kafka's own class that fetches access tokens:
-    logbus does the same without it."""
+    """Return whether the option sets Kafka's own class for access tokens. logbus ignores the class,
+    because its client fetches access tokens itself. ``name`` is in small letters."""
     handler = "kafka.sasl.login.callback.handler.class"
     return name == handler and _HANDLER.fullmatch(value.strip()) is not None
 
 
 def refusal(name: str) -> str | None:
-    """Return why Kafka's option ``name`` is refused, or None."""
+    """Return why logbus refuses Kafka's option ``name``; None if it does not."""
     for family, reason in REFUSED_FAMILIES.items():
         if name.startswith(family):
             return reason

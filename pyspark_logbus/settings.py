@@ -1,7 +1,7 @@
 """The Spark settings that halve the latency of a Python source and sink.
 
-``conf/spark-defaults.conf`` has the same two; a test holds them together. Imports nothing of Spark;
-call it before the session is built.
+``conf/spark-defaults.conf`` has the same settings; a test compares them. The module imports nothing
+of Spark, because ``spark_conf`` is called before the session exists.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SOCKET_NAME_BYTES = 45
 def spark_conf(checkpoint_location: str | None = None) -> dict[str, str]:
     """Return settings for ``SparkSession.builder.config(map=…)``.
 
-    Unix sockets between the JVM and Python save 40 ms a hop. The checkpoint manager saves half of
-    each commit, and needs atomic renames: it is left out for a ``checkpoint_location`` that is
-    neither local (the default) nor HDFS.
+    Unix sockets between the JVM and Python save 40 ms in each direction. The checkpoint manager
+    halves the time of each commit. It needs atomic renames, so the result has it only for a
+    ``checkpoint_location`` on a local disk (the default) or HDFS.
     """
     conf = {SOCKETS: "true"}
     folder = _short_folder(tempfile.gettempdir())
@@ -39,7 +39,8 @@ def spark_conf(checkpoint_location: str | None = None) -> dict[str, str]:
 
 
 def _short_folder(temporary: str) -> str | None:
-    """Return a folder short enough for a socket's path; None if the temporary folder already is."""
+    """Return a folder whose path is short enough for a socket. Return None if ``temporary`` is
+    short enough itself, or if this process can write to no shorter folder."""
     if len(os.fsencode(temporary)) + SOCKET_NAME_BYTES <= SOCKET_PATH_MAX:
         return None
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):

@@ -1,9 +1,10 @@
-"""The calls of a streaming source in its runner process. Driver only.
+"""Plan the micro-batches of a stream, in the runner process of its source on the driver.
 
-One instance serves a whole run of a query, on the runner's main thread. Spark calls
-``latest_offset`` every 12 ms while idle, and every other source waits for it. Once the ends are
-known and the group is claimed, no call blocks longer than 20 ms. Spark retries nothing, so
-transient failures are not raised; only data loss and invalid requests end the query.
+One planner serves a whole run of a query, on the runner's main thread. An idle query calls
+``latest_offset`` every 12 ms, and its other sources wait for the result. So no call blocks longer
+than 20 ms once the planner knows the log ends and has claimed the group. Spark retries no failed
+call. The planner therefore waits out transient failures, and raises only data loss and invalid
+requests.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from pyspark_logbus.range_tasks import Task, make_tasks
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
 
 PATIENCE_S = 0.02
-"""Seconds that planning may wait once a query runs."""
+"""Seconds that one planning call may wait for brokers once a query runs."""
 
 Document = dict[str, Any]
 
@@ -86,11 +87,10 @@ class StreamPlanner:
 
     def initial_offset(self) -> Document:
         """Return the start of a query without a checkpoint. Within a run the result stays the same,
-        because Spark asks twice in the first batch.
+        because Spark calls this method twice for the first batch.
 
-        Spark also asks before it repeats a first batch, whose end records its start. This method
-        therefore does not raise an error such as a missing topic; the call that needs the start
-        raises it.
+        Spark also calls it before it repeats a first batch, and does not use that result. So this
+        method keeps an error such as a missing topic, and the call that uses the start raises it.
         """
         if self._initial is None:
             try:
@@ -104,22 +104,28 @@ class StreamPlanner:
     def prepare_for_available_now(self) -> None:
         """Prepare a run that stops at the current ends.
 
-        The first ``latest_offset`` of the run fixes the target: a repeated batch must be planned
-        even if partitions were added since. Spark ends the run at a call without new data, so no
-        call may wait for more rows or a later answer.
+        The first ``latest_offset`` of the run fixes the target, so that Spark can first repeat a
+        batch that was planned before a partition was added. Spark ends the run after the first call
+        without new data. So calls neither wait for ``minOffsetsPerTrigger`` nor return before the
+        brokers have answered.
         """
         self._is_available_now = True
         self._admission = Admission(replace(self._admission.limits, rows_min=0))
 
     def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
-        """Return the end of the next batch; ``document`` itself if there is nothing to read."""
+        """Return the end of the batch that starts at ``document``, or ``document`` itself if there
+        is nothing to read.
+
+        ``unlimited`` reads everything, as Trigger.Once does. Raises DataLossError,
+        GroupLeaseHeldError, and errors that a retry cannot mend.
+        """
         self._check_start(document)
         start = self._parse(document)
         live = self._ends_now(start, unlimited)
         problem = self._live.problem
         if isinstance(problem, SaslAuthenticationError):
-            # The user was deleted or its password changed. If planning waited, the error would stay
-            # hidden.
+            # The user was deleted or its password changed. A retry cannot mend this, so the query
+            # must fail with the error.
             raise problem
         self._silence.look(problem, is_known=live is not None)
         if live is None:
@@ -136,7 +142,7 @@ class StreamPlanner:
             self._planned_end = start
         else:
             end = self._next(document, start, live, unlimited)
-        # This follows the loss check, because ``start`` may lie in lost records.
+        # Publish only after the check for losses, because ``start`` may lie in lost records.
         if not self._losses.are_suspected:
             self._publish(start, live)
         return end
@@ -174,7 +180,11 @@ class StreamPlanner:
         return self._report[2]
 
     def ranges(self, start: Document, end: Document) -> list[Task]:
-        """Return the tasks of a batch."""
+        """Return the tasks of the batch between two offsets.
+
+        Raises DataLossError for records that were deleted before the batch read them, unless
+        failOnDataLoss=false.
+        """
         begin, until = offsets.from_json(start), offsets.from_json(end)
         if until.begin is None:
             self._check_start(start)
@@ -182,7 +192,7 @@ class StreamPlanner:
         self._check_cluster(until, live)
         found = plan.ranges_between(begin, until, self.options.new_partitions)
         if not self._checked:
-            # Spark repeats this batch after a restart, and its offsets were not checked yet.
+            # Spark repeats this batch after a restart. This run has not yet checked its offsets.
             self._checked = True
             held = SourceOffset(until.cluster_id, until.topics)
             self._losses.judge(plan.with_ranges(self._find_losses(held, live), found))
@@ -233,8 +243,8 @@ class StreamPlanner:
         # Spark keeps no initial offset, so the first batch's end records its start.
         begin = start.topics if is_first else None
         if end is start and not is_first:
-            # With a minimum of rows, a batch may end without new records: after the maximum delay,
-            # an answer to a byte lookup, or a retry.
+            # Only without minOffsetsPerTrigger does an equal position mean that nothing is due: a
+            # minimum of rows becomes due by time alone (maxTriggerDelay).
             if nothing_new and not self.options.rows_min:
                 self._idle = (start, live)
             return document
@@ -251,7 +261,11 @@ class StreamPlanner:
         return self._parsed[1]
 
     def _ends_now(self, start: SourceOffset, unlimited: bool) -> Live | None:
-        """Return the ends; wait for them the first time, and in runs that read once and end."""
+        """Return the known log ends; None if no broker has answered.
+
+        Waits ``PATIENCE_S`` for the first answer. Trigger.Once and AvailableNow wait until all ends
+        are known.
+        """
         live = self._live.now()
         patient = unlimited or self._is_available_now
         if live is None and not patient:
@@ -263,9 +277,13 @@ class StreamPlanner:
         return live
 
     def _complete(self, start: SourceOffset) -> Live:
-        """Return every end as of this call, so that all acknowledged records are seen. A topic of
-        ``start`` counts as deleted only if it stays missing, because a starting broker may not list
-        it yet."""
+        """Return every log end as of this call, so that the query reads all records acknowledged
+        before it.
+
+        A topic of ``start`` counts as deleted only if brokers do not list it for the time of the
+        offset lookup's retries, because a starting broker may not list it yet. Raises
+        RequestTimedOutError.
+        """
         options = self.options
         deadline = self._monotonic() + options.request_timeout_ms / 1000
         grace_until = self._monotonic() + self._losses.grace_s
@@ -281,8 +299,9 @@ class StreamPlanner:
                 return live
             if self._monotonic() > deadline:
                 raise self._live.problem or RequestTimedOutError(
-                    f"the ends of {options.topics.describe()} were not known within "
-                    f"{options.request_timeout_ms} ms"
+                    f"brokers did not return all log ends of {options.topics.describe()} within "
+                    f"request.timeout.ms={options.request_timeout_ms}; check the brokers with: "
+                    "logbus doctor"
                 )
             time.sleep(0.005)
 
@@ -291,13 +310,17 @@ class StreamPlanner:
         if live is None:
             raise self._live.problem or RequestTimedOutError(
                 f"no broker of {self.options.bootstrap_servers} answered within "
-                f"{self.options.poll_timeout_ms} ms"
+                f"pollTimeoutMs={self.options.poll_timeout_ms}; check the brokers with: logbus "
+                "doctor"
             )
         return live
 
     def _available_now_target(self, start: SourceOffset, live: Live) -> Live:
-        """Return the ends at the start of the run. Raise for losses since then, whatever
-        failOnDataLoss is, because the run would never end."""
+        """Return the log ends at the start of the run.
+
+        Raises DataLossError, even with failOnDataLoss=false, if a target can no longer be reached,
+        because the run would never end.
+        """
         if self._target is None:
             self._target = live
         for name, topic in self._target.topics.items():
@@ -323,7 +346,7 @@ class StreamPlanner:
 
     def _publish(self, start: SourceOffset, live: Live) -> None:
         """Publish ``start``, the end of the last committed batch, without deleted or recreated
-        topics. The first call of a run claims the group, before any batch is read."""
+        topics. The first call of a run also claims the group, before any task reads a batch."""
         is_first = self._progress is None
         if self._progress is None:
             group = self.options.group_id or default_group(self.options, live.cluster_id)
@@ -341,7 +364,7 @@ class StreamPlanner:
             self._progress.claim()
         self._progress.check()
         if self._is_available_now:
-            # This may be the last call of the run, so wait briefly.
+            # This may be the run's last call, so let the background thread publish before it ends.
             self._progress.wait(PATIENCE_S)
 
     # Losses.
@@ -360,10 +383,11 @@ class StreamPlanner:
     def _check_begins(
         self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange], *, is_repeated: bool
     ) -> list[OffsetRange]:
-        """Return the ranges without records that were deleted before they were read.
+        """Return the ranges without records that were deleted before the query read them.
 
-        Asks the brokers about partitions that were found later, and about all of a repeated batch.
-        Spark asks for no report with a repeated batch, so the next report counts its losses.
+        Looks up the log starts of partitions that are new in this batch, or of all partitions of a
+        repeated batch. Raises DataLossError unless failOnDataLoss=false. Spark requests no report
+        with a repeated batch, so the next batch's report counts the losses.
         """
         begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
         asked = {TopicPartition(item.topic, item.partition): item for item in found}
@@ -388,7 +412,7 @@ class StreamPlanner:
                 )
                 losses.append(Loss(plan.LATE, *tp, item.start, row.offset, detail))
             elif row is None and tp in fresh:
-                losses.append(Loss(plan.GONE, *tp, item.start, item.end, "the topic is gone"))
+                losses.append(Loss(plan.GONE, *tp, item.start, item.end, "the topic was deleted"))
         self._losses.judge(losses)
         clipped = []
         for item in found:
@@ -403,8 +427,11 @@ class StreamPlanner:
     def _earliest(
         self, asked: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the partitions' earliest offsets, without deleted topics. A topic that a starting
-        broker does not list yet is not deleted."""
+        """Return the partitions' log start offsets, without deleted topics.
+
+        A starting broker may not list a topic yet. So this method repeats the lookup of a missing
+        topic, for at most ``request.timeout.ms``, while the background long poll reports the topic.
+        """
         try:
             return self._reader.listed(asked, EARLIEST_TIMESTAMP)
         except UnknownTopicOrPartitionError as error:
@@ -432,7 +459,7 @@ class StreamPlanner:
         if topic is not None and topic.topic_id == item.topic_id:
             return True
         end = self._live.seen.get((item.topic_id, item.partition), item.end)
-        kind, reason = plan.GONE, "the topic is gone"
+        kind, reason = plan.GONE, "the topic was deleted"
         topics = self.options.topics
         if not topics.reads(TopicPartition(item.topic, item.partition)):
             kind, reason = plan.UNSUBSCRIBED, plan.unsubscribed(topics)

@@ -1,9 +1,9 @@
-"""The streaming source as Spark sees it: a proxy, pickled to executors, that plans in its
-runner.
+"""The reader of a stream: Spark calls it in one process to plan, and in executors to read.
 
-Spark makes one instance in the runner process, which lives as long as the query, and others only to
-pickle them. So ``__init__`` opens nothing, and the first call that needs a planner makes it. Errors
-in options are raised then, since Spark hides errors of ``streamReader``.
+Spark plans with one instance, in a runner process that lives as long as the query. It makes other
+instances only to pickle them for executors. So ``__init__`` opens nothing, and the first planning
+call creates the planner. That call also raises errors in the options, because Spark hides errors of
+``streamReader``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ NO_LIMIT = (1 << 63) - 1
 
 
 class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream. A repeated batch has the same rows, because a range of offsets always gives
-    the same rows."""
+    """The reader of a stream. A repeated batch has the same rows, because the records of a range of
+    offsets never change.
+
+    ``problem`` is an error in the options, which the first planning call raises.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @error_line()
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit other than "all available", which marks Trigger.Once."""
+        """Return a limit of 2^63 - 1 rows. The planner takes Spark's limit "all available" to mean
+        Trigger.Once, so other triggers need another limit."""
         self._planning()
         return ReadMaxRows(NO_LIMIT)
 
@@ -103,8 +107,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_ranges(getattr(partition, "ranges", ()), self._plan)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls this one batch late, and never for the last one. The next
-        planning call publishes the progress."""
+        """Do nothing, because Spark calls this method one batch late and never for the last batch.
+        The next planning call publishes the progress instead."""
 
     def stop(self) -> None:
         if self._planner is not None:

@@ -1,7 +1,7 @@
-"""Handling of SIGTERM, with which Spark ends the runner of a source. Driver only.
+"""Handle SIGTERM, with which Spark ends the runner process of a source on the driver.
 
-The signal ends the program, so that open resources are closed. Only the main thread can install the
-handler; one that the user installed stays.
+The handler exits through ``sys.exit``, so that ``finally`` blocks close open resources. Only the
+main thread can install the handler, and only if the program has no handler of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import FrameType
 
 
 def stop_on_terminate() -> None:
-    """Exit on SIGTERM: Spark ends the runner with it and does not call ``stop()``."""
+    """Install the handler. Spark sends SIGTERM to the runner and does not call ``stop()``."""
     if threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None)
     ):
@@ -24,8 +24,8 @@ def stop_on_terminate() -> None:
 
 @contextlib.contextmanager
 def termination_waits() -> Iterator[None]:
-    """Delay SIGTERM during a shutdown that takes at most two seconds: Spark closes the
-    connection, too, so the runner may already be closing."""
+    """Ignore SIGTERM during the block, a shutdown of at most two seconds. Spark also closes the
+    runner's connection, so the signal may arrive while the runner already shuts down."""
     ours = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is _leave
     )

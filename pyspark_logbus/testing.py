@@ -1,7 +1,7 @@
 """A pytest plugin for tests of your streams: a real cluster, topics and a Spark session.
 
-pytest loads it in every session where logbus is installed, so it imports nothing until a fixture is
-used. ``docs/pages/how-to/test-with-pytest.md`` is the guide.
+pytest loads the plugin in every session where logbus is installed. So the plugin imports other
+modules only when a test uses a fixture. Its guide is ``docs/pages/how-to/test-with-pytest.md``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from broker_lite.local.cluster import LocalCluster
 
 BROKERS = "LOGBUS_TEST_BROKERS"
+"""The environment variable with the number of brokers to start."""
 STREAM_SECONDS = 60.0
-"""Seconds after which ``logbus_stream`` fails for a query that has not ended."""
+"""Seconds after which ``logbus_stream`` stops a query and fails the test."""
 
 
 class NamedCluster(NamedTuple):
@@ -51,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Fail tests that need a cluster if no cluster can be started (Java is missing).",
     )
-    parser.addini("logbus_brokers", "Brokers of the cluster of logbus (default: 1)", default="")
+    parser.addini("logbus_brokers", "Number of brokers to start (default: 1).", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _MARKED = pytest.StashKey[int]()
-"""The maximum of the collected tests' markers."""
+"""The largest number of brokers in a ``logbus`` marker of the collected tests."""
 
 
 def _marked(item: pytest.Item) -> int:
@@ -86,16 +87,18 @@ def _broker_count(config: pytest.Config) -> int:
     try:
         return max(int(text), config.stash.get(_MARKED, 1))
     except ValueError:
-        raise pytest.UsageError(f"logbus_brokers, {BROKERS}: {text!r} is no number") from None
+        raise pytest.UsageError(
+            f"logbus_brokers or {BROKERS} is {text!r}; give a whole number"
+        ) from None
 
 
 @pytest.fixture(scope="session")
 def logbus_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster | NamedCluster]:
-    """A cluster for all tests of this process, or the one of --logbus-bootstrap.
+    """A cluster for all tests of this process: a new one, or that of --logbus-bootstrap.
 
-    Its processes are killed at the end of the session, without a clean stop.
+    At the end of the session the fixture kills the processes of a new cluster.
     """
     named = request.config.getoption("--logbus-bootstrap")
     if named:
@@ -113,7 +116,7 @@ def logbus_cluster(
     except MissingDependencyError as error:
         if request.config.getoption("--logbus-require"):
             pytest.fail(f"--logbus-require: {error.message}", pytrace=False)
-        pytest.skip(f"no cluster of logbus can be started: {error.message}")
+        pytest.skip(f"logbus_cluster cannot start a cluster: {error.message}")
     try:
         yield cluster
     finally:
@@ -131,7 +134,7 @@ def logbus_bus(logbus_cluster: LocalCluster | NamedCluster) -> Iterator[Bus]:
 
 @pytest.fixture(scope="session")
 def logbus(logbus_bus: Bus) -> Bus:
-    """The former name of ``logbus_bus``, for one more release."""
+    """The former name of ``logbus_bus``, which the next release removes."""
     return logbus_bus
 
 
@@ -139,8 +142,8 @@ def logbus(logbus_bus: Bus) -> Bus:
 def _logbus_used(
     logbus_bus: Bus, logbus_cluster: LocalCluster | NamedCluster
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """The topics and groups of all tests. On a cluster of --logbus-bootstrap they are deleted at
-    the end."""
+    """The topics and groups of all tests. At the end, this fixture deletes them from a cluster of
+    --logbus-bootstrap."""
     from broker_lite.errors import GroupIdNotFoundError
 
     topics: list[str] = []
@@ -161,8 +164,10 @@ def logbus_topics(
     _logbus_used: tuple[list[str], list[str]],
     request: pytest.FixtureRequest,
 ) -> Topics:
-    """Create topics: ``logbus_topics(2, partitions=3, config={"retention.ms": 1000})`` returns
-    their names, which begin with the test's."""
+    """A function that creates topics and returns their names, which begin with the test's name.
+
+    Example: ``logbus_topics(2, partitions=3, config={"retention.ms": 1000})``.
+    """
 
     def create(count: int = 1, **settings: Any) -> list[str]:
         names = [_fresh(request) for _ in range(count)]
@@ -176,13 +181,13 @@ def logbus_topics(
 
 @pytest.fixture
 def logbus_topic(logbus_topics: Topics) -> str:
-    """A new topic of one partition, named for the test."""
+    """The name of a new topic with one partition. It begins with the test's name."""
     return logbus_topics()[0]
 
 
 @pytest.fixture
 def logbus_group(_logbus_used: tuple[list[str], list[str]], request: pytest.FixtureRequest) -> str:
-    """The name of a new consumer group."""
+    """A name for a new consumer group. It begins with the test's name."""
     name = _fresh(request)
     _logbus_used[1].append(name)
     return name
@@ -190,7 +195,8 @@ def logbus_group(_logbus_used: tuple[list[str], list[str]], request: pytest.Fixt
 
 @pytest.fixture(scope="session")
 def logbus_spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """A Spark session with ``spark_conf()`` and this Python; that of pytest-spark if installed."""
+    """A Spark session with the settings of ``spark_conf()``. If the plugin pytest-spark is
+    installed, this is its session."""
     pytest.importorskip("pyspark.sql", reason="pip install 'pyspark-logbus[spark]'")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -218,10 +224,10 @@ def logbus_stream(
     logbus_cluster: LocalCluster | NamedCluster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stream]:
-    """Writes a stream to a topic until its source has no more data:
-    ``logbus_stream(df, topic, **options)`` returns the ended query.
+    """A function that writes a stream to a topic until its source has no more data, and returns the
+    ended query: ``logbus_stream(df, topic, **options)``.
 
-    A query that the test leaves active is stopped, and fails the test.
+    If the test leaves a query active, the fixture stops it and fails the test.
     """
     before = {query.runId for query in logbus_spark.streams.active}
 
@@ -235,7 +241,10 @@ def logbus_stream(
         query = writer.options(**(settings | options)).start()
         if not query.awaitTermination(int(STREAM_SECONDS)):
             query.stop()
-            pytest.fail(f"the query to {topic} has not ended after {STREAM_SECONDS:g} s")
+            pytest.fail(
+                f"the query to {topic} did not end within {STREAM_SECONDS:g} s; give "
+                "logbus_stream a source that ends"
+            )
         return query
 
     yield run

@@ -1,10 +1,9 @@
-"""``logbus.read``: a DataFrame of a part of a topic, which reads little more than this part from
-the brokers.
+"""``logbus.read``: a DataFrame of a part of a topic, which fetches little more than this part.
 
-Spark 4.3.0 has no sound way to push a filter into a source in Python: it keeps the pushed filters
-for every later query of the same DataFrame. So the bounds are arguments here. They become the
-options of a batch query, which plan exact offset ranges, and a filter on the timestamp. Called on
-the driver; works over Spark Connect too.
+Spark 4.3.0 cannot safely push a filter into a Python source, because it keeps the pushed filters
+for every later query of the same DataFrame. So the bounds are arguments of ``read``. They become
+options of a batch query, from which it plans offset ranges, and a filter on the timestamp. ``read``
+runs on the driver, also over Spark Connect.
 """
 
 from __future__ import annotations
@@ -26,11 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Time = str | int | datetime.date
+"""A bound of ``read``: text, milliseconds since 1970, a date or a datetime."""
 LATE = "1h"
+"""The default of ``read``'s argument ``late``: one hour."""
 
 
 class Part(NamedTuple):
-    """A part of a topic: the options and the columns to load, and the times to keep (ms)."""
+    """The plan of one ``read``: the options and columns to load, and the range of timestamps (ms)
+    to keep."""
 
     options: dict[str, str]
     columns: tuple[str, ...]
@@ -49,17 +51,19 @@ def read(
     late: str | None = LATE,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """A DataFrame of the records with ``since <= timestamp < until``.
+    """Return a DataFrame of the records with ``since <= timestamp < until``.
 
-    ``since``, ``until``: a datetime, ISO 8601 text (UTC where no zone is named), a distance back
-    from now (``-1d``, ``-12h``), or milliseconds. ``partitions``: only these. ``columns``: only
-    these, in this order. ``late``: how late a record with a timestamp before ``until`` may be
-    appended. Each partition is read up to its first record at or after ``until + late``; None reads
-    to its end. A topic with LogAppendTime does not need ``late``. ``options``: further options of a
-    batch query.
+    - ``since``, ``until``: a datetime, ISO 8601 text (UTC if it has no zone), a time before now
+      (``-1d``, ``-12h``), or milliseconds since 1970. Without a bound, all records.
+    - ``partitions``: numbers of the partitions to read. Default: all.
+    - ``columns``: names of the columns, in this order. Default: all but ``headers``.
+    - ``late``: how late a record with a timestamp before ``until`` may be appended. The query reads
+      each partition up to its first record at or after ``until + late``; with None, to its end. A
+      topic with LogAppendTime does not need ``late``.
+    - ``options``: further options of a batch query.
 
-    With a bound, records without a timestamp are left out. Each call resolves the times again, and
-    its DataFrame keeps the offsets of its first action. Raises InvalidConfigError.
+    With a bound, the result leaves out records without a timestamp. The DataFrame keeps the offsets
+    of its first action; call ``read`` again to see newer records. Raises InvalidConfigError.
     """
     part = plan_part(
         topic,
@@ -92,7 +96,8 @@ def plan_part(
     late: str | None = LATE,
     now_ms: int,
 ) -> Part:
-    """The bounds of ``read`` as options of a batch query. Raises InvalidConfigError."""
+    """Return the arguments of ``read`` as options of a batch query. ``now_ms`` is the time from
+    which ``-1d`` counts. Raises InvalidConfigError."""
     since_ms = None if since is None else _time_ms("since", since, now_ms)
     until_ms = None if until is None else _time_ms("until", until, now_ms)
     if since_ms is not None and until_ms is not None and since_ms > until_ms:

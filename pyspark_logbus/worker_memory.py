@@ -1,9 +1,9 @@
-"""Keeps freed memory in Spark's writing Python workers, for reuse by the next rows.
+"""Keep freed memory in Spark's Python workers that write, for reuse by the next rows.
 
-Spark passes a task's rows in ``bytes`` objects of some MB each, and the sink holds them until they
-are acknowledged. By default, glibc returns freed memory to the system as soon as some MB are free.
-The kernel then clears every page that the process allocates again, which is slow on virtual
-machines. Executors only, on a worker's main thread.
+Spark passes a task's rows in ``bytes`` objects of some MB each, and the sink holds them until the
+brokers acknowledge them. By default, glibc returns freed memory to the kernel as soon as some MB
+are free. The kernel then clears every page that the process allocates again, which is slow on
+virtual machines.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from pyspark_logbus.worker_process import is_forked_by_daemon
 KEPT_BYTES = 64 << 20
 """Freed bytes that a writing worker keeps: twice the default of ``buffer.memory``."""
 MAPPED_BYTES = 32 << 20
-"""glibc's maximum of this setting. Larger blocks are mapped, and unmapped when they are freed."""
+"""Bytes from which malloc maps a block of its own, and returns it to the kernel when it is freed.
+glibc accepts no larger value."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+"""Numbers of the two settings in glibc's ``malloc.h``."""
 
 
 def keep_for_next_rows() -> None:
-    """Keep freed memory if Spark's daemon forked this process. Do nothing in other processes,
-    because their owner must decide."""
+    """Call ``keep_freed`` if Spark's daemon forked this process. Do nothing in a user's own
+    process, whose memory settings are the user's."""
     if is_forked_by_daemon():
         keep_freed()
 
 
 def keep_freed() -> bool:
-    """Let this process's malloc keep up to ``KEPT_BYTES`` of freed memory. Return False, without a
-    change, if malloc is not glibc's."""
+    """Let this process's malloc keep up to ``KEPT_BYTES`` of freed memory. Return False if the
+    process does not use glibc's malloc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows

@@ -1,11 +1,10 @@
-"""The sink as Spark sees it, batch and streaming: proxies that check on the driver and write in
-tasks.
+"""The writers of ``df.write`` and ``df.writeStream``: they check on the driver and write in tasks.
 
-Spark keeps two processes for a streaming sink: one plans every micro-batch and pickles a writer for
-the tasks, the other commits with a new writer. So a streaming writer looks up its topic when it is
-pickled, and committing imports neither pyarrow nor the producer. A task's rows are all acknowledged
-before it ends. By default a repeated task writes them again (at least once); ``exactly_once`` makes
-each batch a transaction.
+Spark has two processes for a stream's sink. One plans every micro-batch and pickles a writer for
+the tasks, the other commits with a new writer. So a stream's writer looks up its topic when Spark
+pickles it, and a commit imports neither pyarrow nor the producer. A task ends only after brokers
+have acknowledged all its rows. By default a repeated task writes its rows again (at least once).
+With ``exactly_once`` each batch is a transaction.
 """
 
 from __future__ import annotations
@@ -38,21 +37,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("pyspark_logbus")
 
 CHECKED_S = 30.0
-"""Seconds for which a topic that exists is not checked again, because micro-batches are planned
-often."""
+"""Seconds for which ``_check_topic`` does not look up an existing topic again. Spark plans a sink
+for every micro-batch, and a lookup for each would be slow."""
 
 _checked: dict[tuple[str, str, QuerySecurity], float] = {}
+"""Monotonic time of the last check, by brokers, topic and security."""
 
 
 class RowsWritten(WriterCommitMessage):
-    """A task's number of written rows by topic."""
+    """A task's message to the driver: the number of rows that it wrote, by topic."""
 
     def __init__(self, rows: dict[str, int]) -> None:
         self.rows = rows
 
 
 class _SinkTask:
-    """The part of both writers that tasks use. Picklable."""
+    """The base of both writers: the method ``write``, which Spark calls in tasks."""
 
     def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
         self._options = options
@@ -70,16 +70,19 @@ class _SinkTask:
 
     @abstractmethod
     def _identity(self) -> TaskIdentity:
-        """Return the identity of the task that this runs in."""
+        """Return the identity of the task that calls this method."""
 
 
 class LogbusWriter(_SinkTask, DataSourceArrowWriter):
-    """``df.write.format("logbus").mode("append")``."""
+    """The writer of ``df.write.format("logbus").mode("append")``."""
 
     @classmethod
     def plan(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> LogbusWriter:
-        """Check the request; raises InvalidConfigError, InvalidSchemaError, and
-        UnknownTopicOrPartitionError for the option's topic."""
+        """Check options, columns and topic, and return the writer.
+
+        Raises InvalidConfigError, InvalidSchemaError, NoBrokersError, and
+        UnknownTopicOrPartitionError for the topic of the option.
+        """
         if overwrite:
             raise InvalidConfigError(
                 'a log cannot be overwritten: use .mode("append"), or delete the topic and create '
@@ -98,7 +101,8 @@ class LogbusWriter(_SinkTask, DataSourceArrowWriter):
 
     @error_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit an exactly-once batch. At least once, do nothing: the rows are acknowledged."""
+        """Commit an exactly-once batch. At least once needs no commit, because the brokers have
+        acknowledged the rows."""
         modules_are_no_garbage()
         if self._options.is_exactly_once:
             exactly_once.commit(self._options, messages)
@@ -107,20 +111,20 @@ class LogbusWriter(_SinkTask, DataSourceArrowWriter):
         if self._options.is_exactly_once:
             exactly_once.abort(self._options, messages, self._write)
         else:
-            log.warning("a batch write failed: rows that tasks had written stay in the log")
+            log.warning("a batch write failed: rows that its tasks have written stay in the log")
 
 
 class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
-    """``df.writeStream.format("logbus")``."""
+    """The writer of ``df.writeStream.format("logbus")``."""
 
     @classmethod
     def plan(cls, options: WriteOptions, schema: StructType) -> LogbusStreamWriter:
-        """Check the request; raises InvalidSchemaError."""
+        """Check the columns, and return the writer. Raises InvalidSchemaError."""
         return cls(options, _columns(options, schema))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a writer to send it to the tasks. So this runs on the driver, before any row
-        # is sent, and never in the process that commits.
+        # Spark pickles a writer to send it to the tasks. So this check runs on the driver before a
+        # task writes a row, and never in the process that commits.
         with pickled_error_line():
             _check_topic(self._options)
             options = self._options.for_tasks()
@@ -131,7 +135,8 @@ class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
 
     @error_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit an exactly-once batch. At least once, do nothing: the rows are acknowledged."""
+        """Commit an exactly-once batch. At least once needs no commit, because the brokers have
+        acknowledged the rows."""
         modules_are_no_garbage()
         if self._options.is_exactly_once:
             exactly_once.commit(self._options, messages, batchId)
@@ -141,8 +146,8 @@ class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
             exactly_once.abort(self._options, messages)
             return
         log.warning(
-            "micro-batch %d failed: rows that its tasks had written stay in the log, and are "
-            "written again when it is repeated (at least once)",
+            "micro-batch %d failed: rows that its tasks have written stay in the log, and a "
+            "repeated batch writes them again (at least once)",
             batchId,
         )
 
@@ -152,8 +157,10 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 
 
 def _check_topic(options: WriteOptions) -> None:
-    """Check, before a row is written, that a broker answers and that the topic of the option
-    exists. Raises NoBrokersError, UnknownTopicOrPartitionError."""
+    """Check that a broker answers and that the topic of the option exists.
+
+    Raises NoBrokersError and UnknownTopicOrPartitionError.
+    """
     modules_are_no_garbage()
     key = (options.bootstrap_servers, options.topic, options.security)
     now = time.monotonic()

@@ -1,4 +1,5 @@
-"""``python -m pyspark_logbus.checkpoint``: the options, and the offset lookup at the brokers."""
+"""The command line of ``python -m pyspark_logbus.checkpoint``, and the conversion of its
+offsets."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
 
 class OffsetConverter:
-    """A converter of Kafka offsets to logbus offsets.
+    """A converter of a Kafka query's offsets to offsets of a logbus cluster.
 
-    The mirror's offset map translates them. Without a mirror they stay as they are.
+    If ``mirror`` copied the topics, its offset map translates the offsets. With None they stay as
+    they are.
     """
 
     def __init__(self, admin: Admin, mirror: Mirror | None) -> None:
@@ -52,8 +54,9 @@ class OffsetConverter:
         for tp, offset in sorted(tps.items()):
             if offset > ends[tp].offset:
                 raise InvalidConfigError(
-                    f"{tp} ends at {ends[tp].offset} here, but the checkpoint is at "
-                    f"{offset}. If logbus mirror copied the topic, name its source with --from"
+                    f"{tp} ends at offset {ends[tp].offset} on this cluster, but the checkpoint "
+                    f"has offset {offset}. If logbus mirror copied the topic, name its source "
+                    "with --from"
                 )
         topics = {
             topic: TopicOffsets(

@@ -1,9 +1,9 @@
 """Copy a query's checkpoint and replace Kafka's offsets by logbus's.
 
-A restarted query needs the last two batches of the offset log. The first of them was completed.
-Spark repeats the second unless the commit log holds it. Only these two are converted. Older
-batches, state, batch numbers, watermarks and the offsets of other sources are copied unchanged. The
-old folder is only read, so the old query can start again.
+A restarted query needs only the last two batches of Spark's offset log. It has completed the first
+of them, and repeats the second unless the commit log holds it. So only the offsets of these two
+batches are converted. Older batches, state, watermarks and the offsets of other sources are copied
+unchanged. The old folder is only read, so the old query can start again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Carried:
 
 
 def carry(old: Path, new: Path, place: Place) -> Carried:
-    """Copy the checkpoint ``old`` to ``new``, atomically; ``new`` must not exist.
+    """Copy the checkpoint ``old`` to the folder ``new``, which must not exist. ``new`` appears only
+    when it is complete.
 
     Raises InvalidConfigError if ``old`` is no checkpoint of a query that reads Kafka, and
     UnsupportedVersionError for an unknown version of Spark's offset log.

@@ -17,6 +17,7 @@ from broker_lite.errors import InvalidConfigError, UnsupportedVersionError
 from pyspark_logbus.offsets import SourceOffset
 
 VERSION = "v1"
+"""The only version of the offset log that Spark writes today."""
 
 KafkaOffsets = Mapping[str, Mapping[str, int]]
 """Exclusive end offsets by topic and by partition number."""
@@ -45,7 +46,7 @@ def read_batch(name: str, text: str) -> MicroBatch:
         raise InvalidConfigError(f"{name} is damaged, or not a file of Spark's offset log")
     if version != VERSION:
         raise UnsupportedVersionError(
-            f"{name} is an offset log of version {version}; only {VERSION} is supported. "
+            f"{name} is an offset log of version {version}; logbus reads only {VERSION}. "
             "Start with a new checkpointLocation, and with startingOffsets from logbus mirror "
             "--translate"
         )

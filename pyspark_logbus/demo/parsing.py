@@ -1,7 +1,7 @@
-"""Spark expressions for the minute and the kind of a log line.
+"""Spark expressions for the time and the kind of a log line.
 
-The kind is the HTTP status, else the severity, the action or the program, else "other". A line
-without a time counts at its record's timestamp. Every line is counted exactly once.
+The kind is the first of these that the line has: HTTP status, severity, action, program; else
+"other". A line without a time has its record's timestamp.
 """
 
 from __future__ import annotations

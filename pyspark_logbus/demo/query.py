@@ -1,8 +1,8 @@
-"""The Spark session of the demo, and the query from the lines topic to the counts topic.
+"""The Spark session of the demo, and its query from the lines topic to the counts topic.
 
-The query counts in event-time windows, in complete mode, without a watermark. Late lines count too,
-and every result row replaces the row of its key. State grows with the number of minutes, which
-suits only a bounded number of lines.
+The query counts lines in windows of event time, in complete mode and without a watermark. So it
+also counts late lines, and each result replaces the earlier result of its key. Its state grows with
+the number of minutes, so the query suits only a bounded number of lines.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ appender.out.layout.pattern = %d{{ISO8601_OFFSET_DATE_TIME_HHCMM}} %p %c{{1}}: %
 """
 
 _JVM_SECONDS = 20.0
-"""Seconds that Spark's JVM may take to exit; its shutdown hooks delete its temporary files."""
+"""Seconds after which ``stop_session`` kills Spark's JVM. Before it exits, the JVM deletes its
+temporary files."""
 
 _jvms: list[subprocess.Popen[bytes]] = []
-"""The JVM process that Spark starts, recorded so that Ctrl-C during the start can stop it."""
+"""Spark's JVM processes. ``stop_session`` also stops a JVM whose session did not start."""
 
 
 def start_session(directory: Path) -> SparkSession:
-    """Start a local session with two cores that logs only to ``spark.log`` in the directory."""
+    """Start a local Spark session with two cores, which logs only to ``spark.log`` in
+    ``directory``."""
     vars(java_gateway)["Popen"] = _start_jvm
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     properties = directory / "log4j2.properties"
@@ -59,7 +61,8 @@ def start_session(directory: Path) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        # Minutes are keys. UTC has no repeated hour, and times without a zone stay as written.
+        # The key of a count is its minute. UTC has no repeated hour, and a log's time without a
+        # zone keeps its digits.
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
@@ -78,10 +81,10 @@ def _start_jvm(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Delay signals until the block ends.
+    """Delay SIGINT and SIGTERM until the block ends.
 
-    A signal handler that raises inside Popen would leave an untracked process. A handler, unlike a
-    blocked signal mask, is not inherited by the child process.
+    If a signal handler raised inside Popen, the new process would not be in ``_jvms``. A blocked
+    signal mask would not do, because the child process would inherit it.
     """
     arrived: list[int] = []
     before = {
@@ -98,9 +101,9 @@ def _signals_wait() -> Iterator[None]:
 
 
 def stop_session() -> None:
-    """Stop Spark, if started, and wait until its JVM has exited.
+    """Stop Spark, if it was started, and wait until its JVM has exited.
 
-    The JVM writes to the demo's folder until it exits. It is killed after 20 s.
+    The JVM writes to the demo's folder until it exits. ``stop_session`` kills it after 20 s.
     """
     session = SparkSession.getActiveSession()
     if session is not None:

@@ -21,7 +21,11 @@ class Count(NamedTuple):
 
 
 class Results:
-    """A consumer thread; ``rows`` is the number of records that it has read."""
+    """The last count of each minute and kind, read by a consumer thread.
+
+    ``rows`` is the number of records that the thread has read. ``error`` is the error that ended
+    it.
+    """
 
     def __init__(self, bus: Bus, topic: str) -> None:
         self.rows = 0
@@ -44,12 +48,12 @@ class Results:
         self._thread.join()
 
     def total(self) -> int:
-        """Return the sum of the last values: the number of counted lines."""
+        """Return the number of counted lines: the sum of the last counts."""
         with self._lock:
             return sum(json.loads(value)["count"] for value in self._last.values())
 
     def by_kind(self) -> dict[str, int]:
-        """Return the lines of each kind over all minutes, in descending order."""
+        """Return the number of lines of each kind over all minutes, the largest first."""
         sums: dict[str, int] = {}
         with self._lock:
             values = list(self._last.values())

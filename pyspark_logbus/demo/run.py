@@ -1,6 +1,6 @@
-"""Run the demo: start all processes, send, count, compare the totals, stop all processes.
+"""Run the demo: start all processes, send and count lines, compare the totals, stop all processes.
 
-``run`` returns 0 only if all totals agree. No process that it started outlives it.
+``run`` stops every process that it started, also after an error.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class DemoParts(NamedTuple):
 
 
 def run(plan: Plan, screen: Screen) -> int:
-    """Run the demo and return the exit code.
+    """Run the demo. Return the exit code: 0 if all totals agree, else 1.
 
-    Raises OSError if the file cannot be read, and MissingDependencyError without Java, before any
-    process starts.
+    Raises OSError if the file cannot be read, and MissingDependencyError if Java is missing. Both
+    come before any process starts.
     """
     started = time.monotonic()
     find_java()
@@ -129,7 +129,8 @@ def _start(
     screen: Screen,
     stack: contextlib.ExitStack,
 ) -> tuple[DemoParts, LocalCluster]:
-    """Start the cluster and Spark in parallel, then the topics, the query, sender and reader."""
+    """Start the cluster and Spark in parallel. Then create the topics and start the query, the
+    sender and the reader. ``stack`` receives the functions that stop them."""
     cluster = LocalCluster(
         plan.brokers, directory=directory / "cluster", zookeeper_log_level="INFO"
     )
@@ -198,7 +199,8 @@ def _stop_query(counting: StreamingQuery) -> None:
 def _follow(parts: DemoParts, cluster: LocalCluster, screen: Screen, *, kill: bool) -> None:
     """Draw the progress until all lines are sent, counted, committed and printed.
 
-    Raises the error of a failed part, and RequestTimedOutError if the query falls behind.
+    Raises the error of a failed part, and RequestTimedOutError if the query has not caught up
+    FINISH_SECONDS after the last line.
     """
     deadline: float | None = None
     for progress in _progress(parts):
@@ -251,9 +253,9 @@ def _progress(parts: DemoParts) -> Iterator[Progress]:
 
 
 def _rows_by_batch(counting: StreamingQuery) -> dict[int, int]:
-    """Return the rows read in each completed micro-batch.
+    """Return the number of rows read in each completed micro-batch, by batch number.
 
-    A trigger without data repeats the batch number of the one before.
+    A progress report of a trigger without data has the batch number of the trigger before it.
     """
     rows: dict[int, int] = {}
     for entry in counting.recentProgress:

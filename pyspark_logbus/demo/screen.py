@@ -1,7 +1,7 @@
-"""The demo's output: a redrawn progress block on a terminal, plain lines elsewhere.
+"""The demo's output: progress that is redrawn on a terminal, and plain lines in a file or pipe.
 
-While the screen is open, output of Spark's JVM and workers goes to a file. The screen writes to the
-terminal through a descriptor of its own.
+While the screen is open, the output of Spark's JVM and workers goes to a file. The screen writes to
+the terminal through a duplicate of the descriptor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _COLUMNS = 96
 
 
 class Progress(NamedTuple):
-    """The current totals; ``lag`` is None until the query has committed offsets."""
+    """The demo's totals: lines sent and to send, rows that the query read and wrote, its lag in
+    records (None until it commits offsets), and its number of batches."""
 
     shipped: int
     total: int
@@ -54,7 +55,7 @@ class Screen:
             os.dup2(file.fileno(), 2)
 
     def close(self) -> None:
-        """Restore stdout and stderr. Idempotent."""
+        """Restore stdout and stderr. A second call does nothing."""
         if self._saved is None:
             return
         sys.stdout.flush()
@@ -70,7 +71,8 @@ class Screen:
         print(text, file=self._out, flush=True)
 
     def draw(self, progress: Progress, changed: list[Count], *, force: bool = False) -> None:
-        """Show the totals and the counts that changed last."""
+        """Show the totals and the counts that changed last. Without a terminal, print at most every
+        two seconds unless ``force``."""
         for count in reversed(changed):
             self._recent.pop(count[:2], None)
             self._recent[count[:2]] = count

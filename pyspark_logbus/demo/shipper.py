@@ -16,10 +16,10 @@ _TICK_SECONDS = 0.1
 
 
 class Shipper:
-    """A sender of ``lines``, evenly over ``seconds``, and of ``own_count`` lines from ``own``.
+    """A thread that sends ``lines`` evenly over ``seconds``, and ``own_count`` more from ``own``.
 
-    ``acknowledged`` counts records that the brokers have flushed. ``error`` is the error that ended
-    the thread early.
+    ``own(n)`` returns at most n lines. ``acknowledged`` counts the records that all in-sync
+    replicas have. ``error`` is the error that ended the thread early.
     """
 
     def __init__(

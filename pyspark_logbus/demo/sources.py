@@ -1,8 +1,7 @@
-"""The log lines that the demo sends: a user's file, or the machine's and the demo's own logs.
+"""The log lines that the demo sends: those of a user's file, or of the machine and of the demo.
 
-A source holds raw lines without line ends; blank lines are dropped. Unreadable files of the
-machine's logs are skipped, since permissions differ between machines. A source stops reading after
-the requested number of lines.
+Lines are raw bytes without line ends, and blank lines are left out. Under /var/log, files that this
+user cannot read are skipped.
 """
 
 from __future__ import annotations
@@ -19,18 +18,19 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 LINE_BYTES_MAX = 1 << 20
-"""Maximum bytes of a log line; binary files have longer ones."""
+"""Maximum bytes of a log line. A longer line, which only binary files have, becomes several."""
 NUL, NUL_SHOWN = b"\x00", "\N{REPLACEMENT CHARACTER}".encode()
 JOURNAL_LINES_MAX = 50_000
+"""Maximum number of lines that the demo reads from the journal."""
 _LOGS = Path("/var/log")
 _NOT_LINES = {".journal", ".journal~"}
 _NO_LOGS = {"wtmp", "btmp", "lastlog", "faillog", "README", "eipp.log.xz"}
-"""Files under /var/log that are no logs: login tables, a README, apt's package list."""
+"""Files under /var/log that are not logs: login tables, a README, apt's package list."""
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 class LineSource(NamedTuple):
-    """Lines of one origin, its name, and a note for the listing."""
+    """The lines of one file or journal, its name, and a note that the demo prints with it."""
 
     name: str
     lines: list[bytes]
@@ -38,7 +38,7 @@ class LineSource(NamedTuple):
 
 
 Take = Callable[[int], list[bytes]]
-"""Reads at most this number of lines."""
+"""A function that reads at most the given number of lines."""
 
 
 def from_file(path: Path, lines_max: int) -> list[LineSource]:
@@ -120,7 +120,7 @@ def _take(file: IO[bytes], lines_max: int) -> list[bytes]:
 
 
 class FileTail:
-    """A reader of new complete lines in files that are still written, such as the demo's logs."""
+    """A reader of new lines in files that other processes are writing, such as the demo's logs."""
 
     def __init__(self, paths: Callable[[], list[Path]]) -> None:
         self._paths = paths

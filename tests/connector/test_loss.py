@@ -34,11 +34,11 @@ def test_repeated_first_batch_of_a_deleted_topic_reports_its_loss(
     bus.delete_topic(gone)
     strict = planner(**given)
     begin = strict.initial_offset()
-    with pytest.raises(DataLossError, match=rf"{gone}-0 \[0, 7\): topic {gone} \(.* is gone"):
+    with pytest.raises(DataLossError, match=rf"{gone}-0 \[0, 7\): topic {gone} \(.* was deleted"):
         strict.ranges(begin, end)
     lax = planner(**given, failOnDataLoss="false")
     assert rows(lax, lax.initial_offset(), end) == [(0, 0, 3)]
-    assert f"going on without {gone}-0 [0, 7)" in caplog.text
+    assert f"the query continues without {gone}-0 [0, 7)" in caplog.text
     # After the first batch is committed, the query continues without the topic.
     fill(bus, kept, 1)
     # The deletion of one topic and the growth of the other may arrive in either order.
@@ -96,7 +96,7 @@ def test_deleted_topic_is_loss(planner, bus, make_topic, caplog):
     )
     assert rows(lax, partly, end) == [(0, 0, 1)]
     assert lax.report()["lostRecords"] == 4
-    assert f"going on without {gone}-0 [3, 7)" in caplog.text
+    assert f"the query continues without {gone}-0 [3, 7)" in caplog.text
 
 
 def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, make_topic, caplog):
@@ -116,7 +116,7 @@ def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, mak
     end = until(lambda: lax.latest_offset(end, unlimited=False), lambda end: ends(end, kept) == [3])
     bus.delete_topic(gone)
     assert rows(lax, first, end) == [(0, 1, 3)]
-    assert f"going on without {gone}-0 [0, 3)" in caplog.text
+    assert f"the query continues without {gone}-0 [0, 3)" in caplog.text
     with pytest.raises(DataLossError, match=rf"{gone}-0 \[0, 3\)"):
         strict.ranges(first, end)
 
@@ -182,7 +182,7 @@ def test_topic_deleted_before_an_available_now_run_is_loss(
         lambda: lax.latest_offset(at, unlimited=once), lambda end: gone not in end["topics"]
     )
     assert rows(lax, at, end) == [(0, 1, 3)]
-    assert f"going on without {gone}-0" in caplog.text
+    assert f"the query continues without {gone}-0" in caplog.text
     # A missing topic that the checkpoint does not have is an error, as at the start.
     wrong = given | {how: names.replace(kept, f"{kept}-wrong")}
     with pytest.raises(UnknownTopicOrPartitionError, match=f"{kept}-wrong"):
@@ -236,7 +236,7 @@ def test_repeated_batch_counts_records_deleted_before_it(planner, bus, make_topi
         planner(**given).ranges(first, second)
     lax = planner(**given, failOnDataLoss="false")
     assert rows(lax, first, second) == [(0, 13, 20)]
-    assert f"going on without {topic}-1 [10, 20)" in caplog.text
+    assert f"the query continues without {topic}-1 [10, 20)" in caplog.text
     assert lax.latest_offset(second, unlimited=False) == second
     assert lax.report()["lostRecords"] == 13
 

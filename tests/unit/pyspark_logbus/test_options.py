@@ -159,7 +159,7 @@ def test_unsupported_codecs_are_replaced_with_one_warning(given, taken, caplog):
         assert options.write_options(found, "h:1").compression == taken
     said = [row.getMessage() for row in caplog.records]
     assert said == [
-        f"kafka.compression.type={given} is not written by logbus; {taken} is taken instead"
+        f"kafka.compression.type={given} is not written by logbus; logbus uses {taken} instead"
     ]
 
 
@@ -175,7 +175,7 @@ def test_buffer_below_minimum_is_raised_with_one_warning(caplog):
         found = options.parse({"kafka.buffer.memory": "16384"})
         assert options.write_options(found, "h:1").buffer_bytes == 65536
     assert [row.getMessage() for row in caplog.records] == [
-        "kafka.buffer.memory=16384 is too small; 65536 is taken instead"
+        "kafka.buffer.memory=16384 is too small; logbus uses 65536 instead"
     ]
 
 

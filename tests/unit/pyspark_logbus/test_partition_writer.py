@@ -28,8 +28,8 @@ def test_abort_reports_rows_left_in_the_log(caplog):
     LogbusWriter(found, columns).abort([None, RowsWritten({"t": 1})])
     LogbusStreamWriter(found, columns).abort([None], 7)
     first, second = caplog.messages
-    assert first == "a batch write failed: rows that tasks had written stay in the log"
-    assert second.startswith("micro-batch 7 failed: rows that its tasks had written stay")
+    assert first == "a batch write failed: rows that its tasks have written stay in the log"
+    assert second.startswith("micro-batch 7 failed: rows that its tasks have written stay")
 
 
 def test_constant_topic_needs_no_grouping():
