@@ -1,7 +1,7 @@
 """The asyncio API: ``aconnect`` and ``AsyncBus``.
 
-A bus, its producers and its consumers belong to the loop that created them. The longest work on the
-loop without a yield is decoding one batch, at most a few milliseconds.
+A bus, its producers and its consumers belong to the loop that created them. The longest step on the
+loop is the decoding of one batch, which takes at most a few milliseconds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ async def aconnect(
     client_id: str = "logbus",
     **options: Any,
 ) -> AsyncBus:
-    """``connect`` for asyncio: the same arguments, the same errors."""
+    """Connect to a cluster and check that a broker answers. Arguments and errors are those of
+    ``connect``."""
     security, options = take_security(options)
     check_names(options)
     servers = await asyncio.to_thread(resolve, bootstrap_servers, zookeeper)
@@ -64,8 +65,11 @@ async def aconnect(
 
 
 class AsyncBus:
-    """One cluster, on one event loop. ``admin`` is the blocking ``Admin``: call it in a thread
-    (``await asyncio.to_thread(bus.admin.log_dirs)``)."""
+    """The asyncio client of one cluster, for the event loop that created it.
+
+    ``admin`` is the blocking ``Admin``. Call it in a thread:
+    ``await asyncio.to_thread(bus.admin.log_dirs)``.
+    """
 
     def __init__(
         self,
@@ -221,7 +225,8 @@ class AsyncBus:
         return sorted((await self.cluster()).topics)
 
     async def close(self) -> None:
-        """Close the consumers and the connections; producers stay open. See ``Bus.close``."""
+        """Close the bus's consumers and connections, and the producers of its transactions. Other
+        producers stay open; see ``Bus.close``."""
         async with contextlib.AsyncExitStack() as closing:
             closing.callback(self.admin.close)
             closing.callback(self._shell.close)

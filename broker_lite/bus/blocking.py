@@ -42,14 +42,18 @@ def connect(
 ) -> Bus:
     """Connect to a cluster and check that a broker answers.
 
-    The cluster is named by ``bootstrap_servers`` ("host:port,…"), or by ``zookeeper``
-    ("host:port,…/chroot"), or by LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, or is the one that
-    ``logbus up`` last started. ``options`` are defaults for its producers and consumers, and the
-    security of connections: ``security_protocol``, ``sasl_mechanism``, ``sasl_username``,
-    ``sasl_password``, ``sasl_jaas_config``, ``ssl_ca_location``, …, or ``client_config``, a file
-    of them. Without these: the file that LOGBUS_CLIENT_CONFIG names, or that ``logbus up
-    --secure`` wrote. Raises NoClusterError, NoBrokersError (after five seconds),
-    SaslAuthenticationError, TlsError or InvalidConfigError.
+    Give ``bootstrap_servers`` ("host:port,…") or ``zookeeper`` ("host:port,…/chroot"). Without
+    them, the environment variables LOGBUS_BOOTSTRAP_SERVERS and LOGBUS_ZOOKEEPER name the cluster,
+    else it is the cluster that ``logbus up`` started last.
+
+    ``options`` are defaults for the bus's producers and consumers. They may also secure its
+    connections: ``security_protocol``, ``sasl_mechanism``, ``sasl_username``, ``sasl_password``,
+    ``sasl_jaas_config``, ``ssl_ca_location``, …, or ``client_config``, a file with such settings.
+    Without security options, the bus reads the file that LOGBUS_CLIENT_CONFIG names, else the file
+    that ``logbus up --secure`` wrote for the cluster.
+
+    Raises NoClusterError, NoBrokersError (after five seconds), SaslAuthenticationError, TlsError or
+    InvalidConfigError.
     """
     security, options = take_security(options)
     check_names(options)
@@ -60,8 +64,11 @@ def connect(
 
 
 class Bus:
-    """One cluster. ``admin`` describes and changes it; ``close`` or ``with`` closes the bus and its
-    consumers."""
+    """The client of one cluster: it makes producers, consumers and transactions.
+
+    ``admin`` describes and changes the cluster. ``close``, or the end of a ``with`` block, closes
+    the bus and its consumers.
+    """
 
     def __init__(
         self,
@@ -92,13 +99,13 @@ class Bus:
     def producer(self, **options: Any) -> Producer: ...
 
     def producer(self, **options: Any) -> Producer:
-        """Return a producer; it sends no request before its first record.
+        """Return a producer, which sends its first request with its first record.
 
-        Options are those of ``ProducerConfig``, by name or in Kafka's spelling: ``acks`` ("all"),
+        Options are those of ``ProducerConfig``, under its names or Kafka's names: ``acks`` ("all"),
         ``linger_ms`` (5), ``batch_bytes`` (2 MiB), ``buffer_bytes`` (64 MiB), ``compression``
         ("none", "lz4", "zstd"), ``delivery_timeout_ms`` (120,000), … ``conf/client.conf`` explains
-        them. With ``transactional_id`` the producer has ``begin``, ``commit`` and ``abort``
-        (``TransactionalProducer``). Raises InvalidConfigError.
+        them. With ``transactional_id`` the producer is a ``TransactionalProducer``, with ``begin``,
+        ``commit`` and ``abort``. Raises InvalidConfigError.
         """
         config = build(ProducerConfig, options, self._options)
         if config.transactional_id:
@@ -114,14 +121,16 @@ class Bus:
     ) -> BusTransaction:
         """Return a transaction: ``with bus.transaction("copier-1") as txn``.
 
-        The end of the block commits, and an exception aborts. ``txn`` has ``send``, ``send_arrow``
-        and ``send_offsets``. The coordinator aborts the transaction after ``timeout_ms``. Each
-        live program needs a transactional id of its own, and the same one after a restart: the
-        first transaction fences the id's older producers. Options are those of ``producer``. The
-        bus keeps the producer for the next transaction of the id.
+        The end of the block commits the transaction, and an exception aborts it. ``txn`` has
+        ``send``, ``send_arrow`` and ``send_offsets``. The coordinator aborts a transaction that is
+        open for ``timeout_ms``.
 
-        Errors: FencedError (another program has the id: stop), TransactionAbortedError (begin
-        again), UnknownOutcomeError (call ``txn.commit()`` again).
+        Give each running program a transactional id of its own, and the same id after a restart.
+        The first transaction of a program fences older producers with the id. The bus keeps the
+        producer for the next transaction of the id. Options are those of ``producer``.
+
+        Raises FencedError (another program uses the id: stop), TransactionAbortedError (begin
+        again) and UnknownOutcomeError (call ``txn.commit()`` again).
         """
         from broker_lite.client.transactions.idle import IdleProducers
         from broker_lite.client.transactions.producer import BusTransaction, TransactionalProducer
@@ -157,20 +166,21 @@ class Bus:
         matches ``pattern``, including later ones. A broker coordinates the group, and Kafka's
         clients may be members. With ``coordination="zookeeper"`` the members coordinate through
         ZooKeeper: see ``create_message_streams``. With chosen ``partitions`` the consumer is not a
-        member; it may commit to the group while the group has no members.
+        member, and may commit to the group only while the group has no members.
 
-        ``on_assign``, ``on_revoke`` and ``on_lost`` are called as ``callback(consumer,
-        partitions)`` after an assignment, before a revocation, and after a loss (``Callbacks``).
-        Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest" (default; ``logbus
-        consume`` begins at the earliest), "none"),
-        ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000), ``on_corrupt`` ("fail" or
-        "skip"), ``local_reads`` (True), ``isolation_level``, …; and those of ``MemberConfig``:
+        The consumer calls ``on_assign`` after an assignment, ``on_revoke`` before a revocation and
+        ``on_lost`` after a loss, each as ``callback(consumer, partitions)``. See ``Callbacks``.
+
+        Options are those of ``ConsumerConfig``: ``start`` ("latest", "earliest" or "none"; the
+        command ``logbus consume`` has another default, "earliest"), ``auto_commit`` (True, every
+        ``auto_commit_interval_ms``, 5,000), ``on_corrupt`` ("fail" or "skip"), ``local_reads``
+        (True), ``isolation_level``, … A group member also has those of ``MemberConfig``:
         ``session_timeout_ms`` (45,000), ``max_poll_interval_ms`` (300,000), ``group_instance_id``
         for static members, ``assignors`` ("range,cooperative-sticky"), … ``conf/client.conf``
         explains them.
 
-        Raises UnknownTopicOrPartitionError, InvalidConfigError, InconsistentGroupProtocolError if
-        the group has native members.
+        Raises UnknownTopicOrPartitionError, InvalidConfigError, and InconsistentGroupProtocolError
+        if the group has native members.
         """
         from broker_lite.client.consuming.consumer import Consumer
         from broker_lite.client.membership.kafka_membership import in_group
@@ -209,17 +219,16 @@ class Bus:
         on_lost: Callback | None = None,
         **options: Any,
     ) -> MessageStreams:
-        """Join a native group as one consumer with several streams, each for a thread of its
-        own.
+        """Join a native group as one consumer with several streams, each for a thread of its own.
 
-        A native group has no coordinator: its consumers share partitions through ZooKeeper with the
-        range assignment. ``pattern`` instead of topics subscribes to all topics whose whole name
-        matches, including later ones. ``zookeeper`` is its address; else that of ``connect``, else
-        LOGBUS_ZOOKEEPER, else the one that the brokers use. A consumer without a heartbeat for
-        ``session_timeout_ms`` loses its partitions.
+        A native group has no coordinator. Its consumers share the partitions by range assignment,
+        through ZooKeeper. ``pattern``, in place of topics, subscribes to all topics whose whole
+        name matches, including later ones. ``zookeeper`` is ZooKeeper's address. Without it, the
+        first of these counts: the address given to ``connect``, LOGBUS_ZOOKEEPER, the ZooKeeper of
+        the brokers. A consumer without a heartbeat for ``session_timeout_ms`` loses its partitions.
 
-        Raises InconsistentGroupProtocolError if the group has members of a Kafka group,
-        CoordinationUnavailableError, UnknownTopicOrPartitionError.
+        Raises InconsistentGroupProtocolError if the group has Kafka members,
+        CoordinationUnavailableError, and UnknownTopicOrPartitionError.
         """
         from broker_lite.native.streams import open_streams
 
@@ -276,8 +285,9 @@ class Bus:
     def close(self) -> None:
         """Close the bus's consumers (see ``Consumer.close``) and the pooled connections.
 
-        Producers stay open, because closing one may wait for its records: close them yourself.
-        Raises the error of a consumer's last commit after all is closed.
+        The bus closes the producers of its transactions too. Other producers stay open, because
+        their ``close`` may wait for records; close them yourself. Raises the error of a consumer's
+        last commit, after everything is closed.
         """
         with contextlib.ExitStack() as closing:
             closing.callback(self.admin.close)

@@ -13,8 +13,11 @@ from broker_lite.model import TopicPartition
 
 
 class Reading(NamedTuple):
-    """The subscription of a consumer: topics, chosen ``partitions`` (plain numbers belong to the
-    only topic), or all topics that match ``pattern``; alone or in a ``group``."""
+    """The subscription of a consumer, alone or in a ``group``.
+
+    It is a list of topics, of chosen ``partitions``, or of all topics whose whole name matches
+    ``pattern``. A partition that is only a number belongs to the only topic of the list.
+    """
 
     topics: list[str]
     partitions: list[TopicPartition | int] | None
@@ -28,8 +31,8 @@ def reading(
     pattern: str | None,
     group: str | None,
 ) -> Reading:
-    """Return the subscription of the arguments; names, partitions and lists of names may be
-    mixed."""
+    """Return the subscription that the arguments describe. ``topics`` may mix names, partitions and
+    lists of names. Raises InvalidConfigError."""
     names: list[str] = []
     chosen: list[TopicPartition | int] = [] if partitions is None else list(partitions)
     for each in topics:
@@ -40,28 +43,32 @@ def reading(
         else:
             names.extend(each)
     if not all(isinstance(name, str) for name in names):
-        raise InvalidConfigError(f"topics are names: {names!r}")
+        raise InvalidConfigError(f"topics={names!r}: give each topic's name as text")
     return Reading(names, chosen if chosen or partitions is not None else None, pattern, group)
 
 
 def membership(
     coordination: str, asked: Reading, options: Mapping[str, Any], callbacks: Callbacks
 ) -> str:
-    """Return the kind of group: "kafka", "zookeeper", or "" without membership. Raises
-    InvalidConfigError for options that exclude each other."""
+    """Return who coordinates the consumer's group: "kafka" (a broker), "zookeeper", or "" if the
+    consumer is not a member. Raises InvalidConfigError for options that exclude each other."""
     names, chosen, pattern, group = asked
     if coordination not in ("kafka", "zookeeper"):
         raise InvalidConfigError(f"coordination={coordination!r}: give kafka or zookeeper")
     if coordination == "zookeeper":
         if chosen is not None:
-            raise InvalidConfigError("partitions are chosen without a group's coordination")
+            raise InvalidConfigError(
+                "coordination='zookeeper' lets the group assign partitions; leave out partitions"
+            )
         return coordination
     if "zookeeper" in options:
-        raise InvalidConfigError("zookeeper goes with coordination='zookeeper'")
+        raise InvalidConfigError(
+            "zookeeper=… needs coordination='zookeeper'; give both or leave zookeeper out"
+        )
     if group is not None and chosen is None:
         if bool(names) == (pattern is not None):
             raise InvalidConfigError(
-                f"topics={list(names)!r} and pattern={pattern!r}: give topics, or a pattern"
+                f"topics={list(names)!r} and pattern={pattern!r}: give either topics or a pattern"
             )
         if pattern is not None:
             check_pattern(pattern)

@@ -1,7 +1,8 @@
-"""Requests in flight of one machine, and the effects of the current step. Pure.
+"""The ZooKeeper requests in flight of one machine, and the effects of its current step.
 
-The parts of a machine share one instance. A callback handles each answer. A lost connection drops
-all callbacks; the parts repeat their requests on the next connection.
+The parts of a machine share one ``Asking``. A callback handles each answer. After a lost connection
+no callback runs, and the parts repeat their requests on the next connection. The module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from broker_lite.native.events import Beat, Effect, Get, List, Write
 
 BACKOFF_MS = 50
 BACKOFF_MAX_MS = 2000
+"""First and longest pause (ms) before a failed try is repeated."""
 
 
 def backoff_ms(tries: int) -> int:
@@ -27,15 +29,15 @@ class _Asked(NamedTuple):
 
 
 class Asking:
-    """Requests in flight. ``now_ms`` and ``out`` belong to the current step, ``session_id`` to the
-    connection."""
+    """Requests in flight. ``now_ms`` is the time of the current step, and ``out`` has its effects.
+    ``session_id`` is the ZooKeeper session of the connection."""
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.out: list[Effect] = []
         self.session_id = 0
         self.sent_ms = 0
-        """The time (ms) at which the request of the current answer was sent."""
+        """The time (ms) at which the request was sent whose answer is being handled."""
         self._tag = 0
         self._asked: dict[int, _Asked] = {}
 
@@ -61,7 +63,7 @@ class Asking:
         return self._tag
 
     def answered(self, tag: int, value: Any) -> None:
-        """Call the callback of a request unless it was dropped."""
+        """Call the callback of a request, unless ``forget`` has dropped it."""
         asked = self._asked.pop(tag, None)
         if asked is not None:
             self.sent_ms = asked.sent_ms
@@ -71,5 +73,5 @@ class Asking:
         return tag in self._asked
 
     def forget(self) -> None:
-        """Drop all callbacks: the connection is lost."""
+        """Drop all callbacks, because the connection is lost."""
         self._asked.clear()

@@ -1,8 +1,8 @@
-"""The range assignment of native groups: which stream of which consumer reads a partition. Pure.
+"""The range assignment of native groups: which stream of which consumer reads a partition.
 
-Every consumer computes it from the same registries and gets the same result. For each topic the
-ordered partitions are cut into one range for each ordered stream; the first ranges are longer by
-one when the division has a remainder.
+Every consumer computes the assignment from the same registrations, and gets the same result. It
+divides the ordered partitions of each topic into one range for each ordered stream. If the division
+has a remainder, the first ranges have one partition more. The module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The start offsets of claimed partitions, as an operation for the blocking and the asyncio
-consumer."""
+"""The operation that looks up the starting offsets of claimed partitions."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """Return the start offsets (``starting.begin``). Leave out partitions whose topic id in the
-    registry differs from the brokers' topic id."""
+    """Return the starting offsets, as ``starting.begin`` does. Leave out partitions whose topic has
+    another id in ZooKeeper than at the brokers."""
 
     def is_known(tp: TopicPartition) -> bool:
         view = cluster.view

@@ -1,7 +1,7 @@
-"""Events and effects of the state machine of a native group's member. Pure.
+"""Events and effects of the state machine of a native group's member.
 
-Each request carries a ``tag`` that its answer repeats. A request is never answered after its
-connection is lost; the machine has dropped its tag by then.
+Each request has a ``tag``, and the event with its answer has the same tag. No answer comes after
+the connection of a request is lost.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class SessionConnected(NamedTuple):
-    """A connection is established. ``new_session``: the ephemeral znodes of the earlier session no
-    longer exist."""
+    """A connection to ZooKeeper is established. With ``new_session``, the ephemeral znodes of the
+    earlier session no longer exist."""
 
     session_id: int
     new_session: bool
@@ -44,14 +44,15 @@ class Listed(NamedTuple):
 
 
 class WriteDone(NamedTuple):
-    """The result of a write. ``refused`` says why nothing was written."""
+    """The result of a write: None, or the reason why nothing was written."""
 
     tag: int
     refused: Refused | None
 
 
 class Beaten(NamedTuple):
-    """ZooKeeper's leader answered a heartbeat, so the session was alive at its send time."""
+    """ZooKeeper's leader answered a heartbeat, so the session was alive when the heartbeat was
+    sent."""
 
     tag: int
 
@@ -63,14 +64,14 @@ class RequestFailed(NamedTuple):
 
 
 class NativeTick(NamedTuple):
-    """``wake_ms`` has passed."""
+    """The time ``NativeMachine.wake_ms`` has passed."""
 
 
 class StreamCommit(NamedTuple):
-    """A reader commits; ``CommitAnswer`` repeats its number.
+    """A reader commits offsets. The ``CommitAnswer`` has the same ``number``.
 
-    ``grants`` has the grant of each partition (``PartitionStart``). The machine refuses rows of a
-    partition whose current grant is another one.
+    ``grants`` has the grant under which the reader has each partition. The machine refuses the rows
+    of a partition that has another grant now.
     """
 
     number: int
@@ -164,20 +165,21 @@ class StreamLose(NamedTuple):
 
 
 class CommitAnswer(NamedTuple):
-    """The result of a commit; partitions without an error are committed."""
+    """The result of a commit: the errors by partition. Partitions without an error are
+    committed."""
 
     number: int
     errors: Mapping[TopicPartition, LogbusError]
 
 
 class RefuseJoin(NamedTuple):
-    """The consumer cannot join the group, and a retry will not help; the member has ended."""
+    """The consumer cannot join the group, also not on a retry. The member has ended."""
 
     error: LogbusError
 
 
 class Restart(NamedTuple):
-    """End the session and begin another one."""
+    """End the ZooKeeper session and begin another one."""
 
 
 Effect = (
@@ -194,4 +196,4 @@ Effect = (
 )
 
 ALL = TopicPartition("", -1)
-"""Key of an answer that applies to every row without an error of its own."""
+"""The key of the error, in a ``CommitAnswer``, of all partitions that are not a key themselves."""

@@ -1,4 +1,4 @@
-"""The state machine of one consumer in a native group: ``step(now_ms, event) -> effects``. Pure.
+"""The state machine of one consumer in a native group: ``step(now_ms, event) -> effects``.
 
 The machine joins the group: it fixes the group's kind, then registers the consumer. After each
 change it reads members and partitions (``view``) and claims or releases partitions to match the
@@ -59,23 +59,26 @@ from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import View
 
 MEMBERS_MAX = 1000
-"""Maximum consumers of one group. Each consumer reads the registrations of all others, so the cost
-grows with the square."""
+"""Maximum number of consumers of a group. Each consumer reads the registrations of all others, so
+the cost grows with the square of this number."""
 BEATS_PER_TIMEOUT = 6
+"""Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The margin is a quarter of the session timeout. It covers clock drift and the lag of a ZooKeeper
-follower behind its leader."""
+"""The lease ends this part of a session timeout, a quarter, before the session. This margin covers
+clock drift and the lag of a ZooKeeper follower behind its leader."""
 LOOK_AFTER_MS = 20
 LOOK_AFTER_MAX_MS = 640
+"""First and longest delay (ms) between a change in ZooKeeper and the read of it."""
 CALM_MS = 1000
+"""Milliseconds without a change after which the delay is ``LOOK_AFTER_MS`` again."""
 REFRESH_MS = 30_000
-"""Milliseconds between two full reads of the registries, whether or not watches fired."""
+"""Milliseconds between two reads of all znodes, also if no watch fired."""
 
 DOWN, JOINING, MEMBER, ENDED = "down", "joining", "member", "ended"
 
 
 class NativeMachine:
-    """The machine of one consumer. No earlier consumer of the group had the name ``consumer``."""
+    """The machine of one consumer. Its name ``consumer`` is new in the group."""
 
     def __init__(self, group: str, consumer: str, subscription: NativeSubscription) -> None:
         self.phase = DOWN
@@ -111,7 +114,7 @@ class NativeMachine:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the consumer owns exactly the assignment of its last view."""
+        """Return whether the consumer owns exactly the partitions that its last view assigns."""
         return (
             self.phase == MEMBER
             and self._look_ms is None
@@ -120,7 +123,7 @@ class NativeMachine:
         )
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event and return the effects in the order to carry them out."""
+        """Handle one event. Return the effects, in the order in which to carry them out."""
         self._asking.now_ms = now_ms
         if self.phase == ENDED:
             return self._after_the_end(event)
@@ -188,7 +191,7 @@ class NativeMachine:
             self._join()
 
     def _start_over(self) -> None:
-        """Treat a failed answer on a live connection like a short loss of the connection."""
+        """Handle a failed request on a live connection like a short loss of the connection."""
         self._suspend()
         self.phase = JOINING
         self._join_ms = self._asking.now_ms + backoff_ms(self._join_tries)
@@ -201,8 +204,8 @@ class NativeMachine:
         self.holdings.lose_all()
 
     def _restart(self) -> None:
-        """Begin a new session: another client deleted this consumer's registration, so its owner
-        znodes name no member."""
+        """Begin a new session, because another client deleted this consumer's registration. The
+        consumer's owner znodes would name no member."""
         self._suspend()
         self._lose_all()
         self._asking.out.append(Restart())
@@ -251,7 +254,7 @@ class NativeMachine:
         self._asking.list(places[0], partial(self._counted, znode.version))
 
     def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
-        """Make a group native unless it has had members of the other kind."""
+        """Make a group native, unless it has had Kafka members."""
         if not is_open(self._group, kind, coordinator):
             raise InconsistentGroupProtocolError(
                 f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
@@ -272,7 +275,8 @@ class NativeMachine:
         self._asking.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
-        """Read the state after a create succeeded or lost a race; each round counts as a try."""
+        """Read the group again after a write, which may have lost a race. Each time counts as a
+        try."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -297,8 +301,8 @@ class NativeMachine:
 
     def _registered(self, refused: Refused | None) -> None:
         if refused is not None and refused.reason == "exists":
-            # This session created the znode, and the answer was lost; or the znode belongs to an
-            # earlier session that expires soon.
+            # This session created the znode, and the answer was lost. Or the znode belongs to an
+            # earlier session, which expires soon.
             path = znodes.consumer_path(self._group, self._consumer)
             self._asking.get(path, self._check_registration)
         elif refused is not None:
@@ -333,8 +337,8 @@ class NativeMachine:
 
     def _check_registration(self, znode: Znode | None) -> None:
         if znode is not None and znode.session_id == self._asking.session_id:
-            # A read may be answered by a server that lags behind the leader, so it does not confirm
-            # the session.
+            # A ZooKeeper server that lags behind its leader may answer a read. So a read does not
+            # prove that the session is alive.
             if self._is_registered:
                 self._enter_again()
             else:
@@ -359,7 +363,7 @@ class NativeMachine:
     # Lease.
 
     def _confirm(self) -> None:
-        """Extend the lease: the session was alive when the answered request was sent."""
+        """Extend the lease, because the session was alive when the answered request was sent."""
         margin_ms = self._timeout_ms // MARGIN_PART
         until_ms = self._asking.sent_ms + self._timeout_ms - margin_ms
         self.lease_until_ms = max(self.lease_until_ms, until_ms)
@@ -400,8 +404,8 @@ class NativeMachine:
         self.holdings.aim(mine, taken)
 
     def _check_place(self) -> None:
-        """Leave a full group. If several consumers registered at once, the first in ZooKeeper's
-        order stay."""
+        """Leave a group that has too many consumers. If several registered at once, the first in
+        ZooKeeper's order stay."""
         place = self.view.place_of(self._consumer)
         if place >= MEMBERS_MAX:
             me = znodes.consumer_path(self._group, self._consumer)
@@ -410,7 +414,8 @@ class NativeMachine:
 
     def _is_full(self, count: int) -> GroupMaxSizeReachedError:
         return GroupMaxSizeReachedError(
-            f"group {self._group!r} has {count} consumers; {MEMBERS_MAX} are allowed"
+            f"group {self._group!r} has {count} consumers, and a native group may have at most "
+            f"{MEMBERS_MAX}; stop some or use another group"
         )
 
     def _pass_time(self) -> None:
@@ -444,7 +449,8 @@ class NativeMachine:
         self._join_tries = tries
 
     def _damping_ms(self) -> int:
-        """Return the delay of the next read: doubled for each change in close succession."""
+        """Return the delay (ms) of the next read. It doubles with each change that follows another
+        within ``CALM_MS``."""
         is_calm = self._asking.now_ms - self._looked_ms >= CALM_MS
         self._haste = 0 if is_calm else self._haste + 1
         return min(LOOK_AFTER_MS << min(self._haste, 10), LOOK_AFTER_MAX_MS)

@@ -1,7 +1,7 @@
 """``NativeShell`` carries out a machine's effects on the metadata store, on one event loop.
 
-All methods run on the loop's thread; other threads may read ``lease_until_ms`` and ``machine``.
-Callbacks run on the loop's thread and must not block.
+All methods run on the loop's thread. Other threads may only read ``lease_until_ms`` and
+``machine``. Callbacks run on the loop's thread and must not block.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from broker_lite.native.machine import ENDED, MEMBER, NativeMachine
 logger = logging.getLogger("logbus.groups")
 
 RECONNECT_S = 0.5
+"""Seconds before a failed connect to ZooKeeper is retried, for a new session."""
 
 
 class Readers(Protocol):
@@ -60,20 +61,21 @@ class Readers(Protocol):
         """Stop reading a partition, then call ``NativeShell.settled``."""
 
     def lose(self, stream: int, tp: TopicPartition) -> None:
-        """Drop a partition: the member no longer owns it. Hand out and commit nothing of it."""
+        """Drop a partition that the member no longer owns: return no record of it, and do not
+        commit it."""
 
     def renewed(self) -> None:
-        """Continue after an expired lease was renewed."""
+        """Continue, because an expired lease was renewed."""
 
     def refuse(self, error: LogbusError) -> None:
-        """The member ended with this error."""
+        """Stop, because the member has ended with this error."""
 
 
 class NativeShell:
     """The shell of one machine.
 
-    ``make_store`` returns a store that is not started, ``now_ms`` is a monotonic clock, and
-    ``on_joined`` is called once, after the group is joined or refused.
+    ``make_store`` returns a metadata store that is not started. ``now_ms`` is a monotonic clock.
+    The shell calls ``on_joined`` once, when the member has joined the group or was refused.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class NativeShell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._connection = 0
-        """Counts connection events of the store."""
+        """The number of connection events of the store so far."""
         self._is_closed = False
 
     @property
@@ -108,13 +110,13 @@ class NativeShell:
         return self.machine.lease_until_ms
 
     async def start(self) -> None:
-        """Connect to ZooKeeper; the member joins the group after that. Raises
+        """Connect to ZooKeeper. The member then joins the group. Raises
         CoordinationUnavailableError."""
         store = self._store = self._make_store()
         await store.start(lambda event: self._heard(store, event))
 
     async def close(self) -> None:
-        """Leave the group: the session ends, and with it the registration and all ownership."""
+        """Leave the group. The end of the session removes the registration and all ownership."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -211,7 +213,10 @@ class NativeShell:
             case RefuseJoin(error):
                 self._readers.refuse(error)
             case Restart():
-                logger.warning("group %s: this consumer's registration is gone", self._group)
+                logger.warning(
+                    "group %s: another client deleted this consumer's registration; it joins again",
+                    self._group,
+                )
                 self._spawn(self._restart())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -25,15 +25,18 @@ from broker_lite.native.beginning import beginnings
 from broker_lite.native.session import GroupSession
 
 GONE_MS = 5000
-"""Milliseconds during which a topic that brokers do not list may still be part of the group."""
+"""Milliseconds by which a deleted-topic error is delayed, because the group may still assign the
+topic."""
 LOOK_S = 0.05
 """Seconds between two checks whether a reader's thread has ended."""
 
 
 class NativeMembership:
-    """One stream of a native group's member, read by one reader. The group waits at most 300 ms for
-    a reader to stop a revoked partition. After that the next owner receives the unfinished records
-    again."""
+    """The membership of one reader: one stream of a native group's member.
+
+    The member waits at most 300 ms until a reader stops a revoked partition. After that, the next
+    owner receives the records again that the reader has not finished.
+    """
 
     followed_topics = ()
     reports_positions = True
@@ -58,7 +61,7 @@ class NativeMembership:
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
         raise InvalidConfigError(
             f"group {self._session.group!r} is a native group, whose offsets no transaction can "
-            "commit; make the consumer with coordination='kafka'"
+            "commit; create the consumer with coordination='kafka'"
         )
 
     def join(self) -> Task[None]:
@@ -81,8 +84,8 @@ class NativeMembership:
 
     def check(self) -> None:
         if self._is_halting:
-            # Asking for more records completes all earlier ones. A halted reader gets no further
-            # records.
+            # A reader that asks for more records has processed all earlier ones. A halted reader
+            # gets no more records.
             self._halted.set()
             raise ClosedError("the consumer was closed")
 

@@ -1,9 +1,9 @@
-"""The partitions that one consumer claims, owns and releases, and its commits. Pure.
+"""The partitions that one consumer claims, owns and releases, and its commits.
 
-A claim is one write with two operations: create the ephemeral owner znode and rewrite the offset
-unchanged. The rewrite gives the claim a version of its own, so an earlier owner cannot commit any
-more. A commit is a compare-and-set on that version and checks the registration. Only the owner's
-session deletes an owner znode, after the reader has stopped.
+A claim is one write with two operations: it creates the ephemeral owner znode, and rewrites the
+offset znode unchanged. The rewrite gives the offset znode a new version, so an earlier owner can no
+longer commit. A commit is a compare-and-set on that version, and also checks the registration. Only
+the owner's session deletes an owner znode, after the reader has stopped. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from broker_lite.native.events import (
 from broker_lite.native.view import WatchedTopic
 
 GRACE_MS = 300
-"""Milliseconds that a reader has to stop. After that its partition is released without its
-position."""
+"""Milliseconds for which a revoked partition waits for its reader. After that it is released
+without the reader's position."""
 COMMIT_ROWS_MAX = 500
+"""Number of offsets at which waiting commits are no longer joined into one write."""
 WRITE_BYTES_MAX = 512 << 10
-"""Maximum bytes of one write; ZooKeeper accepts 1 MB, paths included (jute.maxbuffer)."""
+"""Maximum bytes of one write. ZooKeeper accepts 1 MB with paths (jute.maxbuffer)."""
 METADATA_BYTES_MAX = 4096
+"""Maximum bytes of the metadata of a committed offset."""
 NO_OFFSET = -1
-"""Offset of a claimed partition without a commit."""
+"""The offset in the offset znode of a claimed partition without a commit."""
 
 OWNED, TAKEN, RELEASED = "owned", "taken", "released"
 READING, WRITING, LOOKING, WAITING = "reading", "writing", "looking", "waiting"
@@ -53,14 +55,15 @@ READING, WRITING, LOOKING, WAITING = "reading", "writing", "looking", "waiting"
 
 @dataclass(slots=True)
 class OwnedPartition:
-    """An owned partition. ``version`` and ``data`` are those of its offset znode."""
+    """An owned partition. ``version`` and ``data`` are the version and value of its offset
+    znode."""
 
     stream: int
     topic_id: str
     version: int
     data: bytes
     grant: int = 0
-    """The number of the grant under which the reader reads; 0: no reader was notified."""
+    """The number of the grant under which a reader has the partition; 0 if no reader has it."""
     state: str = OWNED
     due_ms: int = 0
     """The time (ms) at which a revoked partition is released without the reader's position."""
@@ -68,25 +71,26 @@ class OwnedPartition:
     writing: bytes | None = None
     """The value with which a commit in flight replaces ``data``."""
     is_sure: bool = True
-    """False from a lost connection until the owner znode has been read again."""
+    """Whether the consumer surely owns the partition. After a lost connection it must first read
+    the owner znode again."""
 
 
 @dataclass(slots=True)
 class PartitionClaim:
-    """A partition of the assignment that is not owned yet."""
+    """A partition that is assigned to this consumer, and that it does not own yet."""
 
     stream: int
     stage: str = READING
     tries: int = 0
     tried_ms: int = 0
     retry_ms: int = 0
-    """The time (ms) of the next try of a waiting claim."""
+    """The time (ms) at which a waiting claim is tried again."""
     is_over: bool = False
-    """Whether the owner's watch fired before the answer to the request that set the watch."""
+    """Whether the watch on the owner znode fired before the answer to the request that set it."""
 
 
 class Queued(NamedTuple):
-    """A commit that waits to be written."""
+    """A commit that waits for its write, with the partitions as they were when it was made."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -101,9 +105,9 @@ class Holdings:
         self.held: dict[TopicPartition, OwnedPartition] = {}
         self.claims: dict[TopicPartition, PartitionClaim] = {}
         self.is_unregistered = False
-        """The registration was missing, so the consumer must join again."""
+        """Whether the registration was missing, so that the consumer must join again."""
         self.unready: set[str] = set()
-        """Topics whose registry znodes were missing."""
+        """Topics whose znodes in the group were missing."""
         self._asking = asking
         self._group = group
         self._consumer = consumer
@@ -111,7 +115,8 @@ class Holdings:
         self._taken: Container[TopicPartition] = ()
         self._owner_paths: dict[str, TopicPartition] = {}
         self._doubtful: set[TopicPartition] = set()
-        """Claims whose answers were lost with the connection."""
+        """Partitions whose claim may have succeeded, because the connection was lost before its
+        answer."""
         self._commits: deque[Queued] = deque()
         self._writing: list[tuple[Queued, list[TopicPartition]]] = []
         self._left: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
@@ -131,7 +136,7 @@ class Holdings:
         target: Mapping[TopicPartition, tuple[int, WatchedTopic]],
         taken: Container[TopicPartition] = (),
     ) -> None:
-        """Set the assignment. ``taken`` holds partitions that other consumers probably still
+        """Set the partitions to own. ``taken`` has those that other consumers probably still
         own."""
         self._target = dict(target)
         self._taken = taken
@@ -139,7 +144,7 @@ class Holdings:
             self._pursue(tp)
 
     def _pursue(self, tp: TopicPartition) -> None:
-        """Take the next step of one partition towards the assignment."""
+        """Take the next step that brings one partition closer to the assignment."""
         wanted = self._target.get(tp)
         held = self.held.get(tp)
         claim = self.claims.get(tp)
@@ -167,8 +172,8 @@ class Holdings:
     ) -> None:
         """Write owners and offsets together with a check of the registration.
 
-        The check keeps a late write of an old session from taking effect in the next one. Without a
-        registration ``then`` is not called.
+        The check keeps a late write of an old session from taking effect in the next session.
+        Without a registration, ``then`` is not called.
         """
         me = znodes.consumer_path(self._group, self._consumer)
         self._asking.write([Check(me, 0), *operations], partial(self._wrote, then))
@@ -268,11 +273,12 @@ class Holdings:
         elif znode is None:
             self._wait(claim)
         elif znode.session_id == self._asking.session_id:
-            # The answer of a claim was lost: claim again to learn the version.
+            # The answer to this consumer's own claim was lost. Delete the znode and claim again, to
+            # learn the version of the offset znode.
             path = znodes.owner_path(self._group, *tp)
             self._write([Delete(path)], lambda _: self._wait(claim))
         else:
-            # The owner's watch wakes the claim; otherwise the retry timer does.
+            # The watch on the owner znode wakes the claim, else the retry timer does.
             self._wait(claim, None if claim.is_over else BACKOFF_MAX_MS)
 
     def _wait(self, claim: PartitionClaim, pause_ms: int | None = None) -> None:
@@ -282,7 +288,7 @@ class Holdings:
         claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
-        """Retry a claim after the watch of its owner znode fired, within the backoff."""
+        """Handle the watch of an owner znode: retry its claim as soon as the backoff allows."""
         tp = self._owner_paths.pop(path, None)
         claim = None if tp is None else self.claims.get(tp)
         if claim is not None:
@@ -299,7 +305,7 @@ class Holdings:
         self._asking.out.append(StreamTake(held.stream, tp))
 
     def settled(self, tp: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
-        """Release a partition whose reader stopped. Ignore reports from an earlier grant."""
+        """Release a partition whose reader has stopped. Ignore a report about an earlier grant."""
         held = self.held.get(tp)
         if held is not None and held.state == TAKEN and held.grant == grant:
             held.final = final
@@ -342,7 +348,7 @@ class Holdings:
         self._release(tp, held)
 
     def lose_all(self) -> None:
-        """Drop all partitions: the session ended."""
+        """Drop all partitions, because the session has ended."""
         for tp, held in self.held.items():
             self._asking.out.append(StreamLose(held.stream, tp))
         self.held.clear()
@@ -355,7 +361,7 @@ class Holdings:
     # Connection.
 
     def suspend(self) -> None:
-        """Handle a lost connection: writes in flight may or may not have succeeded."""
+        """Handle a lost connection. The outcome of the writes in flight is unknown."""
         for held in self.held.values():
             held.is_sure = False
         self._doubtful.update(w for w, claim in self.claims.items() if claim.stage != READING)
@@ -364,10 +370,10 @@ class Holdings:
         self._fail_commits()
 
     def resume(self) -> None:
-        """Read the results of the writes in flight after a reconnect in the same session."""
+        """Find out which writes succeeded, after a reconnect in the same session."""
         for tp in sorted(self._doubtful):
-            # Undo claims in doubt before any new claim, so that a new claim finds only its own
-            # znode.
+            # Undo claims with an unknown outcome before any new claim, so that a new claim finds
+            # only its own znode.
             path = znodes.owner_path(self._group, *tp)
             self._asking.get(path, partial(self._undo, tp, path))
         for tp, held in self.held.items():
@@ -375,7 +381,8 @@ class Holdings:
             self._asking.get(path, partial(self._check_owner, tp, held))
 
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
-        """Delete the owner znode of a claim whose answer was lost, since its version is unknown."""
+        """Delete the owner znode of a claim whose answer was lost, because the version of its
+        offset znode is unknown."""
         if znode is not None and znode.session_id == self._asking.session_id:
             self._write([Delete(path)], lambda _: self._doubtful.discard(tp))
         else:
@@ -411,7 +418,7 @@ class Holdings:
     # Commits.
 
     def commit(self, commit: StreamCommit) -> None:
-        """Queue a commit; the answer comes with ZooKeeper's result."""
+        """Queue a commit. A ``CommitAnswer`` follows when ZooKeeper has answered."""
         errors: dict[TopicPartition, LogbusError] = {}
         for tp, row in commit.rows.items():
             held = self.held.get(tp)
@@ -443,8 +450,7 @@ class Holdings:
             self._asking.out.append(CommitAnswer(number, known))
 
     def _write_commits(self) -> None:
-        """Write the waiting commits together. For each partition only the last offset is
-        written."""
+        """Write the waiting commits together, and only the last offset of each partition."""
         if self._writing or any(not held.is_sure for held in self.held.values()):
             return
         rows: dict[TopicPartition, CommittedOffset] = {}
@@ -525,7 +531,7 @@ class Holdings:
         for number in list(self._left):
             left, errors = self._left.pop(number)
             error = CoordinationUnavailableError(
-                "ZooKeeper does not answer; the commit may have taken effect; commit again"
+                "ZooKeeper does not answer, and the commit may have taken effect; commit again"
             )
             self._asking.out.append(
                 CommitAnswer(number, {**errors, ALL: error} if left else errors)
@@ -557,11 +563,13 @@ def _encoded(held: OwnedPartition, row: CommittedOffset) -> bytes:
 
 def _check(held: OwnedPartition, row: CommittedOffset) -> LogbusError | None:
     if row.topic_id not in (NULL_TOPIC_ID, held.topic_id):
-        return UnknownTopicIdError("the topic was deleted and recreated")
+        return UnknownTopicIdError("the topic was deleted and recreated; seek to an offset in it")
     if len(row.metadata.encode()) > METADATA_BYTES_MAX:
-        return OffsetMetadataTooLargeError(f"metadata is longer than {METADATA_BYTES_MAX} bytes")
+        return OffsetMetadataTooLargeError(
+            f"the offset's metadata is longer than {METADATA_BYTES_MAX} bytes; shorten it"
+        )
     return None
 
 
 def _not_owner(tp: TopicPartition) -> NotOwnerError:
-    return NotOwnerError(f"{tp} is no longer owned by this consumer")
+    return NotOwnerError(f"this consumer no longer owns {tp}; drop its records")

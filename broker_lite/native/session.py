@@ -26,8 +26,11 @@ from broker_lite.native.events import PartitionStart
 from broker_lite.native.member import NativeShell
 
 JOIN_TIMEOUT_S = 30.0
+"""Seconds after which a join fails."""
 CLOSE_TIMEOUT_S = 10.0
+"""Seconds for which ``leave`` waits for the session's thread."""
 NAME_LENGTH_MAX = 200
+"""Maximum length of a consumer's name without its random end."""
 
 Errors = dict[TopicPartition, LogbusError]
 
@@ -46,7 +49,7 @@ def consumer_name(client_id: str, host: str) -> str:
 def stamped(
     rows: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the rows; rows without a commit time get the current time."""
+    """Return the rows. A row without a commit time gets the current time."""
     now_ms = int(time.time() * 1000)
     return {
         tp: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
@@ -117,8 +120,8 @@ class GroupSession:
         self._readers.append(reader)
 
     def enter(self) -> Awaitable[None] | None:
-        """Join the group; assignments come later. Raises CoordinationUnavailableError,
-        InconsistentGroupProtocolError or another reason why the consumer cannot join."""
+        """Join the group. Assignments arrive later. Raises CoordinationUnavailableError,
+        InconsistentGroupProtocolError, or another error of the group."""
         return self._enter()
 
     async def _enter(self) -> None:
@@ -145,8 +148,8 @@ class GroupSession:
         except TimeoutError:
             await member.close()
             raise CoordinationUnavailableError(
-                f"group {self.group!r} could not be joined within {JOIN_TIMEOUT_S:g} s; does "
-                f"ZooKeeper at {address} answer?"
+                f"this consumer could not join group {self.group!r} within {JOIN_TIMEOUT_S:g} s; "
+                f"check that ZooKeeper at {address} answers"
             ) from None
         except BaseException:
             await member.close()
@@ -171,8 +174,8 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """Commit rows in the background. ``grants`` has the reader's grants. ``on_done`` is called
-        on the session's loop with the partitions that failed."""
+        """Commit rows in the background. ``grants`` has the grant under which the reader has each
+        partition. The session's loop calls ``on_done`` with the errors."""
         member = self._member
         if self._is_closed or member is None:
             on_done(ClosedError("the consumer was closed"))
@@ -187,7 +190,7 @@ class GroupSession:
         asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def leave(self) -> Awaitable[None] | None:
-        """Leave the group; other members may claim the partitions at once."""
+        """Leave the group, so that other members may claim the partitions at once."""
         return self._leave()
 
     async def _leave(self) -> None:
@@ -197,7 +200,7 @@ class GroupSession:
 
 
 class ThreadSession(GroupSession):
-    """A session on a thread of its own, for blocking consumers: one for each stream."""
+    """A session on a thread of its own, for the streams of a blocking consumer."""
 
     def __init__(
         self,
@@ -213,10 +216,11 @@ class ThreadSession(GroupSession):
         self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
 
     def enter(self) -> None:
-        """Do nothing: ``start`` joins for all streams."""
+        """Do nothing, because ``start`` joins for all streams."""
 
     def start(self) -> None:
-        """Join the group, after all streams were added. Raises the errors of ``enter``."""
+        """Join the group. Call this after all streams were added. Raises the errors of
+        ``GroupSession.enter``."""
         address = self._find_address()
         self._thread.start()
         try:
@@ -226,8 +230,8 @@ class ThreadSession(GroupSession):
             raise
 
     def leave(self) -> None:
-        """Leave the group and end all streams. A forked child does nothing: the parent stays the
-        member."""
+        """Leave the group and end all streams. Do nothing in a forked child, because the parent
+        stays the member."""
         if self._is_closed or os.getpid() != self._process_id:
             return
         self._is_closed = True

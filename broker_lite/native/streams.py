@@ -28,9 +28,12 @@ from broker_lite.native.membership import NativeMembership
 from broker_lite.native.session import GroupSession, ThreadSession, consumer_name
 
 SESSION_TIMEOUT_MIN_MS = 1000
+"""Minimum of the option ``session_timeout_ms``."""
 STREAMS_MAX = 256
+"""Maximum number of streams of a consumer."""
 REGISTRATION_BYTES_MAX = 512 << 10
-"""Maximum bytes of a registration; ZooKeeper closes the connection above 1 MB (jute.maxbuffer)."""
+"""Maximum bytes of a consumer's registration. ZooKeeper closes the connection above 1 MB
+(jute.maxbuffer)."""
 READERS_TIMEOUT_S = 1.0
 """Seconds for which ``close`` waits for readers that are still processing a record."""
 
@@ -120,7 +123,7 @@ def open_streams(
     config: ConsumerConfig,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> MessageStreams:
-    """Join a native group with ``streams`` streams."""
+    """Join a native group as one consumer with ``streams`` streams."""
     subscription = subscribe(
         topics,
         pattern,
@@ -196,14 +199,14 @@ def subscribe(
     session_timeout_ms: int,
     config: ConsumerConfig,
 ) -> NativeSubscription:
-    """Return the registration. Raises InvalidConfigError or InvalidGroupIdError."""
+    """Return the registration of a consumer. Raises InvalidConfigError or InvalidGroupIdError."""
     if group is None:
         raise InvalidGroupIdError("coordination='zookeeper' is for groups; give group='…'")
     znodes.group_path(group)
     names = tuple(dict.fromkeys(topics))
     if bool(names) == (pattern is not None):
         raise InvalidConfigError(
-            f"topics={list(names)!r} and pattern={pattern!r}: give topics, or a pattern"
+            f"topics={list(names)!r} and pattern={pattern!r}: give either topics or a pattern"
         )
     if pattern is not None:
         check_pattern(pattern)
@@ -217,9 +220,9 @@ def subscribe(
     size = len(znodes.encode_subscription(made))
     if size > REGISTRATION_BYTES_MAX:
         raise InvalidConfigError(
-            f"topics={len(names)}, pattern={(pattern or '')[:40]!r}: they take {size} bytes in the "
-            f"group's registry; give at most {REGISTRATION_BYTES_MAX}: a pattern instead of names, "
-            "or a shorter one"
+            f"{len(names)} topics, pattern={(pattern or '')[:40]!r}: the registration would have "
+            f"{size} bytes, more than {REGISTRATION_BYTES_MAX}; give a pattern in place of names, "
+            "or a shorter pattern"
         )
     return made
 
@@ -227,8 +230,8 @@ def subscribe(
 def zookeeper_address(
     admin: Admin, given: str | None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Return the ZooKeeper address: the given one, else LOGBUS_ZOOKEEPER, else the address that a
-    broker reports. Raises NoClusterError without any."""
+    """Return ZooKeeper's address: ``given``, else LOGBUS_ZOOKEEPER, else the address that a broker
+    reports. Raises NoClusterError if there is none."""
     env = os.environ if environment is None else environment
     address = given or env.get(ENV_ZOOKEEPER) or _as_brokers_have_it(admin)
     if not address:

@@ -1,9 +1,10 @@
-"""The consumer's view of its group: members and partitions. Pure.
+"""A consumer's view of its group: the members and the partitions of its topics.
 
-Every read sets a watch, so a change during a read fires that watch. Only the znode of a fired watch
-is read again. The view prepares each new topic for the group: it creates the registry znodes and
-records the number of partitions when the group first read the topic. The number is 0 for a topic
-that was created later, since all of its records are new to the group.
+Every read sets a watch, so a change during a read fires the watch. The view reads only the znodes
+of fired watches again. It also prepares each new topic for the group: it creates the topic's znodes
+in the group, and records the number of partitions that the topic had when the group began to read
+it. For a topic that was created later the number is 0, because all its records are new to the
+group. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from broker_lite.native.assignment import assign, covers
 
 
 class WatchedTopic(NamedTuple):
-    """A topic that the consumer reads. ``first_count`` is the number of partitions when the group
-    began, 0 for a later topic. The group reads partitions beyond it from their beginning."""
+    """A topic that the consumer reads.
+
+    ``first_count`` is the number of partitions that the topic had when the group began; 0 for a
+    topic that was created later. The group reads later partitions from their beginning.
+    """
 
     topic_id: str
     partition_count: int
@@ -31,7 +35,7 @@ class WatchedTopic(NamedTuple):
 
 
 class View:
-    """The members and topics of a group. ``on_looked`` is called after a read is complete."""
+    """The members and topics of a group. The view calls ``on_looked`` after each complete read."""
 
     def __init__(
         self,
@@ -49,12 +53,13 @@ class View:
         self._on_looked = on_looked
         self._left = 0
         self._since: dict[str, int] = {}
-        """The creation zxid of each member's registration."""
+        """The ZooKeeper transaction id (zxid) that created each member's registration."""
         self._members_left = 0
         self._unmet: list[tuple[str, Assignment, int]] = []
-        """Topics that wait for the member list: name, value and creation zxid."""
+        """Topics that wait for the list of members: name, assignment, and the zxid that created the
+        topic."""
         self._was_there: set[str] = set()
-        """Ids of topics that existed before every member registered, from the first read."""
+        """Ids of the topics that, at the first read, were older than all registrations."""
         self._has_looked = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -67,7 +72,7 @@ class View:
         return self._stale_members or self._stale_names or bool(self._stale_topics)
 
     def owners(self, *, without: str = "") -> dict[TopicPartition, OwnerZnode]:
-        """Return the assignment by this view; ``without`` leaves one member out."""
+        """Return the assignment that follows from this view, without the member ``without``."""
         counts = {name: facts.partition_count for name, facts in self.topics.items()}
         members = {name: row for name, row in self.members.items() if name != without}
         return assign(members, counts)
@@ -98,7 +103,7 @@ class View:
         self._stale_topics.add(topic)
 
     def forget(self) -> None:
-        """Drop all requests and watches: the connection is lost."""
+        """Drop all requests and watches, because the connection is lost."""
         self.is_looking = False
         self._left = self._members_left = 0
         self._unmet.clear()
@@ -107,7 +112,7 @@ class View:
     # Reading.
 
     def look(self) -> None:
-        """Read the stale znodes."""
+        """Read the znodes that are marked as stale."""
         assert not self.is_looking
         self.is_looking = True
         self._left = 1
@@ -141,14 +146,13 @@ class View:
         self._one_member_less()
 
     def _member(self, name: str, path: str, znode: Znode | None) -> None:
-        # Skip a member that left after the list was read; the list's watch fires for it.
+        # Skip a member that left after the list was read, because the list's watch fires for it.
         if znode is not None:
             self._since[name] = znode.created_zxid
             try:
                 self.members[name] = znodes.decode_subscription(path, znode.data)
             except UnsupportedVersionError:
-                # A registration that no member can read gets no partitions; all members agree on
-                # that.
+                # No member can read this registration, so all members give it no partitions.
                 self.members[name] = NativeSubscription((), None, 0)
         self._one_member_less()
 
@@ -195,10 +199,10 @@ class View:
             self._meet(topic, found, znode.created_zxid)
 
     def _meet(self, topic: str, found: Assignment, created_zxid: int) -> None:
-        """Record a topic for the group unless it is recorded.
+        """Record a topic for the group, unless it is recorded already.
 
-        A topic that was created after some member registered counts as later for every member, also
-        for one that joined before that member's first read.
+        If the topic was created after some member had registered, it counts as a later topic for
+        all members. This holds also if that member has not read the topics yet.
         """
         began = (self._since[name] for name, row in self.members.items() if covers(row, topic))
         if not self._has_looked and created_zxid < min(began, default=created_zxid + 1):

@@ -371,10 +371,10 @@ def test_failed_native_join_names_the_reason(
             bus.consumer(*topics, **options).close()  # type: ignore[arg-type]
 
     refused(InvalidConfigError, "coordination='raft'", topic, coordination="raft")
-    refused(InvalidConfigError, "zookeeper goes with", topic, coordination="kafka", zookeeper="h:1")
-    refused(InvalidConfigError, "give topics, or a pattern", topic, pattern="x")
+    refused(InvalidConfigError, "zookeeper=… needs", topic, coordination="kafka", zookeeper="h:1")
+    refused(InvalidConfigError, "give either topics or a pattern", topic, pattern="x")
     refused(InvalidConfigError, "no regular expression", pattern="(")
-    refused(InvalidConfigError, "partitions are chosen", topic, partitions=[0])
+    refused(InvalidConfigError, "leave out partitions", topic, partitions=[0])
     refused(InvalidConfigError, "at least 1000", topic, session_timeout_ms=10)
     refused(InvalidGroupIdError, "give group", topic, group=None)
     refused(InvalidGroupIdError, "characters", topic, group="g" * 1000)

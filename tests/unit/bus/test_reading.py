@@ -17,7 +17,7 @@ def test_names_lists_of_names_and_partitions_can_be_mixed() -> None:
     tp = TopicPartition("b", 1)
     assert reading(("a", tp), [0], None, None) == (["a"], [0, tp], None, None)
     assert reading((), [], "t.*", None).partitions == [], "none is chosen, which is a choice"
-    with pytest.raises(InvalidConfigError, match="topics are names"):
+    with pytest.raises(InvalidConfigError, match="give each topic's name as text"):
         reading(([1],), None, None, None)  # type: ignore[list-item]
 
 
@@ -25,9 +25,9 @@ def test_names_lists_of_names_and_partitions_can_be_mixed() -> None:
     ("changed", "said"),
     [
         ({"coordination": "spark"}, "give kafka or zookeeper"),
-        ({"coordination": "zookeeper", "partitions": [0]}, "chosen without"),
-        ({"options": {"zookeeper": "h:1"}}, "goes with coordination='zookeeper'"),
-        ({"pattern": "t.*"}, "give topics, or a pattern"),
+        ({"coordination": "zookeeper", "partitions": [0]}, "leave out partitions"),
+        ({"options": {"zookeeper": "h:1"}}, "needs coordination='zookeeper'"),
+        ({"pattern": "t.*"}, "give either topics or a pattern"),
         ({"topics": [], "pattern": "t("}, "no regular expression"),
         ({"group": None, "options": {"session.timeout.ms": 1}}, "give group="),
         ({"group": None, "pattern": "t.*", "topics": []}, "give group="),

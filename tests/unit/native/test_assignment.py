@@ -118,7 +118,7 @@ def test_invalid_registration_is_refused_before_any_request() -> None:
         registered(pattern="\udcff.*")
     for wide in (registered(pattern="a" * 400_000), registered(*map(str, range(40_000)))):
         assert wide.streams == 1
-    with pytest.raises(InvalidConfigError, match=r"take 600\d+ bytes .* at most 524288"):
+    with pytest.raises(InvalidConfigError, match=r"600\d+ bytes, more than 524288"):
         registered(pattern="a" * 600_000)
-    with pytest.raises(InvalidConfigError, match="topics=90000"):
+    with pytest.raises(InvalidConfigError, match="90000 topics"):
         registered(*map(str, range(90_000)))
