@@ -26,15 +26,15 @@ from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
 
 EPOCH_MAX = 32_000
-"""Last epoch of a producer id; after it, the mirror takes a new producer id."""
+"""The producer epoch after which a mirror takes a new producer id. An epoch has 16 bits."""
 _SETTINGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 Entries = dict[TopicPartition, list[positions.CopiedEntry]]
 
 
 class Notes:
-    """The stored state of one mirror. Call ``open`` while the mirror has its claim, and ``save`` as
-    copies advance."""
+    """The stored state of one mirror. Call ``open`` while the mirror has its claim, and ``save``
+    after it has copied records."""
 
     def __init__(self, target: MirrorTarget, claim: MirrorClaim, replication_factor: int) -> None:
         self._target = target
@@ -43,13 +43,13 @@ class Notes:
         self._name = ""
         self._entries: Entries = {}
         self.signature: positions.Signature | None = None
-        """The producer id, epoch and claim generation of this mirror, once the state is open."""
+        """The producer id, epoch and claim generation of this mirror; None before ``open``."""
         self.settings: dict[str, dict[str, str]] = {}
         """Settings that the mirror copied from the source, by topic."""
 
     def open(self, name: str) -> None:
-        """Read the stored state of this name, create its topic if missing, and take over the
-        producer id."""
+        """Read the stored state under ``name``, and take over the previous mirror's producer id.
+        Create the topic for the state if it is missing."""
         self._name = name
         self._entries = self._read_log()
         self._begin_producer()
@@ -85,8 +85,10 @@ class Notes:
         return self._entries.get(tp, ())
 
     def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:
-        """Store new runs, then positions; return an error or None per position. Raises if the
-        runs cannot be written."""
+        """Store new runs, then positions. Return an error or None for each position.
+
+        Raises the error of a write of runs.
+        """
         dirty = list(copies)
         self._save_runs(dirty)
         commits = {
@@ -132,9 +134,9 @@ class Notes:
 def translated(
     source: MirrorSource, target: MirrorTarget, asked: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Translate source offsets to offsets of the copy from stored state; copies nothing.
+    """Translate offsets of the source to offsets of the copy, from the stored state of any mirror.
 
-    Raises InvalidConfigError for a partition that is not copied.
+    Raises InvalidConfigError for an offset or a partition that is not copied.
     """
     name = positions.name_for(source.describe().cluster_id)
     admin = target.admin

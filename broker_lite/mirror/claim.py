@@ -47,20 +47,24 @@ from broker_lite.wire.calls.members import (
 from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 6_000
-"""Session milliseconds; the minimum of brokers with default group.min.session.timeout.ms."""
+"""Session time-out (ms) of a mirror: the minimum of brokers (group.min.session.timeout.ms)."""
 BEATS_PER_SESSION = 6
+"""Number of heartbeats in one session time-out."""
 MARGIN_PART = 4
-"""The lease ends a quarter of a session before the session ends."""
+"""The lease ends this part of a session time-out, a quarter, before the session ends."""
 JOIN_MS = 10_000
+"""Time limit (ms) of the requests with which a mirror joins its group."""
 LOOK_S = 0.2
+"""Seconds between two checks for a former mirror's member."""
 COMMIT_MS = 30_000
+"""Time limit (ms) of a commit of positions."""
 INSTANCE = "mirror"
 PROTOCOL = "mirror"
 SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
-"""A subscription to no topic: brokers refuse a consumer with unreadable metadata."""
+"""A subscription to no topic. Brokers refuse a group member without readable metadata."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
-"""Errors that end the claim: a rebalance or a change of coordinator. The mirror takes its claim
-again."""
+"""Errors of a commit that mean that the claim is over, after a rebalance or a change of
+coordinator. The mirror then takes its claim again."""
 
 
 def _lost(why: LogbusError) -> LogbusError:
@@ -68,8 +72,10 @@ def _lost(why: LogbusError) -> LogbusError:
 
 
 class MirrorClaim:
-    """The claim of one mirror: ``take`` it, ``check`` it before each write, ``release`` it.
-    ``member`` commits positions."""
+    """The claim of one mirror: ``take`` it, ``check`` it before each write, then ``release`` it.
+
+    ``member`` is the identity under which the mirror commits positions.
+    """
 
     def __init__(
         self,
@@ -89,10 +95,9 @@ class MirrorClaim:
         self._thread: Thread | None = None
 
     def take(self, group: str, stop: Event) -> bool:
-        """Take the claim; wait up to one session for a former mirror's member to expire.
+        """Take the claim. Wait up to two session time-outs for a former mirror's member to expire.
 
-        Return False if ``stop`` was set first. Raises NonEmptyGroupError if another mirror is
-        alive.
+        Returns False if ``stop`` was set first. Raises NonEmptyGroupError if another mirror runs.
         """
         self.release()
         self._group = group
@@ -103,8 +108,8 @@ class MirrorClaim:
                 other = others[0]
                 raise NonEmptyGroupError(
                     f"a mirror of this source is at work already: {other.client_id} at "
-                    f"{other.client_host.lstrip('/')}; two would copy every record twice; stop it "
-                    f"first (logbus groups members {group})"
+                    f"{other.client_host.lstrip('/')}. Two mirrors would copy every record twice, "
+                    f"so stop it first (logbus groups members {group})"
                 )
             if stop.wait(LOOK_S):
                 return False
@@ -123,17 +128,18 @@ class MirrorClaim:
         return True
 
     def check(self) -> None:
-        """Check the claim before a write. Raises FencedInstanceIdError if another mirror has it,
-        or a retriable error if it must be taken again."""
+        """Check the claim before a write. Raises FencedInstanceIdError if another mirror has the
+        claim, or a retriable error if this mirror must take it again."""
         if self._error is not None:
             raise self._error
         if lease_ms() >= self._until_ms:
-            raise _lost(RequestTimedOutError("no heartbeat was answered in time"))
+            raise _lost(RequestTimedOutError("the coordinator answered no heartbeat in time"))
 
     def commit(
         self, rows: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Commit positions in this claim's generation. Raises as ``check`` after its end."""
+        """Commit positions in this claim's generation; return an error or None for each. Raises the
+        errors of ``check`` if the claim is over."""
         done: dict[TopicPartition, LogbusError | None] = self._pool.run(
             group_requests.commit_offsets(
                 self._cluster, self._group, rows, monotonic_ms() + COMMIT_MS, self.member
@@ -146,7 +152,7 @@ class MirrorClaim:
         return done
 
     def release(self) -> None:
-        """Leave the group: another mirror may start at once."""
+        """Leave the group, so that another mirror may start at once."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,6 +1,6 @@
 """``Copy``: the state of one partition that is copied from the source to the target.
 
-A value of the mirror's thread, without I/O.
+The module does no I/O. Only the mirror's thread uses a ``Copy``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from broker_lite.model import TopicPartition
 class Copy:
     """The copy of one partition.
 
-    ``source_id`` and ``target_id`` are topic ids. ``position`` runs ahead of the written offset.
-    ``unsaved`` holds runs that are not stored yet; ``is_dirty`` marks any state that is not stored.
+    ``source_id`` and ``target_id`` are topic ids. ``unsaved`` has the runs of the offset map that
+    are not stored yet. ``is_dirty`` says whether any state is not stored yet.
     """
 
     tp: TopicPartition
@@ -26,21 +26,21 @@ class Copy:
     target_id: str
     known: OffsetMap
     position: FetchPosition = field(init=False)
-    """The next fetch of the source."""
+    """The next offset to fetch from the source. It is ahead of the records that are written."""
     unsaved: list[Run] = field(default_factory=list)
     refused_since_ms: float = 0.0
-    """Monotonic milliseconds since when the source has refused the next fetch; 0 if it has not."""
+    """Monotonic time (ms) since which the source refuses the next fetch; 0 if it does not."""
     is_dirty: bool = True
     is_cut: bool = False
-    """Whether the stored position covers records that the source has lost."""
+    """Whether the stored state has runs of records that the source has lost since."""
     copied: int = 0
-    """Records that this mirror wrote."""
+    """Number of records that this mirror wrote."""
     already: int = 0
-    """Records found at the target after the stored position, which a killed mirror wrote."""
+    """Number of records that a killed mirror wrote without storing its position."""
     foreign: int = 0
-    """Records at the target that did not come from the source."""
+    """Number of records at the target that did not come from the source."""
     aged_out: int = 0
-    """Source offsets that retention deleted before they were copied."""
+    """Number of source offsets that retention deleted before the mirror copied them."""
 
     def __post_init__(self) -> None:
         self.position = FetchPosition(self.tp, self.source_id, policy=KAFKA_LOG)

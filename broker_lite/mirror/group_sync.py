@@ -1,8 +1,9 @@
-"""``GroupSync``: writes the offsets of the source's groups as offsets of the copy.
+"""``GroupSync``: copies the committed offsets of the source's groups, translated to the target.
 
-Covers every type of group; a written offset makes a group neither Kafka nor native
-(``metadata/group_kind.py``). It writes only if the target's group has no members and no progress of
-its own (``planning.plan_group`` decides). Blocking; the mirror's thread.
+It copies groups of every type. A group that has only such offsets has no type on the target
+(``metadata/group_kind.py``). ``GroupSync`` writes an offset only if the target's group has no
+members and no progress of its own; ``planning.plan_group`` decides. The calls block. Only the
+mirror's thread makes them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]
 
 
 class GroupSync:
-    """The offset sync of the groups that fully match ``pattern``. ``rows`` holds the results of
-    the last ``write``."""
+    """The copy of the offsets of all groups whose whole name matches ``pattern``. ``rows`` has the
+    results of the last ``write``."""
 
     def __init__(
         self, source: MirrorSource, target: MirrorTarget, telling: Telling, pattern: str
@@ -35,13 +36,14 @@ class GroupSync:
         self._pattern = pattern
 
     def read(self) -> GroupCommits:
-        """Return the groups' offsets at the source."""
+        """Return the committed offsets of the groups at the source, by group and partition."""
         return self._source.groups(self._pattern)
 
     def write(
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
     ) -> None:
-        """Write the offsets that can be translated, marked with the name ``mirror``."""
+        """Translate the offsets of ``read`` and write those that ``planning`` allows. Their
+        metadata has the name ``mirror``."""
         source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
         maps = {tp: copy.known for tp, copy in copies.items()}

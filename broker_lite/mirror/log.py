@@ -1,4 +1,4 @@
-"""``Telling``: a mirror's log lines. A lasting condition is logged once."""
+"""``Telling``: the log of a mirror, which has the line of a lasting condition only once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 
 class Telling:
-    """Passes each line to ``say`` on the mirror's thread."""
+    """Passes each line to the function ``say``, on the mirror's thread."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
         self._told: set[str] = set()
 
     def once(self, text: str) -> None:
-        """Log the line, unless it was logged before."""
+        """Log a line, unless the same line was logged before."""
         if text not in self._told:
             self._told.add(text)
             self.say(text)

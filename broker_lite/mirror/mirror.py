@@ -1,8 +1,10 @@
-"""``Mirror``: keeps a cluster's topics, settings and group offsets copied to another cluster.
+"""``Mirror``: copies a cluster's topics, settings and group offsets to another cluster, and keeps
+the copy current.
 
-One thread runs it; a second one only prefetches. It writes records, then stores its state
-(``Notes``), then writes group offsets (``GroupSync``), so stored state never runs ahead of records.
-After a kill, ``Resumer`` finds the point to resume: no record is lost or copied twice.
+One thread runs a mirror; a second thread only prefetches. The mirror writes records, then stores
+its state (``Notes``), then writes group offsets (``GroupSync``). So the stored state is never ahead
+of the records. After a kill, ``Resumer`` finds where to resume, and no record is lost or copied
+twice.
 """
 
 from __future__ import annotations
@@ -40,22 +42,27 @@ from broker_lite.wire.fetch import FetchedPartition
 WAIT_MS = 250
 """Milliseconds that a fetch waits for new records."""
 SAVE_MS = 1_000
+"""Milliseconds between two saves of the mirror's positions."""
 LOOK_MS = 10_000
-"""Interval in milliseconds between two checks of topics, settings and groups."""
+"""Milliseconds between two checks of topics, settings and groups."""
 ATTEMPTS_ONCE = 3
+"""Number of retries of a temporary error in a mirror that runs ``once``."""
 REFUSED_MS = 10_000
-"""Milliseconds for which a partition may refuse fetches before the mirror logs it. An election
-takes less."""
+"""Milliseconds for which fetches of a partition may fail before the mirror logs the error. An
+election takes less."""
 PROVEN_MS = 60_000
-"""Milliseconds without errors after which the next error counts as the first."""
+"""Milliseconds without an error after which the retry backoff begins again."""
 
 Fetched = dict[TopicPartition, FetchedPartition | LogbusError]
 
 
 class Mirror:
-    """A mirror from one cluster to another: ``run`` it, then ``close`` it. ``tell`` receives log
-    lines. ``source_security``, ``target_security``: None uses the settings that ``security_for``
-    finds."""
+    """A mirror from one cluster to another: ``run`` it, then ``close`` it.
+
+    ``topics`` and ``groups`` are regular expressions of whole names. The mirror passes each line of
+    its log to ``tell``. Without ``source_security`` and ``target_security``, it uses the settings
+    that ``security_for`` finds.
+    """
 
     def __init__(
         self,
@@ -84,45 +91,48 @@ class Mirror:
         self.copies: dict[TopicPartition, Copy] = {}
         self.aside: dict[str, LogbusError] = {}
         self.absent: list[str] = []
-        """Topics requested by name that the source does not have."""
+        """Topics that the caller named and that the source does not have."""
         self.has_begun = False
-        """Whether both clusters have answered and this mirror has held the claim."""
+        """Whether this mirror has reached both clusters and taken its claim at least once."""
         self.hindrance: LogbusError | None = None
         """The error that the mirror was retrying when it was stopped, or None."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """Number of records copied per partition before its copy was reopened."""
+        """Number of records that this mirror copied of each partition before it last reopened."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property
     def group_rows(self) -> list[GroupRow]:
-        """The results of the last sync of group offsets."""
+        """Return the results of the last copy of group offsets."""
         return self._group_sync.rows
 
     def close(self) -> None:
-        """Stop the thread and close the connections."""
+        """Stop the prefetching thread, release the claim and close the connections."""
         self._executor.shutdown(wait=True)
         self.claim.close()
         self.source.close()
         self.target.close()
 
     def translated(self, asked: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-        """Translate source offsets to offsets of the copy from stored state; copies nothing.
+        """Translate offsets of the source to offsets of the copy, from the stored state of any
+        mirror.
 
-        Raises InvalidConfigError for a partition that is not copied.
+        Raises InvalidConfigError for an offset or a partition that is not copied.
         """
         return checkpoint.translated(self.source, self.target, asked)
 
     # -- topics and settings
 
     def open(self, stop: Event) -> bool:
-        """Connect to both clusters, take the claim, create missing topics and find where to
-        resume. Return False if ``stop`` was set first."""
+        """Connect to both clusters, take the claim, create missing topics, and find where each copy
+        resumes. Return False if ``stop`` was set first."""
         self.source.check_versions()
         mine = self.source.describe().cluster_id
         self._target_id = self.target.admin.describe_cluster().cluster_id
         if mine == self._target_id:
-            raise InvalidConfigError(f"--from and --to are the same cluster, {mine}")
+            raise InvalidConfigError(
+                f"--from and --to are the same cluster, {mine}; name another cluster"
+            )
         self.name = positions.name_for(mine)
         if not self.claim.take(self.name, stop):
             return False
@@ -181,14 +191,14 @@ class Mirror:
             self._telling.once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _leave_circles(self, view: ClusterView, names: list[str]) -> None:
-        """Exclude topics that another mirror copies from this target to the source. Otherwise the
-        two mirrors would copy each record for ever."""
+        """Exclude topics that another mirror copies from this target to the source, because the two
+        mirrors would copy each record for ever."""
         for name in self.source.made_of(self._target_id, view).intersection(names):
             if name not in self.aside:
                 self.save()
                 error = InvalidConfigError(
-                    f"another mirror copies it from here to {self.source.servers}, "
-                    f"and both mirrors together would copy each record for ever; stop it first"
+                    f"another mirror copies the topic from this target to {self.source.servers}, "
+                    f"and the two mirrors would copy each record for ever; stop that mirror first"
                 )
                 self._set_aside(name, error)
 
@@ -197,7 +207,8 @@ class Mirror:
         for name in names:
             refused = planning.refusal(name, current["topic", name])
             if refused is not None:
-                self.save()  # up to here, positions alone define the offset map
+                # Save now, because ``square`` recognises copies by the source's timestamps.
+                self.save()
                 self._set_aside(name, refused)
                 continue
             wanted = planning.wanted_settings(settings["topic", name])
@@ -252,8 +263,8 @@ class Mirror:
         self.aside[topic] = error
         self.copies = {w: copy for w, copy in self.copies.items() if w.topic != topic}
         self._telling.say(
-            f"topic {topic} is not copied any more: {error.message}; fix that (for a topic that "
-            "was recreated: delete the copy) and start the mirror again"
+            f"topic {topic} is not copied any more: {error.message}. Correct this (for a recreated "
+            "topic: delete the copy) and start the mirror again"
         )
 
     # -- records
@@ -263,8 +274,8 @@ class Mirror:
         return self._executor.submit(self.source.fetch, wanted, wait_ms)
 
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, Walked]:
-        """Advance past the fetched batches, so that the next fetch can start; handle failed
-        partitions."""
+        """Advance the positions past the fetched batches, so that the next fetch can start. Handle
+        partitions whose fetch failed. Return the batches by partition."""
         good: dict[TopicPartition, Walked] = {}
         for tp, row in fetched.items():
             copy = self.copies.get(tp)
@@ -283,16 +294,17 @@ class Mirror:
         if isinstance(error, OffsetOutOfRangeError):
             self._resumer.go_on(copy, error)
             if copy.is_cut:
-                self.save()  # before these offsets are used again
+                self.save()  # Before the mirror reads new records at the same source offsets.
         elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
-            self._set_aside(topic, UnknownTopicIdError("is gone at the source"))
+            self._set_aside(topic, UnknownTopicIdError("the source has deleted it"))
         elif not error.retriable:
             self._set_aside(topic, error)
         else:
             self._outlast(copy, error)
 
     def _outlast(self, copy: Copy, error: LogbusError) -> None:
-        """Tolerate a partition's error for REFUSED_MS. Then log it, or raise it with ``once``."""
+        """Ignore a partition's error for REFUSED_MS. After that, log it, or raise it if the mirror
+        runs ``once``."""
         now_ms = monotonic_ms()
         copy.refused_since_ms = copy.refused_since_ms or now_ms
         if now_ms - copy.refused_since_ms < REFUSED_MS:
@@ -354,14 +366,14 @@ class Mirror:
         on_look: Callable[[], None],
         on_left: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Copy until ``stop`` is set or, with ``once``, up to the end offsets at the start.
+        """Copy until ``stop`` is set. With ``once``, copy up to the source's present end offsets.
 
-        ``on_look`` is called every ``LOOK_MS`` and at the end. With ``once``, ``on_left`` receives
-        the number of records that are left to copy, before each write.
+        Calls ``on_look`` every ``LOOK_MS`` and at the end. With ``once``, calls ``on_left`` before
+        each write with the number of offsets that are left to copy.
 
-        Temporary errors are logged and retried; with ``once`` they are raised after a few attempts.
+        Logs and retries temporary errors; with ``once``, raises them after ATTEMPTS_ONCE retries.
         Raises NonEmptyGroupError if another mirror of the source runs, FencedInstanceIdError if
-        another one took over, and with ``once`` InvalidConfigError if no topic matches.
+        another mirror took over, and with ``once`` InvalidConfigError if no topic matches.
         """
         self._is_once = once
         try:
@@ -436,7 +448,7 @@ class Mirror:
         on_look()
 
     def _left(self, goal: Mapping[TopicPartition, int]) -> int:
-        """Return how many offsets of the source are left before ``goal``."""
+        """Return the number of source offsets that are left to copy before ``goal``."""
         return sum(
             max(goal.get(tp, 0) - copy.known.source_next, 0) for tp, copy in self.copies.items()
         )

@@ -1,8 +1,8 @@
-"""The map from source offsets to target offsets of one partition, as runs. Pure.
+"""The map from source offsets to target offsets of one partition, as a list of runs.
 
-The offsets differ if the source has gaps (compacted records, transaction markers, aborted records)
-or the target held records before. From a run ``(source, target)`` on, both offsets advance together
-up to the next run.
+The offsets of a record and its copy differ if the source has gaps (compacted records, transaction
+markers, aborted records) or if the target had other records before. From a run ``(source, target)``
+on, both offsets advance together, up to the next run. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """The record at ``source`` was copied to ``target``, the next one to ``target + 1``, and so
-    on."""
+    """A run of copied records: the record at offset ``source`` is at ``target``, the next record at
+    ``target + 1``, and so on."""
 
     source: int
     target: int
@@ -35,8 +35,8 @@ class OffsetMap:
         self.target_next = target_next
 
     def add(self, source: int, target: int, count: int) -> bool:
-        """Record that ``count`` records from offset ``source`` on were copied to ``target`` on;
-        return True if that starts a run."""
+        """Record that ``count`` records from offset ``source`` on were copied to ``target`` on.
+        Return True if they start a new run."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
         # If both logs have a gap of the same size, one run spans it. An offset in the source's gap
         # then maps to an offset in the target's gap, before the same record.
@@ -51,7 +51,7 @@ class OffsetMap:
 
     def translate(self, source: int) -> int | None:
         """Return the target offset for a reader whose next source offset is ``source``; None if
-        not copied.
+        the records before ``source`` are not all copied.
 
         An offset without a record maps to the next copied record.
         """

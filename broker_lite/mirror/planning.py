@@ -1,9 +1,9 @@
-"""Decisions about the target: topics to create, settings to copy, offsets to write. Pure.
+"""Decide what a mirror changes on the target: topics, settings and group offsets.
 
 A topic keeps its name and number of partitions. The mirror copies settings of retention and size
-that both clusters know; settings of durability and clocks stay the target's own. It writes a
-group's offset only if the target has none, or one that a mirror wrote. A group whose consumers have
-moved to the target keeps its offsets.
+that both clusters know. It does not copy settings of durability and timestamps. It writes a group's
+offset only if the target has no offset, or one that a mirror wrote. So a group whose consumers have
+moved to the target keeps its offsets. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker_lite.mirror.offset_map import OffsetMap
 from broker_lite.model import MIRROR_PREFIX, NULL_TOPIC_ID, CommittedOffset, TopicPartition
 
 EFFECTIVE = ("retention.ms", "retention.bytes", "max.message.bytes")
-"""Settings that are copied even if the source has them from its brokers' defaults."""
+"""Settings that a mirror copies even if the topic has them from its brokers' defaults."""
 OWN = (
     "cleanup.policy",
     "flush.messages",
@@ -31,11 +31,12 @@ OWN = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
-"""Settings that are not copied: durability is the target's choice, and records keep their
-timestamps."""
+"""Settings that a mirror never copies. Durability is the target's choice, and copied records keep
+their timestamps."""
 NAMED_MAX = 20
-"""Maximum number of the source's topics listed if none matches."""
+"""Maximum number of topics that the error for a pattern without a match lists."""
 _MARK = "mirrored from "
+"""The begin of the metadata of an offset that a mirror wrote."""
 
 
 def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
@@ -50,8 +51,8 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
 
 
 def absent(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the topics of a plain list pattern (``a|b``) that are not among ``names``; empty
-    for other patterns."""
+    """Return the topics that ``pattern`` names and that are not among ``names``. Only a plain list
+    (``a|b``) names topics."""
     asked = pattern.split("|")
     if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in asked):
         return []
@@ -59,7 +60,8 @@ def absent(pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
-    """Return the error for a pattern without matches, with the topics that exist."""
+    """Return the text of the error for a pattern that matches no topic. ``names`` are the topics
+    that exist."""
     there = ", ".join(names[:NAMED_MAX]) or "none"
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     hint = "; it is a pattern: a|b for two topics" if "," in pattern else ""
@@ -67,7 +69,8 @@ def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
 
 
 class WantedSettings(NamedTuple):
-    """Settings for a topic's copy, settings that only the source has, and warnings."""
+    """The settings for a topic's copy, the settings that the target does not know, and warnings for
+    the log."""
 
     values: dict[str, str]
     unknown: tuple[str, ...]
@@ -110,7 +113,7 @@ def _is_taken(name: str, value: str) -> bool:
 
 
 def settings_to_create(wanted: WantedSettings) -> dict[str, str]:
-    """Return the settings that differ from the defaults."""
+    """Return the settings with which to create a copy: those that differ from the defaults."""
     defaults = text(TopicConfig())
     return {name: value for name, value in wanted.values.items() if value != defaults[name]}
 
@@ -141,10 +144,10 @@ def told(changes: Mapping[str, str | None]) -> str:
 
 
 def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:
-    """Return an error if the target's topic has LogAppendTime.
+    """Return an error if the target's topic has LogAppendTime, else None.
 
-    A copy keeps the source's timestamps: after a kill, they identify records that are already
-    copied.
+    A copy must keep the source's timestamps, because after a kill they identify the records that
+    are already copied.
     """
     entry = current.get("message.timestamp.type")
     if entry is None or entry.value != "LogAppendTime":
@@ -185,8 +188,8 @@ def plan_group(
     source_ids: Mapping[str, str],
     target_ids: Mapping[str, str],
 ) -> list[GroupRow]:
-    """Return the state of each partition of a group. The result omits partitions that are not
-    copied, and offsets of deleted topics."""
+    """Return the row of each partition of a group, without partitions that are not copied and
+    without offsets of deleted topics."""
     rows = []
     for tp, commit in sorted(at_source.items()):
         known = maps.get(tp)
@@ -221,7 +224,10 @@ def translate_offsets(
             known = maps.get(tp)
             moved = offset if offset < 0 else None if known is None else known.translate(offset)
             if moved is None:
-                so_far = "nothing" if known is None else f"offset {known.source_next}"
-                raise InvalidConfigError(f"{tp}: offset {offset} is not copied; {so_far} is")
+                so_far = "no record" if known is None else f"records before {known.source_next}"
+                raise InvalidConfigError(
+                    f"{tp}: offset {offset} is not copied yet; the copy has {so_far}. Run logbus "
+                    "mirror until it has the offset"
+                )
             found.setdefault(topic, {})[partition] = moved
     return found

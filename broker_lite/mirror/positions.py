@@ -21,17 +21,19 @@ from broker_lite.model import MIRROR_PREFIX, NO_EPOCH, CommittedOffset, TopicPar
 VERSION = 1
 RUNS_PER_ENTRY = 10_000
 BATCH_BYTES = 512 << 10
-"""Bytes of entries that are written together, far below any topic's batch limit."""
+"""Maximum bytes of entries in one batch, far below any topic's max.message.bytes."""
 
 
 def name_for(cluster_id: str) -> str:
-    """Return the name of the group and topic, on the target, for copies of this cluster."""
+    """Return the name of the group, and of the topic, in which a mirror of the source cluster
+    ``cluster_id`` stores its state on the target."""
     return MIRROR_PREFIX + "".join(c if c.isalnum() or c in "._-" else "_" for c in cluster_id)
 
 
 class Position(NamedTuple):
-    """A stored position: the topic id, the end of the copied range, its last run, and the leader
-    epoch of the source's record before it (-1: unknown)."""
+    """A stored position of one partition: the source's topic id, the next offsets at the source and
+    at the target, and the last run. ``epoch`` is the leader epoch of the source's record before
+    ``source_next`` (-1: unknown)."""
 
     source_id: str
     source_next: int
@@ -55,8 +57,8 @@ def commit_of(
     signature: Signature | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> CommittedOffset:
-    """Return the position as an offset of the mirror's group. ``settings`` are those copied from
-    the source; the first partition's commit stores them."""
+    """Return the position as a committed offset of the mirror's group. ``settings`` are the topic's
+    settings from the source, which only the commit of partition 0 has."""
     text = json.dumps(
         {
             "version": VERSION,
@@ -72,7 +74,8 @@ def commit_of(
 
 
 def read_commit(commit: CommittedOffset) -> Position | None:
-    """Parse a position; None for a commit that no mirror made, as after ``logbus groups seek``."""
+    """Return the position in a commit; None if no mirror made the commit, for example after
+    ``logbus groups seek``."""
     try:
         said = json.loads(commit.metadata)
         run = said["run"]
@@ -88,7 +91,7 @@ def read_commit(commit: CommittedOffset) -> Position | None:
 
 
 def read_signature(commit: CommittedOffset) -> Signature | None:
-    """Parse the writer's signature; None for a commit that no mirror made."""
+    """Return the signature in a commit; None if no mirror made the commit."""
     try:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):
@@ -108,8 +111,8 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
 
 
 class CopiedEntry(NamedTuple):
-    """A record of the mirror's topic: runs of a partition and its position. An entry without runs
-    removes the runs from that position on."""
+    """A record of the mirror's topic, with new runs of a partition and its position. An entry
+    replaces all earlier runs from its first run, or from its position, on."""
 
     tp: TopicPartition
     source_id: str
@@ -120,7 +123,7 @@ class CopiedEntry(NamedTuple):
 
 
 def write_entry(entry: CopiedEntry) -> bytes:
-    """Encode an entry as a record's value."""
+    """Encode an entry as the value of a record."""
     return json.dumps(
         {
             "version": VERSION,
@@ -136,7 +139,7 @@ def write_entry(entry: CopiedEntry) -> bytes:
 
 
 def read_entry(value: bytes | None) -> CopiedEntry | None:
-    """Decode a record's value; None for a value that no mirror wrote."""
+    """Decode the value of a record; None if no mirror wrote the value."""
     try:
         said: dict[str, Any] = json.loads(value or b"")
         return CopiedEntry(
@@ -154,11 +157,10 @@ def read_entry(value: bytes | None) -> CopiedEntry | None:
 def restored(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> OffsetMap:
-    """Rebuild one partition's map from its entries; ignore entries of other topics of the same
-    name.
+    """Return one partition's offset map, from its entries and its committed position.
 
-    An entry replaces all runs from its first run on: the source had lost their records, or they
-    were stored twice.
+    Ignores entries of a deleted topic of the same name. An entry replaces all earlier runs from its
+    first run on, because the source had lost their records, or a mirror stored them twice.
     """
     found = OffsetMap()
     for entry in entries:
@@ -177,7 +179,7 @@ def restored(
 def is_of_another(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> bool:
-    """Return whether the copy's source was a deleted topic of the same name."""
+    """Return whether the copy has only records of a deleted source topic of the same name."""
     origins = {entry.source_id for entry in entries if entry.target_id == target_id}
     if committed is not None:
         origins.add(committed.source_id)
@@ -185,14 +187,16 @@ def is_of_another(
 
 
 def epoch_before(source_next: int, committed: Position | None, source_id: str) -> int:
-    """Return the stored leader epoch of the source's record before an offset, else -1."""
+    """Return the leader epoch of the source's record before ``source_next``, if it is stored; else
+    -1."""
     if committed is None or committed.source_id != source_id:
         return NO_EPOCH
     return committed.epoch if committed.source_next == source_next else NO_EPOCH
 
 
 class Squared(NamedTuple):
-    """The numbers of copies and of foreign records at the target beyond the stored position."""
+    """The numbers of copied and of foreign records that the target has beyond the stored position,
+    and the runs of the copied ones."""
 
     copied: int
     foreign: int
@@ -225,7 +229,7 @@ def square(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """Return the last run, for the commit's metadata."""
+    """Return the last run of a map, which ``commit_of`` stores; None if the map is empty."""
     return known.runs[-1] if known.runs else None
 
 
@@ -238,15 +242,15 @@ def entries_of(
     *,
     is_cut: bool = False,
 ) -> Iterator[CopiedEntry]:
-    """Yield records of the mirror's topic for new runs and the position, in pieces of a record's
-    size. With ``is_cut`` (the source lost records), yield one even without runs."""
+    """Yield the entries for new runs and the position, each with at most RUNS_PER_ENTRY runs. With
+    ``is_cut`` (the source lost records), yield an entry even without runs."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
         yield CopiedEntry(tp, source_id, target_id, part, known.source_next, known.target_next)
 
 
 def in_batches(entries: Iterable[CopiedEntry]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield keys and values of entries, grouped by batch size."""
+    """Yield lists of keys and values of entries, each of at most BATCH_BYTES."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:

@@ -1,8 +1,8 @@
-"""``Resumer``: finds where a copy resumes after a start or a gap at the source.
+"""``Resumer``: finds where a copy resumes, at a start or after the source lost records.
 
-It uses the stored state and the records at the target behind it, which a killed mirror wrote but
-did not record (``positions.square``). It reads both clusters and writes nothing. Blocking; the
-mirror's thread.
+It uses the stored state, and the records that the target has beyond it. A killed mirror wrote them
+without storing its position; ``positions.square`` recognises them. The calls read both clusters,
+write nothing and block. Only the mirror's thread makes them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Resumer:
         self._telling = telling
 
     def square(self, copy: Copy, first: int, start: int, end: int) -> None:
-        """Find the offset to resume at.
+        """Set the offset at which ``copy`` resumes.
 
-        ``first`` is the source's first offset; ``start`` and ``end`` bound the target's log. Raises
-        the errors of reading either log.
+        ``first`` is the source's log start offset. ``start`` and ``end`` are the start and the end
+        of the target's log. Raises the errors of reads of both logs.
         """
         known, tp = copy.known, copy.tp
         if known.source_next < 0:
@@ -62,16 +62,16 @@ class Resumer:
             copy.unsaved.extend(found.new_runs)
             if found.foreign:
                 self._telling.say(
-                    f"{tp}: {found.foreign} records on the target are not of the source "
-                    "(another client writes there, or retention deleted them at the source)"
+                    f"{tp}: {found.foreign} records on the target are not at the source (another "
+                    "client wrote them, or retention deleted them at the source)"
                 )
         if not known.runs:
             known.target_next = end
         self.begin_at(copy, first)
 
     def go_on(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
-        """Handle an out-of-range fetch of the source: retention deleted records, or a crash or
-        an unclean election replaced copied records."""
+        """Handle the error of a fetch at an offset that the source's log does not have. Retention
+        deleted records, or a crash or an unclean election lost copied records."""
         ends, at = self._source.ends, copy.position.offset
         first = ends((copy.tp,), EARLIEST_TIMESTAMP)[copy.tp]
         kept: OffsetAndEpoch | None = None
@@ -81,7 +81,7 @@ class Resumer:
             end = ends((copy.tp,), LATEST_TIMESTAMP)[copy.tp]
             kept = OffsetAndEpoch(end, NO_EPOCH) if end < at else None
         if kept is None:
-            # The point of divergence is unknown: fetch again without the leader epoch.
+            # The point where the logs differ is unknown, so fetch again without the leader epoch.
             copy.position.lineage.forget()
         else:
             gone = f"offsets {kept.offset} to {at - 1}"
@@ -93,8 +93,8 @@ class Resumer:
         self.begin_at(copy, first)
 
     def begin_at(self, copy: Copy, first: int) -> None:
-        """Resume at the copy's offset, or at ``first`` if the source has deleted the records
-        before."""
+        """Resume after the last copied record, or at ``first``, the source's log start, if that is
+        later."""
         known = copy.known
         if first > known.source_next:
             copy.aged_out += first - known.source_next

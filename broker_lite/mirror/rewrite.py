@@ -1,10 +1,9 @@
-"""Rewrites a fetched batch into the batch that the mirror sends, with its body unchanged if
-possible. Pure.
+"""Turn a fetched batch into the batch that the mirror sends. If possible, its body is unchanged.
 
-The header gets a new producer id and sequence and no transaction; timestamps, headers, keys and
+The header gets a new producer id and sequence, and no transaction. Timestamps, headers, keys and
 compression stay. A batch is encoded again, in the same format and codec, if rows are missing
-(compaction, a start within the batch) or if the broker had stamped its time. That time then becomes
-the rows' own. Control batches and aborted records are not copied.
+(compaction, a start within the batch), or if it has LogAppendTime. That time then becomes the
+timestamp of the rows. Control batches and aborted records are not copied. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _CODECS: dict[int, arrow.Compression] = {
 
 
 class RewrittenBatch(NamedTuple):
-    """A batch to send. ``runs`` are (first source offset, record count), in order."""
+    """A batch to send. ``runs`` has its source offsets as pairs (first offset, record count)."""
 
     buffer: bytearray
     header: BatchHeader
@@ -107,7 +106,8 @@ def _runs_of(rows: Slice) -> tuple[tuple[int, int], ...]:
 def signed(
     piece: RewrittenBatch, producer_id: int, producer_epoch: int, sequence: int
 ) -> RewrittenBatch:
-    """Write producer id, epoch and sequence into the piece, in place."""
+    """Write producer id, epoch and sequence into the batch's buffer, and return the batch with its
+    new header."""
     header = piece.header._replace(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
     )
@@ -116,19 +116,19 @@ def signed(
 
 
 Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""The content by which a record is recognised: timestamp, key, value, headers."""
+"""The content that identifies a copied record: timestamp, key, value, headers."""
 
 _NOWHERE = TopicPartition(NULL_TOPIC_ID, 0)
 
 
 def contents(rows: Slice) -> Iterator[tuple[int, Content]]:
-    """Yield offset and content of each row, to recognise copies."""
+    """Yield the offset and the content of each row."""
     for row in records(_NOWHERE, rows):
         yield row.offset, _content(row)
 
 
 def piece_contents(piece: RewrittenBatch) -> Iterator[tuple[int, Content]]:
-    """Yield source offset and content of each row of a piece."""
+    """Yield the source offset and the content of each row of a batch to send."""
     sent = signed(piece, -1, -1, -1)
     rows = decode(LogBatch(sent.header, memoryview(sent.buffer)), _NOWHERE, 0, None)
     if rows is None:

@@ -1,7 +1,8 @@
-"""The source cluster: metadata, group offsets, and fetches of many partitions at once.
+"""The source cluster of a mirror: its metadata, group offsets, and fetches of many partitions.
 
-Blocking. Two threads may use it, one of them only for ``fetch`` (prefetching). Kafka and logbus
-brokers get the same requests; logbus answers with columns if it has them.
+All calls block. Two threads may use a ``MirrorSource``, one of them only for ``fetch``. Kafka's and
+logbus's brokers get the same requests. logbus's brokers answer with batches of columns if the log
+has them.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from broker_lite.wire.fetch import (
 
 PARTITION_BYTES = 4 << 20
 FETCH_BYTES = 32 << 20
+"""Maximum bytes of one partition, and of all partitions, in a fetch response."""
 REQUEST_TIMEOUT_MS = 30_000
 _SPOKEN: Mapping[int, tuple[int, int]] = {
     ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),
@@ -68,11 +70,12 @@ _SPOKEN: Mapping[int, tuple[int, int]] = {
         )
     },
 }
-"""The APIs that a mirror uses at its source, each with the oldest and the newest usable version."""
+"""The APIs that a mirror uses at its source, each with the oldest and the newest version that it
+can use."""
 
 
 class MirrorSource:
-    """Reads a cluster; ``close`` it."""
+    """A reader of the source cluster. The caller closes it."""
 
     def __init__(
         self, servers: str, client_id: str, security: ClientSecurity | None = None
@@ -89,8 +92,7 @@ class MirrorSource:
         self._pool.close()
 
     def describe(self) -> ClusterView:
-        """Return the source's brokers and cluster id. Raises SourceUnreachableError with the
-        next step."""
+        """Return the source's brokers and cluster id. Raises SourceUnreachableError."""
         try:
             return self.admin.describe_cluster()
         except (NoBrokersError, NetworkError, RequestTimedOutError) as error:
@@ -101,9 +103,9 @@ class MirrorSource:
             ) from error
 
     def check_versions(self) -> None:
-        """Choose request versions that the brokers support; brokers before Kafka 3.9 get an older
-        fetch version. Raises UnsupportedVersionError for too old brokers,
-        SourceUnreachableError."""
+        """Choose a version of the fetch request that the brokers support; those before Kafka 3.9
+        get an older one. Raises SourceUnreachableError, and UnsupportedVersionError for brokers
+        that are too old."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
         view = self.describe()
         endpoint: Endpoint = next(iter(view.brokers.values()))
@@ -116,7 +118,7 @@ class MirrorSource:
                 raise UnsupportedVersionError(
                     f"{endpoint} speaks {ApiKey(key).name} {has}; a mirror needs version {oldest}"
                     + (f" to {newest}" if newest > oldest else "")
-                    + ", as Kafka has since 3.1"
+                    + ", which Kafka has since 3.1; upgrade the source"
                 )
         self._fetch_version = min(CLIENT_VERSION, spoken[ApiKey.FETCH].max_version)
 
@@ -127,7 +129,8 @@ class MirrorSource:
         return view
 
     def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
-        """Return the topics here that a running mirror copies from the given cluster."""
+        """Return the source's topics that a running mirror copies from the cluster
+        ``cluster_id``."""
         name = positions.name_for(cluster_id)
         if name not in view.topics or not self._has_members(name):
             return set()
@@ -144,14 +147,14 @@ class MirrorSource:
             return False
 
     def ends(self, tps: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        """Return offsets of committed data (-1: end, -2: start)."""
+        """Return the last stable offsets (``time`` -1) or the log start offsets (-2)."""
         if not tps:
             return {}
         found = self.admin.list_offsets(dict.fromkeys(tps, time), isolation="read_committed")
         return {tp: row.offset for tp, row in found.items()}
 
     def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        """Return the offsets of all groups whose names fully match, of every type."""
+        """Return the committed offsets of all groups, of every type, whose whole name matches."""
         found = {}
         for row in self.admin.list_groups(with_types=False):
             if not row.group or not re.fullmatch(pattern, row.group):
@@ -164,8 +167,10 @@ class MirrorSource:
     def fetch(
         self, positions: Sequence[FetchPosition], wait_ms: int
     ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-        """Return an answer or an error for each position; wait at most ``wait_ms`` for new
-        records. Raises NoBrokersError."""
+        """Fetch from each position. Return the records or the error of each partition.
+
+        Waits at most ``wait_ms`` for new records. Raises NoBrokersError.
+        """
         wanted = {position.tp: position for position in positions}
         if self._is_stale:
             topics = list(dict.fromkeys(tp.topic for tp in wanted))

@@ -1,9 +1,10 @@
-"""The target cluster: writes encoded batches in order and exactly once, and returns their
+"""The target cluster of a mirror: write encoded batches in order, exactly once, and return their
 offsets.
 
-It is an idempotent producer for encoded batches: it counts sequences per partition and keeps up to
-``IN_FLIGHT`` requests per leader. Unanswered batches are sent again with the same sequence; a
-broker that already has a batch returns its offset. Blocking; one thread.
+``MirrorTarget`` is an idempotent producer of encoded batches. It counts the sequences of each
+partition, and has up to ``IN_FLIGHT`` requests in flight to each leader. It sends an unanswered
+batch again with the same sequence. A broker that already has the batch returns its offset. All
+calls block, on one thread.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire.produce import PartitionRecords, ProducedPartition, TopicRecords
 
 IN_FLIGHT = 4
+"""Maximum number of produce requests in flight to one leader."""
 REQUEST_BYTES = 8 << 20
+"""Maximum bytes of a produce request with several batches."""
 REQUEST_TIMEOUT_MS = 30_000
 PATIENCE_MS = 60_000
 """Milliseconds without an acknowledgement after which ``write`` raises the last error."""
@@ -39,11 +42,11 @@ _SEQUENCE_MASK = 0x7FFFFFFF
 
 Queue = deque[RewrittenBatch]
 OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
-"""Callback with partition, written piece and offset of its first record."""
+"""A function that receives the partition, the written batch and the offset of its first record."""
 
 
 class MirrorTarget:
-    """Writes to a cluster; ``close`` it."""
+    """A writer to the target cluster. The caller closes it."""
 
     def __init__(
         self, servers: str, client_id: str, security: ClientSecurity | None = None
@@ -66,8 +69,8 @@ class MirrorTarget:
         return self._pool.run(requests.init_producer_id(self._cluster, deadline_ms))[0]
 
     def begin(self, producer_id: int, producer_epoch: int, check: Callable[[], None]) -> None:
-        """Write as this producer; its epoch fences earlier ones on partitions that it writes to.
-        ``check`` is called before each send and may raise."""
+        """Write under this producer id and epoch, which fences earlier epochs on the partitions
+        that it writes to. ``write`` calls ``check``, which may raise, before each send."""
         self.forget()
         self._identity, self._check = (producer_id, producer_epoch), check
 
@@ -81,10 +84,11 @@ class MirrorTarget:
     def write(
         self, pieces: Mapping[TopicPartition, Sequence[RewrittenBatch]], on_written: OnWritten
     ) -> dict[TopicPartition, LogbusError]:
-        """Write all pieces; call ``on_written`` for each, in the order of its partition.
+        """Write all batches (``pieces``), and call ``on_written`` for each, in order within its
+        partition.
 
-        Return the error of each refused partition; its later pieces are not written. Raises the
-        last error after ``PATIENCE_MS`` without an answer.
+        Returns the error of each partition that refused a batch; its later batches are not written.
+        Raises the last error after ``PATIENCE_MS`` without an acknowledgement.
         """
         queues: dict[TopicPartition, Queue] = {w: deque(rows) for w, rows in pieces.items() if rows}
         refused: dict[TopicPartition, LogbusError] = {}
@@ -124,8 +128,8 @@ class MirrorTarget:
         refused: dict[TopicPartition, LogbusError],
         on_written: OnWritten,
     ) -> LogbusError | None:
-        """Send the first pieces of each partition and read the answers; return the last
-        retriable error."""
+        """Send the next batches of each partition and read the responses. Return the last retriable
+        error."""
         self._check()
         by_leader, errors = self._cluster.by_leader(queues)
         problem = next(iter(errors.values()), None)
@@ -167,7 +171,8 @@ class MirrorTarget:
     def _waves(
         self, tps: Sequence[TopicPartition], queues: Mapping[TopicPartition, Queue]
     ) -> list[dict[TopicPartition, RewrittenBatch]]:
-        """Group pieces into requests, in order, with at most one piece per partition each."""
+        """Group the next batches into requests, in order. A request has at most one batch of each
+        partition."""
         assert self._identity is not None
         waves: list[dict[TopicPartition, RewrittenBatch]] = []
         for depth in range(IN_FLIGHT):
@@ -231,7 +236,7 @@ class MirrorTarget:
         on_written: OnWritten,
     ) -> LogbusError | None:
         if tp in failed:
-            return None  # The batches after a refused one are sent again with it.
+            return None  # The next round sends this batch again, after the refused one.
         if not row.error_code and row.base_offset >= 0:
             piece = queues[tp].popleft()
             header = piece.header
@@ -241,7 +246,7 @@ class MirrorTarget:
         failed.add(tp)
         error = error_for(row.error_code, row.error_message or "")
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
-            # The outcome is unknown: the caller reads the log and starts with a new producer.
+            # The outcome is unknown. The caller reads the log, and goes on with a new producer.
             self._lost = RequestTimedOutError(f"{tp}: the target lost its producer: {error}")
             return self._lost
         if error.retriable and not isinstance(error, NetworkError):
