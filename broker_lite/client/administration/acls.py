@@ -24,8 +24,11 @@ LOOK_MS = 20.0
 
 
 def describe_acls(cluster: Cluster, wanted: AclFilter, deadline_ms: float) -> Operation[list[Acl]]:
-    """Return the ACLs that the filter selects. Raises SecurityDisabledError without an
-    authorizer, and ClusterAuthorizationError without DESCRIBE on the cluster."""
+    """Return the ACLs that the filter selects.
+
+    Raises SecurityDisabledError if the brokers have no authorizer, and ClusterAuthorizationError if
+    the user lacks DESCRIBE on the cluster.
+    """
     exchange = CallExchange(DescribeAclsRequest(_filter(wanted)))
     answer = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     return _acls(answer)

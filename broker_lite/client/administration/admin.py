@@ -1,8 +1,8 @@
-"""``Admin``: blocking administration of a cluster. Imports no pyarrow and no numpy.
+"""``Admin``: the blocking API for administration of a cluster. It imports no pyarrow and no numpy.
 
-Threads may share it: each call borrows pooled connections, and the cluster view is replaced as a
-whole. A forked child opens its own connections. Retriable errors are retried within ``timeout_ms``
-of each call, after a metadata refresh if that may help.
+Threads may share an ``Admin``, because each call borrows pooled connections. A forked child opens
+its own connections. Each call retries retriable errors for ``timeout_ms``, after a metadata refresh
+where that may help.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from broker_lite.wire.calls.groups import DescribedGroupMember
 T = TypeVar("T")
 
 TIMEOUT_MS = 30_000
+"""Time limit (ms) of each call with its retries, by default."""
 _SOURCES = {1: "topic", 2: "broker", 4: "broker file", 5: "default"}
 
 
@@ -63,11 +64,11 @@ class ConfigEntry(NamedTuple):
 
 
 class GroupListing(NamedTuple):
-    """A consumer group.
+    """A consumer group in the list of all groups.
 
-    ``kind`` is its type in the protocol: "Classic" is a Kafka group with a broker as coordinator,
-    "Native" coordinates itself in ZooKeeper. A Classic group with an empty ``protocol_type`` has
-    only offsets; its first member decides its type.
+    ``kind`` is its type in the protocol. A broker coordinates a "Classic" group, a Kafka group. The
+    members of a "Native" group coordinate through ZooKeeper. A Classic group with an empty
+    ``protocol_type`` has only offsets, and its first member will decide its type.
     """
 
     group: str
@@ -86,7 +87,8 @@ class GroupDescription(NamedTuple):
 
 
 class LogDir(NamedTuple):
-    """A broker's data directory: bytes by partition, and bytes of the disk (-1 if unknown)."""
+    """A broker's data directory, with the bytes of each partition and of the disk (-1: unknown).
+    ``error`` is set if the directory has failed or the broker did not answer."""
 
     broker_id: int
     path: str
@@ -97,7 +99,7 @@ class LogDir(NamedTuple):
 
 
 class Admin:
-    """Administration of one cluster. ``timeout_ms`` bounds each call, retries included."""
+    """Administration of one cluster. ``timeout_ms`` limits each call with its retries."""
 
     def __init__(
         self,
@@ -123,16 +125,16 @@ class Admin:
         self.close()
 
     def within(self, timeout_ms: float) -> Admin:
-        """Return a client with another ``timeout_ms`` that shares this client's connections. Only
-        ``close`` of this client closes them."""
+        """Return an ``Admin`` with another ``timeout_ms`` that shares this object's connections.
+        Close only this object."""
         other = copy.copy(self)
         other.timeout_ms = timeout_ms
         return other
 
     def security_without_password(self) -> ClientSecurity:
-        """Return the security settings with SCRAM's keys in place of the password, for processes
-        that must not have the password. Call it after the first successful request, which derives
-        the keys."""
+        """Return the security settings with SCRAM keys in place of the password, for processes that
+        must not have the password. Call it after a successful request, because the login of the
+        request derives the keys."""
         return self._pool.security_without_password()
 
     def close(self) -> None:
@@ -153,8 +155,8 @@ class Admin:
     # -- the cluster
 
     def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return brokers, controller and topics: all, or the named ones (a missing one has
-        ``error``). Raises NoBrokersError if no broker answers."""
+        """Return brokers, controller and topics: all topics, or the named ones. A named topic that
+        is missing has an ``error``. Raises NoBrokersError if no broker answers."""
         names = None if topics is None else list(topics)
         view: ClusterView = self._run(requests.refresh(self._cluster, names, self._deadline()))
         if names is None:
@@ -217,7 +219,8 @@ class Admin:
         return topic_id
 
     def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
-        """Delete a topic; return once no broker serves it. Raises UnknownTopicOrPartitionError."""
+        """Delete a topic, and return when no broker serves it. Raises UnknownTopicOrPartitionError,
+        unless ``if_exists``."""
         try:
             self._run(admin_requests.delete_topic(self._cluster, name, self._deadline()))
         except UnknownTopicOrPartitionError:
@@ -225,7 +228,8 @@ class Admin:
                 raise
 
     def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
-        """Raise a topic's partition count to ``count``; InvalidPartitionsError if it has more."""
+        """Raise a topic's partition count to ``count``. Raises InvalidPartitionsError if the topic
+        has more partitions."""
         self._run(
             admin_requests.create_partitions(
                 self._cluster,
@@ -246,8 +250,8 @@ class Admin:
     # -- replicas
 
     def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """Start to move partitions to these brokers, the preferred leader first; None cancels a
-        move.
+        """Start to move partitions to these brokers, the preferred leader first. None in place of
+        brokers cancels a move.
 
         Returns once the controller has recorded the moves; see ``reassignments`` for progress.
         Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError.
@@ -269,9 +273,9 @@ class Admin:
     ) -> dict[TopicPartition, LogbusError | None]:
         """Elect the preferred replicas that are in sync.
 
-        With ``unclean``, elect a replica that is not in sync for partitions without a leader;
-        records that it lacks are lost. None selects all partitions and returns only attempted
-        elections.
+        With ``unclean``, elect a replica that is not in sync for partitions without a leader. The
+        records that it lacks are lost. ``partitions`` None selects all partitions. The result then
+        has only the partitions whose leader had to change.
         """
         found: dict[TopicPartition, LogbusError | None] = self._run(
             replica_requests.elect_leaders(
@@ -320,7 +324,8 @@ class Admin:
     def alter_configs(
         self, topic: str, changes: Mapping[str, object], *, validate_only: bool = False
     ) -> None:
-        """Change settings; None restores the default. Raises InvalidConfigError."""
+        """Change settings of a topic. The value None restores the default. Raises
+        InvalidConfigError."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
         self._run(
             admin_requests.alter_configs(
@@ -348,8 +353,11 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the first offset at or after a timestamp in ms (-1: end, -2: start, -3: newest
-        record); the offset is -1 if there is no such record."""
+        """Return, for each partition, the offset of the first record at or after a timestamp (ms).
+
+        The timestamp -1 stands for the end, -2 for the start, -3 for the record with the newest
+        timestamp. The offset is -1 if there is no such record.
+        """
         return requests.raise_first(
             self._run(
                 requests.list_offsets(
@@ -382,9 +390,10 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, LogBounds]:
-        """Return the start, the end and the reach of about ``max_bytes`` of whole logs.
+        """Return the start and the end of logs, and where about ``max_bytes`` after the start end.
 
-        ``topic_ids`` is {tp: topic id}. Raises UnknownTopicIdError if a topic's id differs.
+        ``topic_ids`` has the topic id of each partition. Raises UnknownTopicIdError if a topic has
+        another id.
         """
         operation = requests.log_bounds(
             self._cluster,
@@ -407,10 +416,9 @@ class Admin:
     # -- groups
 
     def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of a group or Spark query in records and seconds, and each partition's
-        reader.
+        """Return the lag of a group or Spark query in records and seconds, by partition.
 
-        Covers every partition with a committed offset or a reading member.
+        The result has every partition with a committed offset or with a member that reads it.
         """
         found = self.lag_many([group])[group]
         if found.error is not None:
@@ -429,7 +437,8 @@ class Admin:
         return found
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
-        """Return the live members of a group and their partitions; empty without such a group."""
+        """Return the live members of a group with their partitions. Return nothing if there is no
+        such group."""
         with contextlib.suppress(GroupIdNotFoundError):
             members = self.describe_groups([group])[group].members
             return {row.member_id: owned_by(row) for row in members}
@@ -455,11 +464,11 @@ class Admin:
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> None:
-        """Set a group's offsets (of the next record to read).
+        """Set a group's offsets, each of the next record to read.
 
-        Raises UnknownTopicIdError if an offset's topic id is that of a deleted topic. Raises
-        GroupLeaseHeldError while a Spark query publishes to the group: its next commit would
-        overwrite the offsets.
+        Raises UnknownTopicIdError if an offset has the topic id of a deleted topic. Raises
+        GroupLeaseHeldError while a Spark query publishes its progress to the group, because its
+        next commit would overwrite the offsets.
         """
         self.refuse_query(group)
         requests.raise_first(self.commit_each(group, offsets))
@@ -533,7 +542,7 @@ class Admin:
         ]
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
-        """Return state and members of groups; raises GroupIdNotFoundError."""
+        """Return the state and the members of groups. Raises GroupIdNotFoundError."""
         rows = self._run(
             admin_requests.describe_groups(self._cluster, list(names), self._deadline())
         )

@@ -1,8 +1,8 @@
 """Administration operations as generators: topics, settings, groups, disks.
 
-Requests that change the cluster go to the controller and follow it when it moves. Such a request
-may have taken effect although its answer was lost; a retry therefore treats an error such as
-TOPIC_ALREADY_EXISTS as success.
+Requests that change the cluster go to the controller, also after it moves to another broker. If the
+response to such a request is lost, the change may have happened. So a retry takes an error such as
+TOPIC_ALREADY_EXISTS to mean success.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import configs, group_removal, groups, log_dirs, topics
 
 SETTINGS_WAIT_MS = 3_000
-"""Maximum milliseconds to wait until all brokers apply a settings change."""
+"""Milliseconds for which ``alter_configs`` waits until all brokers have applied a change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""Milliseconds to wait for a hung broker before the request is sent to all brokers again."""
+"""Milliseconds after which ``list_groups`` asks all brokers again if one does not answer."""
 
 T = TypeVar("T")
 
@@ -58,9 +58,10 @@ def on_controller(
     check: Callable[[T, bool], LogbusError | None],
     deadline_ms: float,
 ) -> Operation[T]:
-    """Send a request to the controller and follow it if it moves.
+    """Send a request to the controller, and retry it at a new controller. Return the response.
 
-    ``check`` gets the answer, and whether an earlier attempt may have taken effect.
+    ``check`` receives a response, and whether an earlier attempt may have taken effect. It returns
+    the error in the response, or None.
     """
     attempt, is_repeat = 0, False
     while True:
@@ -132,9 +133,10 @@ def create_topic(
 def _await_everywhere(
     cluster: Cluster, topic: str, is_done: Callable[[ClusterView], bool], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Wait until ``is_done`` holds in each live broker's view; raises RequestTimedOutError.
+    """Wait until ``is_done`` is true for the metadata of each live broker.
 
-    Brokers that do not answer are skipped: they reload all metadata when they return.
+    Skips brokers that do not answer, because they load all metadata again when they return. Raises
+    RequestTimedOutError.
     """
     attempt = 0
     exchange = CallExchange(cluster_calls.MetadataRequest((topic,)))
@@ -148,7 +150,8 @@ def _await_everywhere(
         pause = min(50.0, backoff_ms(attempt, 2))
         if cluster.now_ms() + pause >= deadline_ms:
             raise RequestTimedOutError(
-                f"the change of topic {topic!r} was made, but has not reached every broker"
+                f"topic {topic!r} was changed, but not every broker has applied the change yet; "
+                "look at it again later"
             )
         yield Pause(pause)
         attempt += 1
@@ -256,7 +259,7 @@ def _alterations(changes: Mapping[str, str | None]) -> tuple[configs.AlterableCo
 def _await_settings(
     cluster: Cluster, topic: str, changes: Mapping[str, str | None], deadline_ms: float
 ) -> Operation[None]:
-    """Wait until every live broker reports the changed settings, up to the time limit."""
+    """Wait until every live broker reports the changed settings, for at most SETTINGS_WAIT_MS."""
     until_ms = min(deadline_ms, cluster.now_ms() + SETTINGS_WAIT_MS)
     resource = configs.ConfigResource(configs.RESOURCE_TOPIC, topic, tuple(changes))
     exchange = CallExchange(configs.DescribeConfigsRequest((resource,)))
@@ -317,7 +320,9 @@ def describe_configs(
         broker_id = int(row.resource_name) if row.resource_name.isdigit() else NO_BROKER
         endpoint = cluster.view.brokers.get(broker_id)
         if endpoint is None:
-            raise NoBrokersError(f"broker {row.resource_name!r} is not alive")
+            raise NoBrokersError(
+                f"broker {row.resource_name!r} is not live; see the live brokers: logbus status"
+            )
         answer = yield Send(endpoint, request((row,)))
         error = check(answer)
         if error is not None:
@@ -431,7 +436,8 @@ def describe_groups(
 def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
     """Delete a group without members, and its offsets.
 
-    After an unanswered attempt, an unknown group is a success: that attempt may have deleted it.
+    After an attempt without a response, the error that the group is unknown counts as success,
+    because that attempt may have deleted the group.
     """
 
     def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:

@@ -1,7 +1,7 @@
-"""The lag of a group per partition, as ``Admin.lag`` returns it. Needs no pyarrow.
+"""Compute the lag of a group in each partition, for ``Admin.lag``, from offsets and a time.
 
-Native groups, Kafka groups and Spark queries share one offset store. Pure: the caller provides
-offsets and time.
+Native groups, Kafka groups and Spark queries store their offsets in the same place, so one function
+serves all of them. The module does no I/O and imports no pyarrow.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def lag_of(
     owners: Mapping[TopicPartition, str],
     now_ms: float,
 ) -> dict[TopicPartition, PartitionLag]:
-    """Return the lag of all committed or owned partitions.
+    """Return the lag of all partitions that have a committed offset or an owner.
 
-    ``starts`` and ``ends`` hold partitions with a leader; ``starts`` are the first unread offsets.
-    ``firsts`` are the first unread records.
+    ``starts`` has the first unread offset, and ``ends`` the end, of each partition with a leader.
+    ``firsts`` has the first unread records. ``now_ms`` is the time since 1970.
     """
     found = {}
     for tp in sorted(committed.keys() | owners.keys()):
@@ -71,7 +71,7 @@ def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float |
 
 
 def owned_by(member: DescribedGroupMember) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a member; empty if it is no consumer."""
+    """Return the partitions of a group member. A member that is not a consumer has none."""
     try:
         return decode_assignment(member.member_assignment)
     except ProtocolError:

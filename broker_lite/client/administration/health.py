@@ -1,4 +1,5 @@
-"""The health of partitions: leader, in-sync replicas, and the cause of a deficit. Pure."""
+"""Judge the health of partitions from their leaders and in-sync replicas. The module does no
+I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
 
 class PartitionHealth(NamedTuple):
-    """The health of a partition. ``why`` is empty for a healthy one.
+    """The health of a partition. ``why`` is the cause of a bad state.
 
     "too few in sync" means that the leader refuses acks=all. "no leader" means that the partition
     can be neither written nor read.
@@ -42,8 +43,8 @@ def partition_health(
     adding: Iterable[int] = (),
     min_insync: int = 1,
 ) -> PartitionHealth:
-    """Return a partition's health. ``adding`` replicas of a reassignment need not be in sync
-    yet."""
+    """Return a partition's health. ``live`` has the ids of live brokers. The replicas ``adding`` of
+    a reassignment need not be in sync yet."""
     up = set(live)
     missing = [
         broker_id
@@ -76,8 +77,8 @@ def cluster_health(
 ) -> list[PartitionHealth]:
     """Return the health of every partition of the view.
 
-    ``min_insync`` is called with the topic and its number of replicas, without those that a
-    reassignment removes.
+    ``min_insync`` returns min.insync.replicas for a topic and its number of replicas, which leaves
+    out those that a reassignment removes.
     """
     found = []
     for name, topic in view.topics.items():
@@ -102,7 +103,7 @@ def fewer_replicas(view: ClusterView, factor: int) -> list[str]:
 
 
 def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:
-    """Return the load of each broker that is live or named by a partition."""
+    """Return the load of each broker that is live or has a replica."""
     leaders: dict[int, int] = {}
     replicas: dict[int, int] = {}
     in_sync: dict[int, int] = {}

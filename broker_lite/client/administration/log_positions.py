@@ -1,8 +1,8 @@
 """Positions in a log, as users type them: an offset, a distance from an end, or a time.
 
-``earliest``, ``latest``, ``N`` (that offset), ``+N`` (after the earliest), ``-N`` (before the
-latest), ``@2026-11-20``, ``@2026-11-20T10:00:00Z``, ``@1763632800000`` and ``@-1h`` (a time; s, m,
-h, d). Parsing is pure; ``resolve`` asks the cluster.
+The forms are ``earliest``, ``latest``, ``N`` (that offset), ``+N`` (N after the earliest), ``-N``
+(N before the latest), and a time: ``@2026-11-20``, ``@2026-11-20T10:00:00Z``, ``@1763632800000``
+(ms) or ``@-1h`` (before now, in s, m, h or d). Only ``resolve`` and ``places`` do I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class Moment(NamedTuple):
-    """A position: an offset, a distance from an end, or a time (ms)."""
+    """A position that a user typed: an offset, a distance from the log's start or end, or a time
+    (ms)."""
 
     kind: Literal["offset", "after_earliest", "before_latest", "time"]
     value: int
@@ -41,7 +42,7 @@ def parse(text: str, now_ms: int | None = None) -> Moment:
         if found is not None:
             return Moment("time", found)
     raise InvalidRequestError(
-        f"{text!r}: give earliest, latest, an offset, +N, -N, @2026-11-20, "
+        f"{text!r} is no position: give earliest, latest, an offset, +N, -N, @2026-11-20, "
         "@2026-11-20T10:00:00Z, @MILLISECONDS or @-1h"
     )
 

@@ -1,8 +1,8 @@
-"""The lag of many groups with few requests: ``Admin.lag`` and ``Admin.lag_many`` run it.
+"""The operation of ``Admin.lag`` and ``Admin.lag_many``: the lag of many groups with few requests.
 
-The requests are one lookup of all coordinators, then OffsetFetch and DescribeGroups with up to
-``GROUPS_AT_ONCE`` groups per coordinator, then ListOffsets and RecordTimes with all partitions of a
-leader. No I/O; a shell runs the steps.
+First it looks up all coordinators. Then it sends OffsetFetch and DescribeGroups to each
+coordinator, for up to ``GROUPS_AT_ONCE`` groups. Last it sends ListOffsets and RecordTimes to each
+leader, for all its partitions.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.groups import DescribedGroupMember
 
 GROUPS_AT_ONCE = 100
-"""Maximum groups in one request to a coordinator."""
+"""Maximum number of groups in one request to a coordinator."""
 TIMES_AT_ONCE = 2000
-"""Maximum offsets in one round of RecordTimes requests."""
+"""Maximum number of offsets in one round of RecordTimes requests."""
 TOPIC_ATTEMPTS = 3
-"""Attempts to list offsets while topics are being deleted."""
+"""Maximum number of attempts to list offsets while topics are being deleted."""
 
 DEAD = "Dead"
 """The state of a group that does not exist."""
@@ -48,8 +48,8 @@ DEAD = "Dead"
 class GroupLag(NamedTuple):
     """A group, its members, and its lag in each committed or owned partition.
 
-    ``error``: why the group could not be read; the other fields are then empty. A group that does
-    not exist has the state Dead.
+    If ``error`` is set, the group could not be read, and the other fields are empty. A group that
+    does not exist has the state Dead.
     """
 
     state: str
@@ -176,7 +176,7 @@ def _coordinators(
 
 
 def _unanswered(name: str) -> CoordinatorNotAvailableError:
-    return CoordinatorNotAvailableError(f"group {name!r}: the broker's answer does not have it")
+    return CoordinatorNotAvailableError(f"the broker's response lacks group {name!r}; try again")
 
 
 def _ask(

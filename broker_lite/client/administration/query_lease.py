@@ -1,6 +1,7 @@
-"""The lease of a Spark query on a group, kept in the metadata of its commits. Pure.
+"""The lease of a Spark query on a group, which is in the metadata of the query's commits.
 
-The query's driver writes the lease; commands that change the group's offsets read it.
+The query's driver writes the lease. Commands that change the group's offsets read it, and refuse
+the change until the lease expires. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 def lease_text(run: str, until_ms: int) -> str:
-    """Return a commit's metadata: the query that publishes to the group, and its lease's end."""
+    """Return the metadata of a commit with the query's run id and the end of its lease (ms since
+    1970)."""
     return json.dumps({"spark": run, "until": until_ms}, separators=(",", ":"))
 
 
@@ -40,7 +42,7 @@ def holder_of(
 def running(
     commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
 ) -> dict[TopicPartition, str]:
-    """Return the query with an unexpired lease on each partition."""
+    """Return the run id of the query with an unexpired lease, by partition."""
     found = {}
     for tp, row in commits.items():
         run, until_ms = lease_of(row.metadata)

@@ -1,4 +1,4 @@
-"""Client quotas: describe and alter them."""
+"""Describe and alter client quotas."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LOOK_MS = 20.0
 
 
 def describe_quotas(cluster: Cluster, deadline_ms: float) -> Operation[dict[Entity, Values]]:
-    """Return all quotas, by entity. Raises ClusterAuthorizationError without DESCRIBE_CONFIGS on
-    the cluster."""
+    """Return all quotas, by entity. Raises ClusterAuthorizationError if the user lacks
+    DESCRIBE_CONFIGS on the cluster."""
     exchange = CallExchange(DescribeClientQuotasRequest())
     answer = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     return _quotas(answer)
@@ -31,8 +31,8 @@ def describe_quotas(cluster: Cluster, deadline_ms: float) -> Operation[dict[Enti
 def alter_quotas(
     cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], deadline_ms: float
 ) -> Operation[None]:
-    """Set quotas of an entity; None deletes a quota. Return when every live broker has applied the
-    change.
+    """Set quotas of an entity. The value None deletes a quota. Return when every live broker has
+    applied the change.
 
     Raises InvalidRequestError for a key or value that the entity cannot have.
     """

@@ -1,8 +1,8 @@
-"""Plans for ``Admin.reassign`` and ``Admin.elect_leaders``: the target brokers and the next leaders
-of partitions. Pure.
+"""Make plans for ``Admin.reassign`` and ``Admin.elect_leaders``: which brokers shall have the
+replicas of partitions, and which leaders follow from an election.
 
-A plan maps partitions to replicas, the preferred leader first. Unchanged partitions are omitted.
-New replicas go to the live brokers with the fewest replicas.
+A plan maps partitions to broker ids, the preferred leader first, and leaves out unchanged
+partitions. New replicas go to the live brokers with the fewest replicas. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def to_brokers(
 ) -> Plan:
     """Plan a move to these brokers. The preferred leader rotates over the brokers."""
     if not brokers or len(set(brokers)) != len(brokers):
-        raise InvalidReplicaAssignmentError(f"brokers {list(brokers)}: give different ones")
+        raise InvalidReplicaAssignmentError(
+            f"brokers {list(brokers)}: give at least one broker, and each only once"
+        )
     _check_ids(brokers)
     plan = {}
     for number, tp in enumerate(tps):
@@ -46,7 +48,7 @@ def to_factor(
     """Plan ``factor`` replicas per partition. In-sync replicas keep the first places."""
     if not 1 <= factor <= len(view.brokers):
         raise InvalidReplicationFactorError(
-            f"replication factor {factor}: give 1 to {len(view.brokers)}, as many as brokers live"
+            f"replication factor {factor}: give 1 to {len(view.brokers)}, the live brokers' number"
         )
     loads = _loads(view)
     plan = {}
@@ -103,7 +105,8 @@ def from_text(text: str) -> Plan:
             plan[tp] = brokers
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidReplicaAssignmentError(
-            f'not {{"partitions": [{{"topic", "partition", "replicas"}}]}}: {error!r}'
+            f"the plan is not valid ({error!r}); give JSON "
+            'such as {"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}'
         ) from None
     return plan
 
@@ -184,7 +187,9 @@ def _changed(view: ClusterView, ongoing: Ongoing, plan: Plan) -> Plan:
 def _partition(view: ClusterView, tp: TopicPartition) -> PartitionMetadata:
     found = view.partition(tp)
     if found is None:
-        raise InvalidReplicaAssignmentError(f"there is no partition {tp}")
+        raise InvalidReplicaAssignmentError(
+            f"there is no partition {tp}; see: logbus topic describe {tp.topic}"
+        )
     return found
 
 

@@ -1,6 +1,7 @@
-"""Operations on replicas: elections, reassignments, broker retirement.
+"""Operations on replicas: elections, reassignments, and the removal of a broker.
 
-Requests go to the controller and follow it when it moves. All of them are idempotent.
+Their requests go to the controller, also after it moves to another broker. A repeated request has
+no further effect.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def elect_leaders(
     unclean: bool,
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Elect leaders; return an error or None per partition. ``partitions`` None returns only
-    attempted elections."""
+    """Elect leaders, and return an error or None for each partition. With ``partitions`` None, the
+    result has only the partitions whose leader had to change."""
     repeated = False
 
     def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:
@@ -61,7 +62,7 @@ def elect_leaders(
         for row in topic.partition_result
     }
     if repeated:
-        # An earlier attempt may have elected these leaders without an answer.
+        # An earlier attempt, whose response was lost, may have elected these leaders.
         for tp, error in outcomes.items():
             outcomes[tp] = None if isinstance(error, ElectionNotNeededError) else error
     return outcomes
@@ -72,7 +73,7 @@ def reassign(
     targets: Mapping[TopicPartition, Sequence[int] | None],
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Start to move partitions to these brokers; None cancels a move."""
+    """Start to move partitions to these brokers. None in place of brokers cancels a move."""
     repeated = False
 
     def check(
@@ -123,7 +124,7 @@ def reassignments(
 
 
 def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Operation[None]:
-    """Unregister a broker; raises InvalidRequestError if it runs or holds replicas."""
+    """Unregister a broker. Raises InvalidRequestError if it runs or has replicas."""
 
     def check(answer: calls.UnregisterBrokerResponse) -> LogbusError | None:
         return _error(answer.error_code, answer.error_message)

@@ -16,9 +16,10 @@ LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttl
 
 
 def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rate: int) -> None:
-    """Let every live broker send and fetch at most ``rate`` bytes per second for the moves.
+    """Limit the moves of a plan to ``rate`` bytes per second at each live broker, in each
+    direction.
 
-    Replaces earlier throttled replicas of the moved topics.
+    This replaces earlier throttled replicas of the moved topics.
     """
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}

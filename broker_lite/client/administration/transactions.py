@@ -26,7 +26,7 @@ from broker_lite.wire.calls import transaction_admin as calls
 from broker_lite.wire.calls.transactions import TxnTopic
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""States in which the coordinator will end the transaction."""
+"""The states of a transaction that its coordinator will end."""
 
 
 WITHOUT_EPOCH_BUMP = 1
@@ -44,8 +44,8 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """The state of a transactional id, as its coordinator reports it. ``start_ms`` is -1 without a
-    transaction."""
+    """The state of a transactional id, as its coordinator reports it. ``start_ms`` is the start of
+    the transaction in ms since 1970; -1 without a transaction."""
 
     transactional_id: str
     state: str
@@ -79,7 +79,7 @@ class Holder(NamedTuple):
 
     @property
     def is_hanging(self) -> bool:
-        """Whether no coordinator will end the transaction in this partition."""
+        """Return whether no coordinator will end the transaction in this partition."""
         return is_hanging(
             self.row, {} if self.owner is None else {self.row.producer_id: self.owner}
         )
@@ -108,7 +108,7 @@ def list_transactions(
 def describe_transaction(
     cluster: Cluster, transactional_id: str, deadline_ms: float
 ) -> Operation[TransactionDescription]:
-    """Return the state of a transactional id; raises TransactionalIdNotFoundError."""
+    """Return the state of a transactional id. Raises TransactionalIdNotFoundError."""
 
     def check(answer: calls.DescribeTransactionsResponse) -> LogbusError | None:
         code = answer.transaction_states[0].error_code
@@ -157,7 +157,7 @@ def open_in_logs(
         answer: calls.DescribeProducersResponse, group: list[TopicPartition]
     ) -> PerPartition[list[OpenInLog]]:
         found: PerPartition[list[OpenInLog]] = dict.fromkeys(
-            group, error_for(-1, "the broker left a partition out")
+            group, error_for(-1, "the broker's response lacks a partition")
         )
         for topic in answer.topics:
             for row in topic.partitions:

@@ -1,5 +1,8 @@
-"""Users and their passwords: list, set, rotate, delete. The password never leaves this process:
-brokers receive the salted password and store the keys that verify it."""
+"""List and delete users, and set and rotate their passwords.
+
+The password never leaves this process. Brokers receive the salted password, and store only the keys
+that verify a login.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,24 @@ from broker_lite.model import ScramMechanism
 from broker_lite.wire.calls import users as calls
 
 ITERATIONS = 8192
+"""PBKDF2 iterations of a new password."""
 SALT_BYTES = 16
+"""Bytes of the random salt of a new password."""
 LOOK_MS = 20.0
 """Milliseconds between two checks whether every broker has applied a change."""
 
 
 class Credential(NamedTuple):
+    """The parameters of a user's SCRAM login with one mechanism."""
+
     mechanism: ScramMechanism
     iterations: int
     salt: bytes
 
 
 class User(NamedTuple):
+    """A user, with a credential for each SCRAM mechanism."""
+
     name: str
     credentials: tuple[Credential, ...]
 
@@ -41,7 +50,8 @@ class User(NamedTuple):
 def describe_users(
     cluster: Cluster, names: Sequence[str] | None, deadline_ms: float
 ) -> Operation[list[User]]:
-    """Return the named users, or all. Raises ResourceNotFoundError."""
+    """Return the users ``names``, or all users. Raises ResourceNotFoundError for an unknown
+    user."""
     request = calls.DescribeUsersRequest(None if names is None else tuple(names))
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
     if answer.error_code:
@@ -69,7 +79,7 @@ def set_password(
     mechanisms: Sequence[ScramMechanism],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Create a user, or replace the password, with a fresh salt. Return when every live broker
+    """Create a user, or replace a user's password, with a new salt. Return when every live broker
     accepts the new password."""
     rows = []
     for mechanism in mechanisms:
@@ -108,7 +118,7 @@ def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[No
 
 
 def upsertion(name: str, password: str, credential: Credential) -> calls.Upsertion:
-    """Return the row of a request that sets the password."""
+    """Return the row of a request that sets the password of one mechanism."""
     mechanism, iterations, salt = credential
     salted = pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
     return calls.Upsertion(name, calls.NUMBERS[mechanism], iterations, salt, salted)

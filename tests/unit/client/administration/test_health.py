@@ -112,7 +112,7 @@ def test_plan_to_brokers_rotates_the_preferred_leader() -> None:
         TopicPartition("t", 0): (2, 3),
         TopicPartition("t", 1): (3, 2),
     }
-    with pytest.raises(InvalidReplicaAssignmentError, match="different"):
+    with pytest.raises(InvalidReplicaAssignmentError, match="each only once"):
         to_brokers(view, {}, tps(view), (2, 2))
 
 
